@@ -1,0 +1,289 @@
+"""Each row of the table in `docs/explanation/code-changes.md`, made at the shell: the table says what is to be seen.
+
+A row without a case fails, and so does a case without a row. What a resume does is read from the table, not written here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "code-changes.md"
+
+SHOP = """
+from pathlib import Path
+import helpers, installed
+from flowckpt import patched, step, workflow
+from flowckpt.evidence import artifact_exists
+
+RATE = 2
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def fetch(limit: int) -> helpers.Row:
+    note("fetch")
+    return helpers.Row(limit * RATE)
+
+def price():
+    note("price")
+    return 7
+
+def clean(count, by):
+    note("clean")
+    return helpers.doubled(count) + installed.one() + by
+
+def load(number):
+    note("load")
+    if not Path("ready").exists():
+        raise OSError("not ready")
+    return number
+
+@workflow("shop")
+def shop(limit: int = 3, city: str = "Ulm"):
+    rows = yield step("fetch").python(fetch, limit).checkpoint()
+    cost = yield step("price").python(price).checkpoint()
+    number = yield step("clean").python(clean, 5, 10).checkpoint()
+    loaded = yield step("load").python(load, number)
+    return loaded
+"""
+HELPERS = """
+import attrs
+
+@attrs.frozen
+class Row:
+    count: int
+
+def doubled(number):
+    return number * 2
+"""
+INSTALLED = "def one():\n    return 1\n"
+CLEAN = 'step("clean").python(clean, 5, 10).checkpoint()'
+CLEAN_LINE = f"    number = yield {CLEAN}\n"
+MOVED = (
+    SHOP[: SHOP.index("def fetch")].replace("RATE = 2\n", "") + SHOP[SHOP.index("def clean") : SHOP.index("def load")]
+)
+
+Edit = Callable[[Path], None]
+
+
+def edit(old: str, new: str, file: str = "shop.py") -> Edit:
+    def made(folder: Path) -> None:
+        text = (folder / file).read_text()
+        assert text.count(old) == 1, (old, text)
+        (folder / file).write_text(text.replace(old, new))
+
+    return made
+
+
+def both(*edits: Edit) -> Edit:
+    def made(folder: Path) -> None:
+        for each in edits:
+            each(folder)
+
+    return made
+
+
+def write(file: str, text: str) -> Edit:
+    def made(folder: Path) -> None:
+        (folder / file).write_text(text)
+
+    return made
+
+
+def nothing(folder: Path) -> None:
+    """Change no file: what is given to the resume changes."""
+
+
+@attrs.frozen
+class Case:
+    """One way to make what a row is about."""
+
+    after: Edit
+    before: Edit = nothing
+    is_finished: bool = False
+    words: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
+    """What a resume that executes something new executes."""
+
+
+def modified(modifier: str) -> Edit:
+    return edit(CLEAN, CLEAN.replace(".checkpoint()", f"{modifier}.checkpoint()"))
+
+
+OTHER_ARGUMENT = edit("clean, 5, 10)", "clean, 5, 11)")
+CASES: dict[str, list[Case]] = {
+    "the function of a recorded step": [Case(edit('note("clean")', 'note("cleaner")'))],
+    "a helper, class or constant of the same module": [
+        Case(edit("RATE = 2", "RATE = 3")),
+        Case(edit('        file.write(line + "\\n")', "        file.write(line)")),
+    ],
+    "a helper in another module": [Case(edit("number * 2", "number * 3", "helpers.py"))],
+    "an installed package, or Python itself": [
+        Case(edit("return 1", "return 2", "site-packages/installed.py")),
+    ],
+    "comments, formatting, docstrings": [
+        Case(edit('    note("clean")\n', '    """Clean."""\n\n    note(  "clean"  )  # now\n')),
+    ],
+    "the arguments of a recorded step": [Case(OTHER_ARGUMENT)],
+    "a file of `.reads()` or `.writes()` of a recorded step": [
+        Case(write("data", "b"), both(write("data", "a"), modified('.reads("data")'))),
+        Case(
+            write("made", "b"),
+            both(
+                modified('.writes("made")'),
+                edit('    note("clean")', '    note("clean"); Path("made").write_text("a")'),
+            ),
+        ),
+    ],
+    "the paths of `.reads()` or `.writes()`": [
+        Case(
+            both(write("more", "c"), edit('.reads("data")', '.reads("data", "more")')),
+            both(write("data", "a"), modified('.reads("data")')),
+        )
+    ],
+    "the `.version()` tag of a recorded step": [
+        Case(modified('.version("2")')),
+        Case(edit('version("2")', 'version("3")'), modified('.version("2")')),
+    ],
+    "the arguments or the tag of a finished step that is": [
+        Case(change, modified(guard))
+        for guard in (".at_most_once()", ".rollback(print)")
+        for change in (OTHER_ARGUMENT, edit("clean, 5, 10)", 'clean, 5, 10).version("2")'))
+    ],
+    "the claims of a recorded step": [
+        Case(
+            edit('artifact_exists("data")', 'artifact_exists("nowhere")'),
+            both(write("data", "a"), modified('.evidence(artifact_exists("data"))')),
+        )
+    ],
+    "retries, timeout or checkpoint of a step": [
+        Case(edit(CLEAN, CLEAN.replace(".checkpoint()", ".retry(3).timeout(60)"))),
+    ],
+    "the body of the workflow": [Case(edit("    return loaded\n", "    total = loaded\n    return total\n"))],
+    "a recorded step is renamed or removed": [
+        Case(edit('step("clean")', 'step("cleaned")')),
+        Case(edit(CLEAN_LINE, "    number = 21\n")),
+        Case(edit(CLEAN_LINE, f'    yield step("new").python(price)\n{CLEAN_LINE}')),
+    ],
+    'a branch with `patched("id")` before recorded steps': [
+        Case(
+            edit(
+                CLEAN_LINE,
+                '    if (yield patched("id")):\n        number = yield step("new").python(price)\n    else:\n    '
+                + CLEAN_LINE,
+            )
+        )
+    ],
+    "a recorded step calls a function of another name": [
+        Case(both(edit("def clean(", "def tidy("), edit("python(clean,", "python(tidy,"))),
+    ],
+    "a function moves to another module": [
+        Case(
+            both(
+                write("moved.py", MOVED),
+                edit(SHOP[SHOP.index("def clean") : SHOP.index("def load")], "from moved import clean\n\n"),
+            )
+        )
+    ],
+    "the order of recorded steps with different names": [
+        Case(
+            both(
+                edit('    cost = yield step("price").python(price).checkpoint()\n', ""),
+                edit("    rows = yield", '    cost = yield step("price").python(price).checkpoint()\n    rows = yield'),
+            )
+        )
+    ],
+    "a step is added after all recorded steps": [
+        Case(
+            edit("    return loaded\n", '    yield step("more").python(price)\n    return loaded\n'),
+            is_finished=True,
+            ran=("price",),
+        )
+    ],
+    "what a finished run returns": [Case(edit("    return loaded\n", "    return loaded, 'new'\n"), is_finished=True)],
+    "the name of the workflow": [Case(edit('@workflow("shop")', '@workflow("store")'))],
+    "an input given to the resume": [Case(nothing, words=("-i", "limit=4"))],
+    "the default of an input": [Case(edit("limit: int = 3", "limit: int = 4"), words=("-i", "city=Ulm"))],
+    "a class that a recorded result is built from": [
+        Case(
+            both(edit("    count: int", "    amount: int", "helpers.py")),
+            words=("--on-code-change", "reuse"),
+        )
+    ],
+}
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return the cells of the table; `the same` stands for the cell above it."""
+    text = PAGE.read_text().partition("| you change |")[2].partition("\n\n")[0]
+    found: list[tuple[str, str, str]] = []
+    for line in text.splitlines()[2:]:
+        change, detected, action = (
+            cell.strip() for cell in line.strip().removesuffix("|").removeprefix("|").split(" | ")
+        )
+        found.append((change, detected, found[-1][2] if action == "the same" else action))
+    return found
+
+
+def case_of(change: str) -> str:
+    names = [name for name in CASES if change.startswith(name)]
+    assert len(names) == 1, f"the row {change!r} has {len(names)} cases in this module"
+    return names[0]
+
+
+def test_each_row_has_a_case_and_each_case_a_row() -> None:
+    assert [case_of(change) for change, _, _ in rows()] == [*CASES]
+
+
+PARAMETERS = [
+    pytest.param(detected, action, case, id=f"{change[:60]}-{number}")
+    for change, detected, action in rows()
+    for number, case in enumerate(CASES[case_of(change)])
+]
+
+
+@pytest.mark.parametrize(("detected", "action", "case"), PARAMETERS)
+def test_the_row_says_what_happens(flowckpt: Any, tmp_path: Path, detected: str, action: str, case: Case) -> None:
+    (tmp_path / "site-packages").mkdir()
+    for file, text in {"shop.py": SHOP, "helpers.py": HELPERS, "site-packages/installed.py": INSTALLED}.items():
+        (tmp_path / file).write_text(text)
+    path = {"PYTHONPATH": os.pathsep.join([os.getcwd(), str(tmp_path / "site-packages")])}
+    case.before(tmp_path)
+    if case.is_finished:
+        (tmp_path / "ready").touch()
+    flowckpt("run", "shop.py", "--id", "one", "--no-rollback", **path).expect(0 if case.is_finished else 1)
+    assert flowckpt.log() == ["fetch", "price", "clean", "load"]
+    (tmp_path / "ready").touch()
+    case.after(tmp_path)
+
+    plan = flowckpt("plan", "one", "--json", *case.words, **path)
+    ran = flowckpt("resume", "one", "--json", *case.words, **path)
+    executed = flowckpt.log()[4:]
+    stop = re.search(r"stops with exit code (\d+)", action)
+    if stop is not None:
+        assert (plan.code, ran.code, executed) == (int(stop[1]), int(stop[1]), []), (plan, ran)
+    else:
+        assert ran.code == 0, ran
+    for error in re.findall(r"`(\w+Error)`", detected):
+        assert ran.document["error"]["type"].endswith(error), ran
+    last = [] if case.is_finished else ["load"]
+    if action == "runs again from this step on":
+        assert (plan.code, executed) == (10, ["clean", *last]), (plan, ran)
+    elif action == "executes it":
+        assert [each["decision"] for each in plan.document["steps"]][-1] == "new"
+        assert executed == [*case.ran]
+    elif action == "the run completes again with the new output":
+        assert plan.document["ends_otherwise"] and ran.document["output"] != 21 and executed == []
+    elif stop is None:
+        assert action in ("", "replay decides", "reuses its results"), f"what does {action!r} mean?"
+        assert (plan.code, executed) == (0, last), (plan, ran)
+    is_detected = detected.startswith(("yes", "only")) or stop is not None
+    assert is_detected or plan.document["stale"] == 0
