@@ -309,7 +309,7 @@ def law(program: Block, fails: set[int], first: Round, later: list[Round]) -> No
 
 
 def case_moves(case: Case, result: Any) -> bool:
-    """Return whether another resume could still do something: the one that only finishes a rollback is followed by one."""
+    """Return whether one more resume did something: a resume that only finishes a rollback leaves the rest to the next."""
     latest = asyncio.run(case.store.load_latest("run"))
     before = (latest.attempt, len(latest.step_results))
     again = case.resumed()
@@ -327,8 +327,8 @@ def refused_edit(case: Case, edited: Do) -> None:
     before = list(case.world.ledger)
     latest = asyncio.run(case.store.load_latest("run"))
     done = {each.path for each in latest.step_results if each.success}
-    if edited.name not in done or latest.status == "failed":
-        return
+    if edited.name not in done or latest.status == "failed" or "rolling_back" in latest.metadata:
+        return  # it was undone, or the resume does nothing but undo
     kept, case.program = case.program, with_step(case.program, edited.name, amount=edited.amount + 1)
     case.store.runs.owned.clear()
     for options in (RunOptions(), RunOptions(reuse="inputs")):
