@@ -35,19 +35,19 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import attrs
 
+from flowckpt.core.records.listing import RunInfo, Selection
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SettingError, StoreAbilityError
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
-    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter
     from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
     from flowckpt.stores import queries
 else:
-    listing = LazyModule("flowckpt.core.records.listing")
     queries = LazyModule("flowckpt.stores.queries")
 
 
@@ -368,7 +368,7 @@ class StoreBase(ABC):
             return None
         references = await self.list_checkpoints(workflow_id)
         started_at = references[-1].saved_at if references else latest.saved_at
-        info = listing.RunInfo.of(workflow_id, latest, started_at)
+        info = RunInfo.of(workflow_id, latest, started_at)
         return info.with_owner(await self.owner(workflow_id)) if self.has(Ability.OWNERS) else info
 
     async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
@@ -802,7 +802,7 @@ class AdaptedStore(StoreBase):
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
-        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return wanted.of(await self.store.list_checkpoints(workflow_id))
 
 

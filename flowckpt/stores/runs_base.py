@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.records.listing import Selection
 from flowckpt.errors import (
     CheckpointStorageError,
     EncodingError,
@@ -32,10 +32,7 @@ from flowckpt.stores.leases import Heartbeat
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
-    from flowckpt.core.records import listing
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
-else:
-    listing = LazyModule("flowckpt.core.records.listing")
 
 _log = logging.getLogger("flowckpt")
 
@@ -88,7 +85,6 @@ class RunWriter(ABC):
     """A run that this process owns: the only object that writes to it.
 
     Args:
-        workflow_id: the run.
         attempt: the attempt that was claimed; the fencing number.
         token: identifies this owner.
         last_sequence: the highest sequence that the run ever had.
@@ -385,7 +381,7 @@ class RunsBase(Medium[W]):
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
         """Return the selected checkpoints, newest first."""
-        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return wanted.of(self.references(workflow_id))
 
     def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:

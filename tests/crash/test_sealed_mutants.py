@@ -11,7 +11,7 @@ from flowckpt.stores.file.hints import TruncationGuard
 from flowckpt.stores.file.layout import HEAD, IDENTITY, keys_name
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.log.line import START, chain_line
-from flowckpt.stores.log.sealing.keys import Key, KeyRing, proof_of
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
 from tests.crash.workload import Tally, Workload, patched
 
@@ -84,7 +84,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
                 store_id.encode(),
                 b",".join(
                     b'{"id":"%b","use":"%b","proof":"%b"}'
-                    % (key.id.encode(), key.use.encode(), proof_of(key, store_id).encode())
+                    % (key.id.encode(), key.use.encode(), key.proof_for(store_id).encode())
                     for key in keys
                 ),
             ),

@@ -15,7 +15,7 @@ from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, UnauthenticatedRecordError, WrongKeyError
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.runs import FileRuns
-from flowckpt.stores.log.sealing.keys import Key, KeyRing, proof_of
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint
 from tests.sealing.sealed_runs import (
@@ -188,7 +188,7 @@ def test_a_key_that_takes_up_another_use_is_noted_for_both(tmp_path):
         {
             "id": key.id,
             "use": key.use,
-            "proof": proof_of(key, json.loads((path / "store.json").read_text())["store_id"]),
+            "proof": key.proof_for(json.loads((path / "store.json").read_text())["store_id"]),
         }
         for key in (AUTHENTICATE, both.newest)
     ]
@@ -200,7 +200,7 @@ def test_a_note_tells_nothing_of_the_key_and_proves_it_for_one_store_alone(tmp_p
     assert ENCRYPT.secret not in note
     assert ENCRYPT.secret.hex().encode() not in note
     assert (path / "keys-00000001.json").stat().st_mode & 0o777 == 0o600
-    assert len({proof_of(ENCRYPT, "a"), proof_of(ENCRYPT, "b"), proof_of(NEXT, "a"), proof_of(AUTHENTICATE, "a")}) == 4
+    assert len({ENCRYPT.proof_for("a"), ENCRYPT.proof_for("b"), NEXT.proof_for("a"), AUTHENTICATE.proof_for("a")}) == 4
     other = make(tmp_path / "other", keys=RINGS["encrypt"])
     shutil.copy(path / "keys-00000001.json", other / "keys-00000001.json")
     with pytest.raises(CheckpointCorruptedError, match="does not prove key"):

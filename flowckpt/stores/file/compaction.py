@@ -90,7 +90,6 @@ class Orphans:
     """The orphans of a run, found and not yet removed.
 
     Args:
-        filesystem: the calls.
         directory: the directory of large values, open.
         kept: returns the names that stay, among those that are there.
     """
@@ -494,9 +493,6 @@ def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: 
 # under its attempt. So each attempt keeps a part of its own, which says what it continues. The results of a removed
 # checkpoint stand with the next one of its attempt, or by themselves where another attempt goes on from just there. Results
 # keep their bytes, and so their chain of digests; the digests of lines are made anew.
-
-if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing.lines import LineSeal
 
 
 _DELETES = b'{"deletes":'

@@ -6,25 +6,17 @@ import contextlib
 import errno
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import HEAD, mark_name, released_name, released_segment, segment_name, segment_numbers
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_header
-
-if TYPE_CHECKING:
-    from flowckpt.core.records import listing
-    from flowckpt.core.records.listing import Owner
-else:
-    listing = LazyModule("flowckpt.core.records.listing")
-
 
 _STEP = 16 * 1024
 """Bytes; most headers are of a few hundred."""
@@ -170,10 +162,6 @@ def is_released(filesystem: FileSystem, directory: int) -> bool:
     """Tell whether the writer of the newest segment has given the run up, though somebody else holds the lock.
 
     A power cut that loses the word of it has ended whoever holds the lock, too.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory.
     """
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
@@ -197,7 +185,7 @@ def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
     try:
         header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
         owner = header["owner"]
-        return listing.Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
+        return Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
     except (SegmentDamagedError, OSError, KeyError, TypeError, ValueError):
         return None
 

@@ -41,9 +41,7 @@ class StartedSteps:
     """Notes the steps that an attempt starts.
 
     Args:
-        filesystem: the calls.
         lock: the run's lock file, open for writing.
-        attempt: the attempt.
         seal: the seal of its segment, if there is one.
 
     Attributes:
@@ -117,8 +115,6 @@ class TruncationGuard:
     """Notes the last acknowledged line of an attempt.
 
     Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
         number: the segment.
         said: what the segment's header says of its seal.
         seal: the segment's seal.

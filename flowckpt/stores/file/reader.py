@@ -371,10 +371,6 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
 def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
     """Tell whether anything was ever saved to the run in a directory, also where all of it was removed since.
 
-    Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
-
     Raises:
         CheckpointCorruptedError: a header is damaged.
     """
@@ -388,12 +384,6 @@ def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
 
 def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
     """Return the word of the steps that an attempt began, which a pack keeps; None where none does.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
-        attempt: the attempt.
-        seals: the seals of the store.
 
     Raises:
         CheckpointCorruptedError: a header is damaged, or the pack.
@@ -437,10 +427,6 @@ def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals)
 
 def key_of(filesystem: FileSystem, directory: int) -> str:
     """Return the id of the key that the newest segment of a run is sealed with; an empty text where it is not.
-
-    Args:
-        filesystem: the calls.
-        directory: the run's directory, open.
 
     Raises:
         CheckpointCorruptedError: its header is damaged.

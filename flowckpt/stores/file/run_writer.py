@@ -28,6 +28,7 @@ from flowckpt.stores.runs_base import RunWriter, refuse_write
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.hints import TruncationGuard
+    from flowckpt.stores.log.sealing.lines import LineSeal
 
 
 class FileRunWriter(RunWriter):
@@ -343,9 +344,6 @@ class FileRunWriter(RunWriter):
 # Why the look is for any later segment
 # -------------------------------------
 # Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one went on from N under N + 2.
-
-if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing.lines import LineSeal
 
 
 _LOOK_SECONDS = 1.0

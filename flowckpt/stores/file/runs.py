@@ -208,9 +208,6 @@ class FileRuns(FileReader):
     def make_way(self, workflow_id: str) -> None:
         """Remove what stands under a run's name where nothing was ever saved, or all was cleared.
 
-        Args:
-            workflow_id: the run.
-
         Raises:
             RunExistsError: something was saved.
             RunLockedError: another process owns it.
@@ -586,11 +583,7 @@ class _RecordedClock:
 
 
 class _SyncedWhenClosed:
-    """The calls, with the data of a file synced once, when it is closed: nothing of a run counts before its name does.
-
-    Args:
-        filesystem: the calls.
-    """
+    """The calls, with the data of a file synced once, when it is closed: nothing of a run counts before its name does."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem

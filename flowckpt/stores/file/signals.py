@@ -31,13 +31,6 @@ from flowckpt.stores.runs_base import refused_as_encoding_error
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
     """Make a message durable in the directory of a run; tell whether it is new.
 
-    Args:
-        filesystem: the calls.
-        run: the run's directory, open.
-        workflow_id: the run.
-        signal: the message.
-        seals: those of the store.
-
     Raises:
         EncodingError: a text in it cannot be recorded.
         FileNotFoundError: the run was cleared meanwhile.
@@ -71,12 +64,6 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
 
 def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seals) -> list[Signal]:
     """Return the messages in the directory of a run, in the order in which they were sent.
-
-    Args:
-        filesystem: the calls.
-        run: the run's directory, open.
-        workflow_id: the run.
-        seals: those of the store.
 
     Raises:
         CheckpointCorruptedError: a message is damaged.
@@ -125,12 +112,7 @@ def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]
 
 
 def clear_signals(filesystem: FileSystem, run: int) -> None:
-    """Remove all messages and their directory, also those that are being sent just now.
-
-    Args:
-        filesystem: the calls.
-        run: the run's directory, open.
-    """
+    """Remove all messages and their directory, also those that are being sent just now."""
     while True:
         try:
             directory = filesystem.open_directory(run, SIGNALS)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.stores.async_store import RetainingStore, in_runs
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.runs import FileRuns
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
     from flowckpt.stores.file.store_keys import TrustReport
-    from flowckpt.stores.log.sealing import keys as sealing_keys
     from flowckpt.stores.log.sealing.keys import KeyRing
-else:
-    sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
 
 
 class FileCheckpointStore(RetainingStore[FileRuns]):
@@ -112,4 +108,4 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
     def is_encrypting(self) -> bool:
         """Whether one of its keys encrypts."""
         ring = self.runs.seals.protection.ring
-        return ring is not None and any(key.use == sealing_keys.ENCRYPT for key in ring.keys)
+        return ring is not None and ring.is_encrypting

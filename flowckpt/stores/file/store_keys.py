@@ -14,7 +14,6 @@ import attrs
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -46,10 +45,7 @@ from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import keys as sealing_keys
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
-else:
-    sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
 
 
 # The identity of a store that is protected by a key: made once, durable, and named by whatever is sealed in it.
@@ -139,8 +135,6 @@ class Guard:
     """Refuses who has not the key of a store, before anything is changed.
 
     Args:
-        filesystem: the calls.
-        seals: the seals of the store.
         store_id: returns the identity of the store, or None where it has none.
     """
 
@@ -311,11 +305,7 @@ class SealedSegment:
     header: bytes
 
     def is_proved_by(self, seals: Seals) -> bool:
-        """Tell whether the header opens with a key that is at hand.
-
-        Args:
-            seals: the seals of the store.
-        """
+        """Tell whether the header opens with a key that is at hand."""
         try:
             _, seal = opened_header(self.workflow_id, self.number, self.header, seals)
         except FlowckptError:
@@ -429,9 +419,6 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
 # synced, and *linked* to the number behind the newest note that its writer has read. So of two processes that come with
 # two keys at once one finds that number taken, reads the other's note, and must have a key of it.
 
-if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing.keys import Key, KeyRing
-
 
 _MOST_BYTES = 1 << 16
 
@@ -509,7 +496,7 @@ def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow
     for each in known:
         key = ring.get(each.id)
         if key is not None:
-            if not hmac.compare_digest(sealing_keys.proof_of(attrs.evolve(key, use=each.use), store_id), each.proof):
+            if not hmac.compare_digest(attrs.evolve(key, use=each.use).proof_for(store_id), each.proof):
                 raise _damaged(each.place, f"it does not prove key {each.id} for the store {store_id}")
             is_ours = True
     if not is_ours:
@@ -530,7 +517,7 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
         known: what `read_known` has returned, and the keys were held against.
     """
     number = max([*keys_numbers([each.place for each in known]), 0]) + 1
-    said = [{"id": key.id, "use": key.use, "proof": sealing_keys.proof_of(key, store_id)} for key in keys]
+    said = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
     document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": said}
     text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
     name = temporary_name(current_process(), new_token(8))

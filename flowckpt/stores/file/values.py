@@ -15,17 +15,13 @@ from typing import TYPE_CHECKING
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.layout import BLOBS, orphaned, temporary_name
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import values as sealing
     from flowckpt.stores.log.sealing.values import ValueSeal
-else:
-    sealing = LazyModule("flowckpt.stores.log.sealing.values")
 
 
 NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
@@ -106,7 +102,7 @@ def read_blob(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error
     try:
-        most = size if name == digest else sealing.most_bytes(size)
+        most = size if values is None or name == digest else values.most_bytes(size)
         content = filesystem.read(file, most + 1, 0)
     finally:
         filesystem.close(file)

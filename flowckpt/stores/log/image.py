@@ -20,7 +20,6 @@ from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import encode_time, result_from
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, checkpoint
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, DecodingError, ForeignRecordError
 from flowckpt.stores.file.layout import segment_name
 from flowckpt.stores.log.line import START
@@ -41,10 +40,7 @@ from flowckpt.stores.log.segment import (
 from flowckpt.stores.runs_base import RunsBase, RunWriter
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import listing
     from flowckpt.stores.log.sealing.lines import LineSeal
-else:
-    listing = LazyModule("flowckpt.core.records.listing")
 
 
 # Which segments of a run count, and how much of each: its successor says how far it had read it.
@@ -166,9 +162,9 @@ class RunImage:
         merged.pop("evicts", None)
         return decode_head(merged, self.history.view(self.counts[index]), fetch)
 
-    def references(self) -> list[listing.CheckpointRef]:
+    def references(self) -> list[CheckpointRef]:
         """Return the light descriptions of the checkpoints, oldest first."""
-        found: list[listing.CheckpointRef] = []
+        found: list[CheckpointRef] = []
         answer: bool | None = None
         before = 0
         for index in self.checkpoints():
@@ -177,7 +173,7 @@ class RunImage:
             answer = checkpoint.verified_after(answer, self.history.results[before:count])
             before = count
             found.append(
-                listing.CheckpointRef(
+                CheckpointRef(
                     self.workflow_id,
                     head["checkpoint_id"],
                     head["sequence"],

@@ -156,9 +156,6 @@ class Segment:
     def lineage(self, attempt: int) -> list[Segment]:
         """Return what an attempt in a pack continues, and itself, newest first, each as far as it is continued.
 
-        Args:
-            attempt: the attempt.
-
         Raises:
             SegmentDamagedError: an attempt that is continued is not in the pack.
         """

@@ -166,13 +166,7 @@ def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
 
 
 def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptListing:
-    """List an attempt, in one request where it is not long; of a long one only what no bundle holds.
-
-    Args:
-        bucket: the bucket.
-        keys: the keys of the attempt.
-        workflow_id: the run, for errors.
-    """
+    """List an attempt, in one request where it is not long; of a long one only what no bundle holds."""
     listed = bucket.objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
         return listing_of(keys, listed)

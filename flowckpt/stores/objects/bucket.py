@@ -425,9 +425,6 @@ def check_conditions(bucket: Bucket) -> None:
     The mark of the store is created, twice where the first time succeeds. It is there for good, so for all but the
     first process this is one request, and the server has to say no to it.
 
-    Args:
-        bucket: the bucket.
-
     Raises:
         CheckpointStorageError: the server does not honour the condition, or a request failed.
     """

@@ -104,9 +104,6 @@ class Claimer:
     def claim(self, bucket: Bucket) -> Claimed:
         """Claim the next attempt, and end all below it.
 
-        Args:
-            bucket: the bucket.
-
         Raises:
             RunLockedError: the run has a living owner, or another process claimed it at the same time.
             CheckpointStorageError: a request failed.
@@ -149,11 +146,6 @@ class Claimer:
 
     def create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
         """Create the claim of an attempt, and nothing else; whether it holds is another question.
-
-        Args:
-            bucket: the bucket.
-            keys: the keys of the run.
-            attempt: the attempt.
 
         Raises:
             RunLockedError: it is claimed.
@@ -266,24 +258,13 @@ def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
 
     Nobody reads a life that has ended, and nothing that is saved in a later one names anything in it. So this is safe
     beside whoever is at work, at any time.
-
-    Args:
-        bucket: the bucket.
-        keys: the keys of the run.
-        workflow_id: the run, for errors.
     """
     sweep(bucket, list(keys.former), workflow_id)
     sweep_late(bucket, keys, workflow_id)
 
 
 def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle.
-
-    Args:
-        bucket: the bucket.
-        keys: the keys of the run.
-        workflow_id: the run, for errors.
-    """
+    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle."""
     for under in (*keys.former_signals, *keys.former_values):
         bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
 

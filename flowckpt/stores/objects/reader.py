@@ -134,7 +134,6 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     """The runs in a bucket, read without owning them and without writing anything.
 
     Args:
-        bucket: the bucket.
         clock: the time, by which leases of other machines are shown.
         seconds: between two signs of life of an owner.
     """
@@ -358,12 +357,7 @@ def listed_runs(bucket: Bucket) -> list[str]:
 
 
 def run_id_in(bucket: Bucket, run: str) -> str | None:
-    """Return the id of the run under a key; None where no claim says it, as of one that was cleared.
-
-    Args:
-        bucket: the bucket.
-        run: the key of the run.
-    """
+    """Return the id of the run under a key; None where no claim says it, as of one that was cleared."""
     keys = run_keys(run, bucket.names(run, run))
     for attempt in reversed(keys.attempts):
         said = claim_in(bucket.get(keys.at(attempt).record(0), run))
@@ -373,23 +367,13 @@ def run_id_in(bucket: Bucket, run: str) -> str | None:
 
 
 def has_records(bucket: Bucket, run: str) -> bool:
-    """Tell whether a run that no claim names has records all the same, so that its claim was lost.
-
-    Args:
-        bucket: the bucket.
-        run: the key of the run.
-    """
+    """Tell whether a run that no claim names has records all the same, so that its claim was lost."""
     keys = run_keys(run, bucket.names(run, run))
     return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
 
 
 def left_behind(bucket: Bucket, run: str) -> int:
-    """Return how many large values and messages came to former lives of a run when these had ended.
-
-    Args:
-        bucket: the bucket.
-        run: the key of the run.
-    """
+    """Return how many large values and messages came to former lives of a run when these had ended."""
     keys = run_keys(run, bucket.names(run, run))
     return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
 

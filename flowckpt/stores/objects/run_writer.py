@@ -29,12 +29,9 @@ class ObjectRunWriter(RunWriter):
     """Writes to one run in a bucket.
 
     Args:
-        bucket: the bucket.
-        keys: the keys of the run.
         writer: the writer of the claimed attempt.
         image: the run as it was read after the claim.
         token: the random name of this owner.
-        fetch: reads large values.
     """
 
     def __init__(
@@ -181,9 +178,6 @@ class ObjectRunWriter(RunWriter):
     def release(self, now: str) -> bool:
         """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace.
 
-        Args:
-            now: the time.
-
         Returns:
             Whether the end is there.
         """
@@ -255,9 +249,6 @@ class AttemptWriter:
     """Creates the records of one attempt.
 
     Args:
-        bucket: the bucket.
-        keys: the keys of the attempt.
-        workflow_id: the run.
         claim: the line of the claim.
         digest: its digest.
         newest_attempt: tells which attempt is the newest; None where the run was cleared.

@@ -50,7 +50,6 @@ class ObjectRuns(ObjectReader):
     """The runs in a bucket, and those among them that this process owns.
 
     Args:
-        bucket: the bucket.
         lease_seconds: how long a run stays owned without a sign of life of its owner.
         clock: the time, for people, and for the leases that are shown.
         process: tells which process this is, for tests.
@@ -99,8 +98,8 @@ class ObjectRuns(ObjectReader):
         """Claim the next attempt of a run, without reading the run.
 
         Args:
-            workflow_id: the run.
             **options: as for `Claimer`.
+            workflow_id: the run.
         """
         self._probe()
         return self.claimer(workflow_id, **options).claim(self.bucket)
@@ -116,8 +115,8 @@ class ObjectRuns(ObjectReader):
         """Return this process as one that claims.
 
         Args:
-            workflow_id: the run.
             **options: as for `Claimer`.
+            workflow_id: the run.
         """
         return Claimer(workflow_id, self._process(), self._times.seconds, self._clock.now(), **options)
 
@@ -359,8 +358,6 @@ class _BulkImport:
     """A run that is being taken in.
 
     Args:
-        runs: the store's.
-        workflow_id: the run.
         claimed: its newest attempt.
         began_at: when each of its attempts began.
     """

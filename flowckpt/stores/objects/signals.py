@@ -27,11 +27,6 @@ from flowckpt.stores.runs_base import refused_as_encoding_error
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
     """Make a message durable; tell whether it is new.
 
-    Args:
-        bucket: the bucket.
-        workflow_id: the run.
-        signal: the message.
-
     Raises:
         CheckpointNotFoundError: there is no such run, or it was cleared meanwhile.
         EncodingError: a text in it cannot be recorded.
@@ -63,10 +58,6 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
 
 def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
     """Return the messages for a run, in the order in which they were sent.
-
-    Args:
-        bucket: the bucket.
-        workflow_id: the run.
 
     Raises:
         CheckpointCorruptedError: a message is damaged.

@@ -192,10 +192,6 @@ class RunImage:
     def read_results(self, session: Session, fetch: Fetch) -> None:
         """Read the results of the run.
 
-        Args:
-            session: the transaction.
-            fetch: reads large values.
-
         Raises:
             CheckpointCorruptedError: a result is missing, or is no JSON of one.
         """
@@ -388,11 +384,7 @@ def run_infos(session: Session, key: str) -> list[RunInfo]:
 
 
 def survey(session: Session) -> RunSurvey:
-    """Return all runs, the one started last first, and those whose row is damaged.
-
-    Args:
-        session: the transaction.
-    """
+    """Return all runs, the one started last first, and those whose row is damaged."""
     return RunSurvey(*readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
 
 
@@ -474,13 +466,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
 
 
 def describe_again(session: Session, run: int, workflow_id: str) -> None:
-    """Write into the row of a run what its newest checkpoint says, after others were deleted.
-
-    Args:
-        session: the transaction.
-        run: the run's key.
-        workflow_id: the run, for errors.
-    """
+    """Write into the row of a run what its newest checkpoint says, after others were deleted."""
     head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
     links = lineage(session, run, head_attempt, workflow_id)
     columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"

@@ -324,11 +324,7 @@ def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
 
 
 def add_missing_tags(session: Session) -> None:
-    """Add the rows of all runs, of a time before there were such rows.
-
-    Args:
-        session: the transaction.
-    """
+    """Add the rows of all runs, of a time before there were such rows."""
     last = 0
     while found := session.execute(
         "SELECT run, CAST(metadata AS TEXT) FROM runs WHERE run > ? AND metadata IS NOT NULL ORDER BY run LIMIT ?",
@@ -363,12 +359,7 @@ def holder_of(columns: Row) -> LeaseHolder | None:
 
 
 def live_owner(session: Session, run: int) -> Owner | None:
-    """Return who owns a run and is alive, as far as can be known from here.
-
-    Args:
-        session: the transaction.
-        run: the run's key.
-    """
+    """Return who owns a run and is alive, as far as can be known from here."""
     found = session.execute(
         f"SELECT {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
         (run,),

@@ -28,11 +28,9 @@ class SqlRunWriter(RunWriter):
     """Writes to one run in a database. Its token is the name of the owner in the table.
 
     Args:
-        database: the database.
         image: the run as it was read after the claim.
         attempt: the attempt that was claimed.
         token: the name of the owner.
-        fetch: reads large values.
     """
 
     def __init__(self, database: Database, image: RunImage, *, attempt: int, token: str, fetch: Fetch) -> None:

@@ -367,10 +367,6 @@ class Claim:
     def make(self, session: Session, lock: str) -> tuple[int, int]:
         """Write the claim, and return the run's key and the attempt.
 
-        Args:
-            session: the transaction.
-            lock: what keeps a selected row from others.
-
         Raises:
             RunLockedError: the run has a living owner.
             UnsupportedSchemaError: a newer program has brought the database forward since it was opened.
@@ -491,7 +487,6 @@ class OneTransaction:
     """A database whose every work is part of a transaction that is open already.
 
     Args:
-        session: the transaction.
         dialect: how statements are written.
     """
 
@@ -548,7 +543,6 @@ class BulkImport:
     """A run that is to be taken in.
 
     Args:
-        workflow_id: the run.
         checkpoints: returns its checkpoints, attempt by attempt and the oldest first.
         process: who takes it in.
         lease_seconds: how long a lease would last.
@@ -573,9 +567,6 @@ class BulkImport:
 
     def write(self, session: Session) -> None:
         """Write all of it. Done again, after its answer was lost, it finds that it was done.
-
-        Args:
-            session: the transaction.
 
         Raises:
             RunExistsError: there is such a run.

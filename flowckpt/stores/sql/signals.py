@@ -51,20 +51,12 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
 
 
 def run_digest(workflow_id: str) -> str:
-    """Return what an announcement calls a run; it is short, and gives no name away to whoever may listen.
-
-    Args:
-        workflow_id: the run.
-    """
+    """Return what an announcement calls a run; it is short, and gives no name away to whoever may listen."""
     return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
 
 
 def sent(session: Session, workflow_id: str) -> list[Signal]:
     """Return the messages for a run, in the order in which they were sent.
-
-    Args:
-        session: the transaction.
-        workflow_id: the run.
 
     Raises:
         CheckpointCorruptedError: a message is malformed.

@@ -142,11 +142,7 @@ class _Median:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Give a connection the functions that `sqlite_dialect` names.
-
-    Args:
-        connection: the connection.
-    """
+    """Give a connection the functions that `sqlite_dialect` names."""
     connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed knows only integers
 
 

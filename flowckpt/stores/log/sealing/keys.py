@@ -41,17 +41,6 @@ def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> 
     return hmac.digest(extracted, purpose + b"\x01", "sha256")[:length]
 
 
-def proof_of(key: Key, store_id: str) -> str:
-    """Return what only somebody with the key can work out for a store, in hex; it tells nothing of the key.
-
-    Args:
-        key: the key.
-        store_id: the store.
-    """
-    bound = derived(key.secret, store_id.encode("utf-8", "surrogatepass"), purpose=b"proof of key")
-    return hmac.digest(bound, _PROVED + key.id.encode() + b" " + key.use.encode(), "sha256").hex()
-
-
 @attrs.frozen
 class Key:
     """A key: 32 random bytes, and what it is for.
@@ -75,6 +64,15 @@ class Key:
             raise ValueError(f"a key is for one of {', '.join(USES)}, not {self.use!r}")
         object.__setattr__(self, "id", derived(self.secret, purpose=b"id", length=8).hex())
 
+    def proof_for(self, store_id: str) -> str:
+        """Return what only a holder of the key can compute for a store, in hex; it reveals nothing of the key.
+
+        Args:
+            store_id: the store.
+        """
+        bound = derived(self.secret, store_id.encode("utf-8", "surrogatepass"), purpose=b"proof of key")
+        return hmac.digest(bound, _PROVED + self.id.encode() + b" " + self.use.encode(), "sha256").hex()
+
 
 class KeyRing:
     """The keys of a store, the newest first: it is the one that is written with; all of them are read with.
@@ -90,6 +88,11 @@ class KeyRing:
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(key.id for key in self.keys)})"
+
+    @property
+    def is_encrypting(self) -> bool:
+        """Whether one of the keys encrypts."""
+        return any(key.use == ENCRYPT for key in self.keys)
 
     @property
     def newest(self) -> Key:

@@ -18,6 +18,17 @@ from flowckpt.errors import (
     WrongKeyError,
 )
 
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
+    from flowckpt.stores.log.sealing.keys import KeyRing
+    from flowckpt.stores.log.sealing.lines import LineSeal
+    from flowckpt.stores.log.sealing.values import ValueSeal
+else:  # only a store that is told to do something needs them
+    cipher, compression, keys, lines, values = (
+        LazyModule(f"flowckpt.stores.log.sealing.{name}")
+        for name in ("cipher", "compression", "keys", "lines", "values")
+    )
+
 
 class SealBrokenError(Exception):
     """A record does not open: it was changed, put elsewhere, or made by somebody without the key.
@@ -32,18 +43,6 @@ class SealBrokenError(Exception):
 
 
 # What a store was told to do with the bytes that it keeps, and what it makes of the bytes that it finds.
-
-
-if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
-    from flowckpt.stores.log.sealing.keys import KeyRing
-    from flowckpt.stores.log.sealing.lines import LineSeal
-    from flowckpt.stores.log.sealing.values import ValueSeal
-else:  # only a store that is told to do something needs them
-    cipher, compression, keys, lines, values = (
-        LazyModule(f"flowckpt.stores.log.sealing.{name}")
-        for name in ("cipher", "compression", "keys", "lines", "values")
-    )
 
 
 def _method(told: str) -> str:

@@ -62,6 +62,15 @@ class ValueSeal:
         head = json.dumps(said, separators=(",", ":")).encode() + b"\n"
         return self._name(key, digest), head + self._cipher(key, nonce).encrypted(data, 0, head + digest.encode())
 
+    @staticmethod
+    def most_bytes(size: int) -> int:
+        """Return the most bytes that the file of a value may have.
+
+        Args:
+            size: the length of the value.
+        """
+        return size + _MOST_HEADER + TAG * (size // PART + 1)
+
     def names(self, digest: str) -> list[str]:
         """Return the names under which a value may be found, the likeliest first.
 
@@ -120,12 +129,3 @@ class ValueSeal:
 
     def _cipher(self, key: Key, nonce: str) -> Cipher:
         return Cipher(derived(key.secret, str(self._store_id()).encode(), nonce.encode(), purpose=b"values"))
-
-
-def most_bytes(size: int) -> int:
-    """Return how long the file of a value may be at most.
-
-    Args:
-        size: how long its content is.
-    """
-    return size + _MOST_HEADER + TAG * (size // PART + 1)
