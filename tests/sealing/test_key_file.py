@@ -58,15 +58,15 @@ def test_a_key_file_that_others_may_use_is_refused_with_what_to_run(file, mode):
     ("change", "said"),
     [
         (lambda text: "", "it is empty"),
-        (lambda text: "keys", "no JSON"),
+        (lambda text: "keys", "not valid JSON"),
         (lambda text: json.dumps({"flowckpt": "keys", "keys": [{"use": "encrypt", "secret": ""}]}), "empty secret"),
         (lambda text: "[]", "no keys"),
         (lambda text: '{"keys": []}', "no keys"),
         (lambda text: text.replace('"keys"', '"locks"'), "no keys"),
         (lambda text: text.replace('"encrypt"', '"read"'), "key 1 cannot be"),
-        (lambda text: text.replace('"secret"', '"word"'), "key 1 is no object"),
+        (lambda text: text.replace('"secret"', '"word"'), "key 1 is not an object"),
         (lambda text: text.replace('"AAEC', '"AAED'), "key 1 says that its id is"),
-        (lambda text: text.replace('"AAEC', '"A*EC'), "no base64"),
+        (lambda text: text.replace('"AAEC', '"A*EC'), "not base64"),
         (lambda text: text.replace('"AAEC', '"'), "key 1"),
         (lambda text: json.dumps({"flowckpt": "keys", "keys": json.loads(text)["keys"][:1] * 2}), "twice"),
         (lambda text: text + " " * (1 << 20), "larger"),
@@ -102,8 +102,8 @@ def test_a_key_file_that_is_none_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, said in (
         (tmp_path / "none", "cannot be read"),
-        (tmp_path, "cannot be read|no regular"),
-        (tmp_path / "pipe", "no regular"),
+        (tmp_path, "cannot be read|not a regular"),
+        (tmp_path / "pipe", "not a regular"),
         ("", "no name"),
     ):
         with pytest.raises(KeyFileError, match=said):

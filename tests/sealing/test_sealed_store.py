@@ -266,7 +266,7 @@ def test_a_lost_identity_is_not_made_anew(copy):
         for told in ({"keys": ring}, {}):
             with pytest.raises(CheckpointCorruptedError, match=r"store\.json") as caught:
                 FileCheckpointStore(path, **told).runs.acquire(run, take_over=False)
-    (path / "store.json").write_text(caught.value.remedy.partition("anew: ")[2])  # what the error says, helps
+    (path / "store.json").write_text(caught.value.remedy.partition("it again: ")[2])  # what the error says, helps
     assert shown(FileCheckpointStore(path, keys=ring))[0]
     assert json.loads((path / "store.json").read_text()) == json.loads(text)
 

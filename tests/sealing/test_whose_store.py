@@ -103,7 +103,7 @@ def test_every_method_that_writes_is_a_door():
     reading = {"load", "owner", "list_runs", "describe_run", "load_attempt", "attempts", "list_attempt", "place"}
     reading |= {"read_attempt", "check", "signals", "pinned", "compactable", "page_runs", "stored_bytes", "survey_runs"}
     reading |= {"unreadable_runs", "load_latest", "list_checkpoints", "references", "loaded", "image", "started_steps"}
-    reading |= {"doubts", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
+    reading |= {"trust_report", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
     of_an_owned_run = {"release", "close", "share_values", "evict_with_next_save", "renew"}
     tried = {"save", "clear", "acquire", "delete_checkpoint", "send_signal", "remove_signals", "delete_sequences"}
     tried |= {"pin", "unpin", "compact", "clear_unchanged", "tidy"}
@@ -398,7 +398,7 @@ def test_where_the_identity_is_lost_nothing_is_written_beside_sealed_runs(copy, 
     assert content(path) == before
     with pytest.raises(CheckpointCorruptedError, match=r"store\.json is corrupt: it is missing") as caught:
         FileCheckpointStore(path, **told).runs.acquire("new", take_over=False)
-    (path / "store.json").write_text(caught.value.remedy.partition("anew: ")[2])
+    (path / "store.json").write_text(caught.value.remedy.partition("it again: ")[2])
     save_attempt(path, (4,), steps(), keys=ring)
 
 

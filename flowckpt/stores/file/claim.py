@@ -101,26 +101,25 @@ def claim(
             signals.clear_signals(filesystem, directory)
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
-        said, seal = seals.for_new(workflow_id, number, new_token(16))
         try:
-            header = {**segment_header(workflow_id, number, now), **said}
-            file, digest = claim_segment(filesystem, directory, number, header, seal)
+            writer, image, guard = _claimed(filesystem, directory, number, workflow_id, fetch, now, seals)
         except FileExistsError:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory))) from None
-        try:
-            mark_segments(filesystem, directory, number)
-            image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
-            if image.seal is not None and not seals.has_key:  # whatever else says that it is sealed was taken away
-                raise KeyMissingError(workflow_id)
-        except BaseException:
-            give_up_segment(filesystem, directory, file, number)
-            filesystem.close(file)
-            raise
     except BaseException:
         filesystem.close(lock)
         raise
-    token = os.urandom(16).hex()
-    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked, token)
+    return FileRunWriter(
+        filesystem,
+        directory,
+        lock,
+        is_locked=is_locked,
+        writer=writer,
+        image=image,
+        fetch=fetch,
+        token=os.urandom(16).hex(),
+        seals=seals,
+        head=guard,
+    )
 
 
 def claim_next(
@@ -143,22 +142,52 @@ def claim_next(
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
     _try_out(filesystem, directory, needed + _SLACK)
-    said, seal = seals.for_new(workflow_id, number, new_token(16))
-    header = {**segment_header(workflow_id, number, now), **said}
     try:
-        file, digest = claim_segment(filesystem, directory, number, header, seal)
+        writer, image, guard = _claimed(filesystem, directory, number, workflow_id, fetch, now, seals)
     except FileExistsError:
         raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
+    directory, lock = former.hand_over()
+    return FileRunWriter(
+        filesystem,
+        directory,
+        lock,
+        is_locked=former.is_locked,
+        writer=writer,
+        image=image,
+        fetch=fetch,
+        token=former.token,
+        seals=seals,
+        head=guard,
+    )
+
+
+def _claimed(
+    filesystem: FileSystem, directory: int, number: int, workflow_id: str, fetch: Fetch, now: datetime, seals: Seals
+) -> tuple[SegmentWriter, RunImage, TruncationGuard | None]:
+    """Claim a segment, mark those below it, and only then read the run; after an error nothing is claimed.
+
+    Raises:
+        FileExistsError: another process claimed the segment first.
+    """
+    said, seal = seals.for_new(workflow_id, number, new_token(16))
+    header = {**segment_header(workflow_id, number, now), **said}
+    file, digest = claim_segment(filesystem, directory, number, header, seal)
     try:
         mark_segments(filesystem, directory, number)
         image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
+        if image.seal is not None and not seals.has_key:  # whatever else says that it is sealed was taken away
+            raise KeyMissingError(workflow_id)
     except BaseException:
         give_up_segment(filesystem, directory, file, number)
         filesystem.close(file)
         raise
-    directory, lock = former.hand_over()
-    is_locked, token = former.is_locked, former.token
-    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked, token)
+    writer = SegmentWriter(
+        filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
+    )
+    if seal is None or seal.key is None:
+        return writer, image, None
+    is_kept = image.seal is not None and not seals.protection.is_trusting
+    return writer, image, TruncationGuard(filesystem, directory, number, said, seal, is_kept=is_kept)
 
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
@@ -173,49 +202,6 @@ def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
     finally:
         filesystem.close(file)
         filesystem.unlink(directory, name)
-
-
-def _owned(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
-    filesystem: FileSystem,
-    directory: int,
-    lock: int,
-    file: int,
-    digest: bytes,
-    number: int,
-    said: dict[str, Any],
-    seal: LineSeal | None,
-    image: RunImage,
-    fetch: Fetch,
-    seals: Seals,
-    is_locked: bool,
-    token: str,
-) -> FileRunWriter:
-    workflow_id = image.workflow_id
-    writer = SegmentWriter(
-        filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
-    )
-    head = None
-    if seal is not None and seal.key is not None:
-        head = TruncationGuard(
-            filesystem,
-            directory,
-            number,
-            said,
-            seal,
-            is_kept=image.seal is not None and not seals.protection.is_trusting,
-        )
-    return FileRunWriter(
-        filesystem,
-        directory,
-        lock,
-        is_locked=is_locked,
-        writer=writer,
-        image=image,
-        fetch=fetch,
-        token=token,
-        seals=seals,
-        head=head,
-    )
 
 
 def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
