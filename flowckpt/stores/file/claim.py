@@ -50,7 +50,6 @@ from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
-    from flowckpt.stores.log.image import RunImage
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
@@ -101,25 +100,14 @@ def claim(
             signals.clear_signals(filesystem, directory)
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
-        try:
-            writer, image, guard = _claimed(filesystem, directory, number, workflow_id, fetch, now, seals)
-        except FileExistsError:
-            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory))) from None
+        token = os.urandom(16).hex()
+        writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
+        if writer is None:
+            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
     except BaseException:
         filesystem.close(lock)
         raise
-    return FileRunWriter(
-        filesystem,
-        directory,
-        lock,
-        is_locked=is_locked,
-        writer=writer,
-        image=image,
-        fetch=fetch,
-        token=os.urandom(16).hex(),
-        seals=seals,
-        head=guard,
-    )
+    return writer
 
 
 def claim_next(
@@ -142,36 +130,38 @@ def claim_next(
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
     _try_out(filesystem, directory, needed + _SLACK)
-    try:
-        writer, image, guard = _claimed(filesystem, directory, number, workflow_id, fetch, now, seals)
-    except FileExistsError:
-        raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
-    directory, lock = former.hand_over()
-    return FileRunWriter(
-        filesystem,
-        directory,
-        lock,
-        is_locked=former.is_locked,
-        writer=writer,
-        image=image,
-        fetch=fetch,
-        token=former.token,
-        seals=seals,
-        head=guard,
-    )
+    lock, token, is_locked = former.lock, former.token, former.is_locked
+    writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
+    if writer is None:
+        raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number)
+    former.hand_over()
+    writer.is_locked = former.is_locked  # its thread may have got the lock meanwhile
+    return writer
 
 
-def _claimed(
-    filesystem: FileSystem, directory: int, number: int, workflow_id: str, fetch: Fetch, now: datetime, seals: Seals
-) -> tuple[SegmentWriter, RunImage, TruncationGuard | None]:
+def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
+    filesystem: FileSystem,
+    directory: int,
+    lock: int,
+    number: int,
+    workflow_id: str,
+    token: str,
+    is_locked: bool,
+    fetch: Fetch,
+    now: datetime,
+    seals: Seals,
+) -> FileRunWriter | None:
     """Claim a segment, mark those below it, and only then read the run; after an error nothing is claimed.
 
-    Raises:
-        FileExistsError: another process claimed the segment first.
+    Returns:
+        The writer; None if another process claimed the segment first.
     """
     said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), **said}
-    file, digest = claim_segment(filesystem, directory, number, header, seal)
+    try:
+        file, digest = claim_segment(filesystem, directory, number, header, seal)
+    except FileExistsError:
+        return None
     try:
         mark_segments(filesystem, directory, number)
         image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
@@ -184,10 +174,22 @@ def _claimed(
     writer = SegmentWriter(
         filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
     )
-    if seal is None or seal.key is None:
-        return writer, image, None
-    is_kept = image.seal is not None and not seals.protection.is_trusting
-    return writer, image, TruncationGuard(filesystem, directory, number, said, seal, is_kept=is_kept)
+    guard = None
+    if seal is not None and seal.key is not None:
+        is_kept = image.seal is not None and not seals.protection.is_trusting
+        guard = TruncationGuard(filesystem, directory, number, said, seal, is_kept=is_kept)
+    return FileRunWriter(
+        filesystem,
+        directory,
+        lock,
+        is_locked=is_locked,
+        writer=writer,
+        image=image,
+        fetch=fetch,
+        token=token,
+        seals=seals,
+        head=guard,
+    )
 
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:

@@ -108,13 +108,13 @@ def read_image(
             return image
         # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.
         if _read_head(filesystem, directory) == head and there() == found:
-            raise CheckpointCorruptedError(
-                workflow_id,
-                location=HEAD,
-                detail=missing,
-                remedy="Restore the run from a backup, its file 'head' too. If you know that it is whole: "
-                f"'flowckpt store trust {shell_word(workflow_id)}'.",
-            )
+            raise _cut_off(workflow_id, missing)
+
+
+def _cut_off(workflow_id: str, missing: str) -> CheckpointCorruptedError:
+    way = f"'flowckpt store trust {shell_word(workflow_id)}'"
+    remedy = f"Restore the run from a backup, its file 'head' too. If you know that it is whole: {way}."
+    return CheckpointCorruptedError(workflow_id, location=HEAD, detail=missing, remedy=remedy)
 
 
 def _read_head(filesystem: FileSystem, directory: int) -> bytes | None:

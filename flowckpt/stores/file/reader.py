@@ -10,10 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import Blob, Fetch
-from flowckpt.core.records import Reason, Status
-from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.lazy import LazyModule
@@ -35,7 +32,7 @@ from flowckpt.stores.file.layout import HEAD, LOCK, run_directory, segment_name,
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
-from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, opened_header
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, info_in, opened_header
 from flowckpt.stores.log.line import PACKED, TRAILER
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
@@ -469,34 +466,10 @@ def describe_run(
             break  # a deletion, or an adoption alone: only the whole run says which checkpoint is the last
         if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
             break  # its newest attempt has no checkpoint any more
-        reason = Reason(last["reason"])
         started_at = _started_at(filesystem, directory, number, first)
-        return RunInfo(
-            workflow_id,
-            last.get("workflow_name") or first["workflow_name"],
-            Status(last.get("status", STATUS_OF_REASON[reason])),
-            last.get("attempt", number),
-            started_at,
-            datetime.fromisoformat(last["saved_at"]),
-            last["results"],
-            decode(last["metadata"] if "metadata" in last else first["metadata"]),
-        )
+        return info_in(workflow_id, last.get("attempt", number), started_at, first, last)
     fetch = fetch_for(workflow_id)
-    image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
-    found = image.checkpoints()
-    if not found:
-        return None
-    data = image.data(found[-1], fetch)
-    return RunInfo(
-        workflow_id,
-        data.workflow_name,
-        data.status,
-        data.attempt,
-        image.started_at or data.saved_at,
-        data.saved_at,
-        len(data.step_results),
-        data.metadata,
-    )
+    return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
 
 
 def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:

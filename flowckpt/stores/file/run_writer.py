@@ -36,6 +36,7 @@ class FileRunWriter(RunWriter):
 
     Attributes:
         directory: the run's directory, open.
+        lock: the run's lock file, open.
         image: the run as it was read after the claim.
         writer: the writer of the claimed segment.
         started: notes the steps that start.
@@ -67,7 +68,7 @@ class FileRunWriter(RunWriter):
         self.started = StartedSteps(filesystem, lock, writer.number, writer.seal)
         self.is_locked = is_locked
         self._filesystem = filesystem
-        self._lock = lock
+        self.lock = lock
         self._seals = seals
         self._head_note = head
         self._has_blob_directory = False
@@ -90,7 +91,7 @@ class FileRunWriter(RunWriter):
     def _try_lock(self) -> None:
         """Take the lock of a run that was taken over: it is free once the previous owner has gone."""
         if not self.is_locked and self.writer.look_for_claim() is None:  # else the next owner is to have it
-            self.is_locked = self._filesystem.lock(self._lock)
+            self.is_locked = self._filesystem.lock(self.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint after its results, and the large values that they name.
@@ -262,15 +263,14 @@ class FileRunWriter(RunWriter):
         if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
 
-    def hand_over(self) -> tuple[int, int]:
-        """Close the segment, and return the descriptors of the directory and of the lock, which stays held."""
+    def hand_over(self) -> None:
+        """Close the segment, and leave the directory and the lock, which stays held, to the writer of the next one."""
         with self._one_at_a_time:
             self._is_closed = True
             with contextlib.suppress(OSError):  # what it says of a file that is given up is nothing to anybody
                 self.writer.close()
             if self._head_note is not None:
                 self._head_note.close(is_end=False)
-            return self.directory, self._lock
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor gives the lock back."""
@@ -286,7 +286,7 @@ class FileRunWriter(RunWriter):
                 if self._head_note is not None:
                     self._head_note.close(is_end=is_end and self.is_mine)
             finally:  # whatever stops us, the run is not to stay locked
-                self._filesystem.close(self._lock)
+                self._filesystem.close(self.lock)
                 self._filesystem.close(self.directory)
 
     def share_from(self, source: int, sizes: Mapping[str, int]) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import functools
 import gc
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import encode_time, result_from
-from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, checkpoint
+from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, checkpoint
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, DecodingError, ForeignRecordError
 from flowckpt.stores.file.layout import segment_name
@@ -465,6 +467,30 @@ def _damaged(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedEr
 # The runs of a store whose records form a log: a file with a line for each, or a bucket with an object for each.
 
 W = TypeVar("W", bound=RunWriter)
+
+
+def info_in(
+    workflow_id: str, attempt: int, started_at: datetime, first: Mapping[str, Any], last: Mapping[str, Any]
+) -> RunInfo:
+    """Return a run as listed, from two records of an attempt, unverified.
+
+    Args:
+        workflow_id: the run.
+        attempt: its newest attempt.
+        started_at: when its first checkpoint was saved.
+        first: the first checkpoint of the attempt.
+        last: the last one, which leaves out what is as in the first.
+    """
+    return RunInfo(
+        workflow_id,
+        last.get("workflow_name") or first["workflow_name"],
+        Status(last.get("status", STATUS_OF_REASON[Reason(last["reason"])])),
+        attempt,
+        started_at,
+        datetime.fromisoformat(last["saved_at"]),
+        last["results"],
+        decode(last["metadata"] if "metadata" in last else first["metadata"]),
+    )
 
 
 @attrs.frozen

@@ -14,8 +14,7 @@ import attrs
 
 from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import Fetch
-from flowckpt.core.records import Reason, Status
-from flowckpt.core.records.checkpoint import STATUS_OF_REASON
+from flowckpt.core.records import Status
 from flowckpt.core.records.listing import Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock
@@ -28,7 +27,7 @@ from flowckpt.errors import (
     FlowckptError,
 )
 from flowckpt.stores.base import Finding, RunSurvey
-from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, read_run
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, info_in, read_run
 from flowckpt.stores.objects.attempt import (
     AttemptContent,
     AttemptTail,
@@ -441,16 +440,7 @@ def _from_records(
     # After a deletion only the whole run says which is its newest; and of an earlier version, when it was started.
     if "sequence" not in head or "sequence" not in tip or started_at is None:
         return latest_of(workflow_id)
-    return RunInfo(
-        workflow_id,
-        tip.get("workflow_name", head["workflow_name"]),
-        Status(tip.get("status", STATUS_OF_REASON[Reason(tip["reason"])])),
-        at.attempt,
-        started_at,
-        datetime.fromisoformat(tip["saved_at"]),
-        tip["results"],
-        decode(tip.get("metadata", head["metadata"])),
-    )
+    return info_in(workflow_id, at.attempt, started_at, head, tip)
 
 
 def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
