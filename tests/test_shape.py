@@ -12,21 +12,21 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 344,  # 285
-    "lines, comments and blanks left out": 61_600,
-    "code lines, docstrings left out too": 48_300,  # 38,000
+    "modules": 342,  # 285
+    "lines, comments and blanks left out": 60_933,
+    "code lines, docstrings left out too": 47_810,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
     "modules crossed by a checkpointed step": 22,  # 16
     "moves between modules of a checkpointed step": 40,
     "modules crossed by a resume of two steps": 72,  # 60
     "moves between modules of a resume of two steps": 453,
-    "modules loaded by flowckpt resume": 189,
+    "modules loaded by flowckpt resume": 188,
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,
-    "lazy imports": 130,  # 25
+    "lazy imports": 120,  # 25
     "classes of more than 15 fields": 8,  # 0
-    "functions of more than 60 lines": 13,
+    "functions of more than 60 lines": 10,
     "functions of more than 80 lines": 1,  # 0
     "import cycles": 0,  # 0
     "import cycles when lazy imports count": 5,
