@@ -330,10 +330,11 @@ def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
     if len(findings) > _MOST:
         say(f"flowckpt: {len(findings) - _MOST} more are left out")
     damaged = sum(finding.severity == "corrupt" for finding in findings)
-    if not damaged:
-        return ExitCode.DONE
-    _point_at_check(damaged)
-    return ExitCode.CORRUPT
+    if damaged:
+        _point_at_check(damaged)
+    if any(finding.severity == "failed" for finding in findings):
+        return ExitCode.STORE_FAILED
+    return ExitCode.CORRUPT if damaged else ExitCode.DONE
 
 
 def tell_unreadable(names: Sequence[str]) -> ExitCode:

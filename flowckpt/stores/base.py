@@ -38,7 +38,13 @@ import attrs
 from flowckpt.core.records.listing import RunInfo, Selection
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SettingError, StoreAbilityError
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    RunLockedError,
+    SettingError,
+    StoreAbilityError,
+)
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
@@ -133,8 +139,8 @@ class Finding:
 
     Attributes:
         workflow_id: the run, or an empty string for the store itself.
-        severity: `ok`, `notice` (harmless, such as a torn last record), `corrupt`, or `locked` (cannot be checked
-            without a missing key).
+        severity: `ok`, `notice` (harmless, such as a torn last record), `corrupt`, `failed` (the medium could not be
+            read now, which says nothing about the record), or `locked` (cannot be checked without a missing key).
         detail: what was found, and where.
     """
 
@@ -143,13 +149,24 @@ class Finding:
     detail: str
 
 
+def refuse_failed(findings: Iterable[Finding]) -> None:
+    """Refuse to continue without the runs that could not be read now.
+
+    Raises:
+        CheckpointStorageError: there is one; it has the message of the system.
+    """
+    for finding in findings:
+        if finding.severity == "failed":
+            raise CheckpointStorageError(finding.detail, workflow_id=finding.workflow_id, operation="read")
+
+
 @attrs.frozen
 class RunSurvey:
     """The runs of a store, and those that its list leaves out.
 
     Attributes:
         runs: the runs that can be read, most recently started first.
-        unreadable: the other ones: `corrupt`, or `locked` where a key is missing.
+        unreadable: the other ones: `corrupt`, `failed` where the medium could not be read, or `locked` where a key is missing.
     """
 
     runs: Sequence[RunInfo]

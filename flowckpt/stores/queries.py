@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowckpt.core.records.listing import CheckpointRef, RunFilter
 from flowckpt.core.records.statistics import RecordedAttempt, StoreStatistics, Tally
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, SettingError
-from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt
+from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, refuse_failed
 
 if TYPE_CHECKING:
     from flowckpt.core.records import Status
@@ -86,6 +86,7 @@ async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> 
         tally.add_run(info, await _attempts(store, workflow_id))
         return tally.figures()
     survey = await store.survey_runs()
+    refuse_failed(survey.unreadable)
     for finding in survey.unreadable:
         tally.add_unreadable(finding.workflow_id)
     for info in survey.runs:

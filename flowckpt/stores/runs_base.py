@@ -27,7 +27,7 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import Finding, Lease, RunSurvey
+from flowckpt.stores.base import Finding, Lease, RunSurvey, refuse_failed
 from flowckpt.stores.leases import Heartbeat
 
 if TYPE_CHECKING:
@@ -427,6 +427,7 @@ class RunsBase(Medium[W]):
     def list_runs(self) -> list[RunInfo]:
         """Return the runs, most recently started first; log the damaged ones."""
         survey = self.survey_runs()
+        refuse_failed(survey.unreadable)
         self._log_unreadable(survey.unreadable)
         return [*survey.runs]
 

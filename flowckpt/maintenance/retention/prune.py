@@ -37,6 +37,7 @@ from flowckpt.stores.base import (
     Ability,
     StoreBase,
     adapt,
+    refuse_failed,
     released,
 )
 from flowckpt.stores.queries import check_references
@@ -152,7 +153,9 @@ async def prune(
     report = PruneReport()
     if not (store.has(Ability.LIST) or store.has(Ability.PRUNE)):
         store.lacks(Ability.LIST, "list its runs")
-    report.unreadable = [each.workflow_id for each in await store.unreadable_runs() if each.severity == "corrupt"]
+    findings = await store.unreadable_runs()
+    refuse_failed(findings)
+    report.unreadable = [each.workflow_id for each in findings if each.severity == "corrupt"]
     if not is_dry_run:
         await store.tidy()
     if keep is not None or older_than is not None:

@@ -19,6 +19,7 @@ from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    CheckpointStorageError,
     FlowckptError,
     KeyMissingError,
     UnauthenticatedRecordError,
@@ -282,8 +283,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         ]
 
 
+_PLANTED = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+"""The errors of a file of another type in the place of a record."""
+
+
 def _finding(name: str, error: Exception) -> Finding:
     severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
+    if isinstance(error, CheckpointStorageError) and getattr(error.__cause__, "errno", None) not in _PLANTED:
+        severity = "failed"
     known = getattr(error, "workflow_id", "")
     if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
         return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")

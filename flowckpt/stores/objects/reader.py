@@ -244,7 +244,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             return self._info(run)
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
             said = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
-            return Finding(getattr(error, "workflow_id", "") or run, "corrupt", said)
+            return Finding(getattr(error, "workflow_id", "") or run, _severity(error), said)
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""
@@ -299,7 +299,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         except CheckpointNotFoundError:  # it was cleared meanwhile
             return []
         except FlowckptError as error:
-            return [Finding(workflow_id, "corrupt", error.message)]
+            return [Finding(workflow_id, _severity(error), error.message)]
         if not image.newest:
             return []
         count, steps = len(image.checkpoints()), len(image.history.results)
@@ -457,3 +457,7 @@ def _last_line(body: bytes) -> Mapping[str, Any]:
     if not isinstance(said, dict):
         raise TypeError("a record is not a JSON object")
     return said
+
+
+def _severity(error: Exception) -> str:
+    return "failed" if isinstance(error, CheckpointStorageError) else "corrupt"

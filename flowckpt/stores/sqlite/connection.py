@@ -396,17 +396,29 @@ _AS_WHO_WRITES = os.access in os.supports_effective_ids
 
 
 def error_of(
-    error: sqlite3.Error, path: Path, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
+    error: sqlite3.Error | UnicodeDecodeError,
+    path: Path,
+    workflow_id: str,
+    operation: str,
+    *,
+    is_outcome_unknown: bool = False,
 ) -> CheckpointCorruptedError | CheckpointStorageError:
     """Return the error of the store for one of SQLite.
 
     Args:
-        error: what SQLite raised.
+        error: what SQLite raised; a `UnicodeDecodeError` where it names a table or column that is damaged.
         path: the file.
         workflow_id: the run, or an empty text.
         operation: what was being done.
         is_outcome_unknown: whether it may have been done all the same.
     """
+    if isinstance(error, UnicodeDecodeError):
+        return CheckpointCorruptedError(
+            workflow_id,
+            location=str(path),
+            detail=f"its schema, or a message about it, has bytes that are not text: {error.object[:80]!r}",
+            remedy="Nothing was changed. Restore the file from a backup.",
+        )
     name = _name_of(error)
     if (reason := _why_read_only(name, path)) and not is_outcome_unknown:
         return ReadOnlyStoreError(str(path), reason=reason, workflow_id=workflow_id, operation=operation)

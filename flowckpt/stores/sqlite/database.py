@@ -326,6 +326,8 @@ class SqliteDatabase:
                     self._is_distrusted = self._is_distrusted or is_sync(error)
                     self.close()
                 raise error_of(error, self.path, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
+            except UnicodeDecodeError as error:
+                raise error_of(error, self.path, addition.workflow_id, "save") from error
             except OSError as error:
                 raise os_error_of(error, self.path, addition.workflow_id, "save") from error
             if identity_of(self.path) != self._identity:
@@ -495,7 +497,7 @@ class SqliteDatabase:
         """Let no error of the driver or of the system out: each becomes an error of the store."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise error_of(error, self.path, workflow_id, operation) from error
         except OSError as error:
             raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error

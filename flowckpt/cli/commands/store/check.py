@@ -27,8 +27,8 @@ Examples:
 def command(run: str | None, as_json: bool, store: str | None) -> int:
     """Read all of the store, or of one run, and verify it. Nothing is changed.
 
-    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, and with 2 where
-    a key is missing without which nothing can be said.
+    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, with 13 where
+    something could not be read now, and with 2 where a key is missing without which nothing can be said.
     """
     checkpoints = opened_store(store, runs_nothing=True)
     findings = checked(checkpoints, None if run is None else chosen_run(checkpoints, run))
@@ -49,8 +49,13 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
         )
     elif not findings:
         say(f"flowckpt: {choose_store(store).shown} holds no run")
-    if corrupt:
-        return ExitCode.CORRUPT
+    failed = sum(finding.severity == "failed" for finding in findings)
+    if failed:
+        say(
+            f"flowckpt: {failed} of {counted(len(findings), 'finding')} could not be read now, which says nothing about the record"
+        )
+    if corrupt or failed:
+        return ExitCode.CORRUPT if corrupt else ExitCode.STORE_FAILED
     return ExitCode.USAGE if locked else ExitCode.DONE
 
 
