@@ -213,6 +213,11 @@ class StepFailedError(FlowckptError):
         def __reduce__(self) -> tuple[Any, ...]:
             return rebuild_failed, (declared_class(type(self)), self.args, self.__dict__)
 
+    @property
+    def trace(self) -> str:
+        """Where the step failed, for people: the recorded traceback from the first frame of the user's code on."""
+        return self.traceback.rstrip()
+
     def _words(self) -> Mapping[str, object]:
         return {"after": f" after {self.tries} tries" if self.tries > 1 else ""}
 
@@ -242,6 +247,19 @@ class FanOutFailedError(StepFailedError):
     """More members of a map or group failed than allowed; raised inside the workflow, at the `yield` of the fan-out."""
 
     causes: Sequence[StepFailedError] = field("the failures of the members, in the order of the members", default=())
+
+    @property
+    def trace(self) -> str:
+        """Where the first member failed, and how many others failed with which exceptions."""
+        if not self.causes:
+            return super().trace
+        first, *others = self.causes
+        kinds: dict[str, int] = {}
+        for each in others:
+            kinds[each.error_type] = kinds.get(each.error_type, 0) + 1
+        counted = ", ".join(f"{count} with {kind}" for kind, count in kinds.items())
+        more = [f"{len(others)} more failed: {counted}"] if others else []
+        return "\n".join([f"{first.path} failed:", first.trace or first.error_message, *more])
 
     def failed_with(self, *types: type[BaseException]) -> bool:
         """Return whether one of the members failed with an instance of one of these types."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from flowckpt.cli.groups import with_store
-from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.render.terminal import escaped, escaped_lines, say
 
 
 class _ToStandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped(record.getMessage()))}")
+        say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped_lines(record.getMessage().rstrip()))}")
 
 
 def show_messages(level: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 
 import attrs
 
@@ -53,7 +54,9 @@ def recorded_error(
         remedy = secrets.text(found.remedy)
         return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):
-        message, trace = secrets.text(error.error_message), secrets.text(error.traceback)
+        is_nested = path not in ("", error.path)  # a child workflow has no members of its own whose records tell it
+        trace = _shortened(secrets.text(error.trace if is_nested else error.traceback))
+        message = secrets.text(error.error_message)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
         remedy = secrets.text(error.remedy)
         return StepError(
@@ -97,11 +100,17 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be had: {type(failure).__name__})"
 
 
-def _formatted(error: BaseException) -> str:
-    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
+def users_frames(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception from the first frame of the user's on."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
         at = at.tb_next
+    return at
+
+
+def _formatted(error: BaseException) -> str:
+    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
+    at = users_frames(error)
     if at is None and isinstance(error, FlowckptError):
         return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all
     try:

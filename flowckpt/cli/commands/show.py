@@ -14,7 +14,7 @@ from flowckpt.cli.render.documents import attempt_document, recorded_claims, run
 from flowckpt.cli.render.rich_table import status_text
 from flowckpt.cli.render.steps import Branch, step_tree
 from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
-from flowckpt.cli.render.terminal import escaped, json_text, say, short_value, write
+from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write
 from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.codec.results import plain_tree
@@ -24,6 +24,7 @@ from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
 from flowckpt.engine.run.resumption import SETTLED, parked_error
+from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Standing
 from flowckpt.maintenance.pauses import Pause
@@ -200,6 +201,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     if latest.error is not None:
         at = f" at step {latest.error.path}" if latest.error.path else ""
         lines.append(f"error{escaped(at)}: {escaped(f'{latest.error.type}: {latest.error.message}')}")
+        lines += escaped_lines(recorded_failure(latest.error, latest.step_results).trace).splitlines()
     return lines
 
 

@@ -32,7 +32,7 @@ from flowckpt.cli.next_steps import (
 )
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
 from flowckpt.cli.render.tables import duration_text, moment_text, show_table
-from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, say, shortened, write
+from flowckpt.cli.render.terminal import escaped, escaped_lines, is_terminal, json_text, say, shortened, write
 from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out, waited
 from flowckpt.cli.settings import StoreChoice, color_allowed
 from flowckpt.core.codec.results import encode_time
@@ -42,8 +42,9 @@ from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume
+from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.errors import FlowckptError, StepNotFoundError
+from flowckpt.errors import FlowckptError, StepFailedError, StepNotFoundError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
@@ -332,11 +333,13 @@ class StepExplanation:
         step: what would be done with it, and why.
         result: its recorded result, if any.
         report: the answers to its recorded claims now, if it has any.
+        failure: how it failed, if its result is a failure.
     """
 
     step: PlannedStep
     result: StepResult | None
     report: VerificationReport | None
+    failure: StepFailedError | None = None
 
     def to_document(self, workflow_id: str) -> dict[str, Any]:
         """Return the explanation as plain JSON, without secrets."""
@@ -371,6 +374,9 @@ class StepExplanation:
         when = "" if result.started_at is None else f"{moment_text(result.started_at)} "
         ended = "" if result.success else ", and failed"
         lines.append(f"recorded: {when}by attempt {result.attempt}, in {duration_text(result.duration_ms)}{ended}")
+        if self.failure is not None:
+            lines.append(f"error: {escaped(f'{self.failure.error_type}: {self.failure.error_message}')}")
+            lines += [f"  {line}" for line in escaped_lines(self.failure.trace).splitlines()]
         lines += [f"yielded: {escaped(result.location)}"] * bool(result.location)
         moved = {reason.kind for reason in step.reasons}
         if result.function:
@@ -433,7 +439,10 @@ def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planne
     report = planned.reports.get(step.path)
     if report is None and result is not None:
         report = waited(planned.verifying.reports_of([result])).get(step.path)
-    return StepExplanation(step, result, report)
+    failure = None
+    if result is not None and result.error is not None:
+        failure = recorded_failure(result.error, recorded.values())
+    return StepExplanation(step, result, report, failure)
 
 
 def _name_of(step: PlannedStep, recorded: Mapping[str, StepResult]) -> str:

@@ -62,8 +62,9 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
         show_error(error)
     elif error is not None:
         recorded = result.failure or recorded_error(error, path=failed_step(error))
-        if recorded.traceback:
-            say(escaped_lines(recorded.traceback.rstrip()))
+        trace = error.trace if isinstance(error, StepFailedError) else recorded.traceback.rstrip()
+        if trace:
+            say(escaped_lines(trace))
         if isinstance(error, StepFailedError):
             say(f"flowckpt: {escaped(error.message)}")
             if error.remedy:
@@ -76,7 +77,8 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
         path = step_of(failure.path)
         say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
     for note in getattr(error, "__notes__", ()):
-        say(escaped(str(note)))
+        if not isinstance(error, StepFailedError) or note != error.trace:
+            say(escaped(str(note)))
 
 
 def show_cancelled(done: Cancelled) -> None:

@@ -7,13 +7,14 @@ A step is never reported as done before it is durable where it was meant to be.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity, identify
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.replay import Answer, Execute
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.partial import partial_reasons
@@ -23,10 +24,11 @@ from flowckpt.engine.run.notify import evidence_event
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import recorded_error, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.errors import RemoteError, users_frames
 from flowckpt.execution.redaction import refuse_secret_names
-from flowckpt.execution.runner import restored_value
+from flowckpt.execution.runner import Outcome, restored_value
 
 if TYPE_CHECKING:
     from flowckpt import events
@@ -38,6 +40,8 @@ else:
     wait = LazyModule("flowckpt.engine.steps.wait")
     tries = LazyModule("flowckpt.engine.steps.tries")
 
+
+_log = logging.getLogger(__name__)
 
 _EPHEMERAL = CallIdentity()
 
@@ -91,7 +95,23 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     saved = None if saving is None else await saving
     if notifier.emit is not None:
         await _emit(run, call, end, saved)
-    return (end.outcome.value, None) if end.failure is None else (None, step_failure(path, end.failure))
+    return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
+
+
+def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
+    """Return the error that is raised at the `yield`: with the exception of the step as its cause, if that may be shown.
+
+    Members of a fan-out keep no exception: the frames of a thousand of them would hold what their steps held.
+    """
+    failure = step_failure(path, recorded)
+    _log.info("run %s: step %s failed with %s\n%s", run.workflow_id, path, recorded.type, failure.trace)
+    error = outcome.error
+    if error is None or isinstance(error, RemoteError | FlowckptError):
+        return failure
+    if not run.waits.fan_outs and not run.judge.secrets.is_any:
+        failure.__cause__ = error.with_traceback(users_frames(error))
+        failure.__notes__ = []  # the cause shows it
+    return failure
 
 
 async def _settle(run: RunContext, call: StepCall) -> in_doubt.Resolution | None:

@@ -32,6 +32,7 @@ __all__ = [
     "fan_out_answer",
     "recorded_answer",
     "recorded_error",
+    "recorded_failure",
     "recorded_fan_out",
     "stale_step",
     "step_failure",
@@ -56,15 +57,24 @@ _FAN_OUT = type_name(FanOutFailedError)
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
     """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
-    return StepFailedError(
-        path,
-        error_type=error.type,
-        error_message=error.message,
-        error_bases=error.bases,
-        traceback=error.traceback,
-        tries=error.tries,
-        remedy=error.remedy,
+    return _with_note(
+        StepFailedError(
+            path,
+            error_type=error.type,
+            error_message=error.message,
+            error_bases=error.bases,
+            traceback=error.traceback,
+            tries=error.tries,
+            remedy=error.remedy,
+        )
     )
+
+
+def _with_note(failure: StepFailedError) -> StepFailedError:
+    """Let Python show where the step failed, wherever it shows the error."""
+    if trace := failure.trace:
+        failure.add_note(trace)
+    return failure
 
 
 def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
@@ -77,16 +87,32 @@ def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedErr
     """
     if not error.causes and error.type != _FAN_OUT:  # not the members failed, but what makes the items
         return step_failure(path, error)
-    return FanOutFailedError(
-        path,
-        causes=causes,
-        error_type=error.type,
-        error_message=error.message,
-        error_bases=error.bases,
-        traceback=error.traceback,
-        tries=error.tries,
-        remedy=error.remedy,
+    return _with_note(
+        FanOutFailedError(
+            path,
+            causes=causes,
+            error_type=error.type,
+            error_message=error.message,
+            error_bases=error.bases,
+            traceback=error.traceback,
+            tries=error.tries,
+            remedy=error.remedy,
+        )
     )
+
+
+def recorded_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedError:
+    """Return the error of a failed step from the record of its run.
+
+    Args:
+        error: the recorded failure.
+        results: the history, which has the failures of the members of a fan-out.
+    """
+    if not error.causes:
+        return step_failure(error.path, error)
+    failed = {each.path: each.error for each in results if each.error is not None}
+    causes = [recorded_failure(failed[path], results) for path in error.causes if path in failed]
+    return _fan_out_failure(error.path, error, causes)
 
 
 def stale_step(
