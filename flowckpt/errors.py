@@ -215,7 +215,7 @@ class StepFailedError(FlowckptError):
 
     @property
     def trace(self) -> str:
-        """Where the step failed, for people: the recorded traceback from the first frame of the user's code on."""
+        """The place of the failure, for people: the recorded traceback from the first frame of the user's code on."""
         return self.traceback.rstrip()
 
     def _words(self) -> Mapping[str, object]:
@@ -250,7 +250,7 @@ class FanOutFailedError(StepFailedError):
 
     @property
     def trace(self) -> str:
-        """Where the first member failed, and how many others failed with which exceptions."""
+        """The place where the first member failed, and the numbers of other failures by exception."""
         if not self.causes:
             return super().trace
         first, *others = self.causes
