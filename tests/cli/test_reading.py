@@ -43,6 +43,7 @@ def test_list(filled):
         "started_at",
         "updated_at",
         "due_at",
+        "waits",
         "tags",
         "owner",
         "parked",

@@ -278,3 +278,18 @@ def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
     flowckpt("resume", "r").expect(3)
     assert "warning" not in flowckpt("signal", "r", "go").expect(0).err  # asked for before
     assert "warning" in flowckpt("signal", "r", "oder").expect(0).err
+
+
+def test_the_list_shows_what_a_run_waits_for_and_which_process_runs_it(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(SIGNALS)
+    flowckpt("run", "shop.py", "--id", "waits").expect(3)
+    running = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=20", "--id", "runs")
+    flowckpt.wait_for("start 0")
+    table = flowckpt("list", COLUMNS="200").expect(0).out
+    assert "waits for the signal 'go'" in table
+    assert f"process {running.pid} on " in table
+    listed = {each["workflow_id"]: each for each in flowckpt("list", "--json").document}
+    assert [wait["name"] for wait in listed["waits"]["waits"]] == ["go"] and listed["runs"]["waits"] == []
+    assert listed["runs"]["owner"]["pid"] == running.pid
+    running.kill()
+    running.communicate(timeout=30)

@@ -23,7 +23,9 @@ Examples:
   flowckpt list --workflow etl --tag team=data --json"""
 
 _STALE = "stale"
-_HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "TAGS")
+_HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "NOW", "TAGS")
+_NOW = _HEADER.index("NOW")
+"""A column that is left out if it is empty."""
 
 
 @click.command("list", cls=Command, epilog=_EXAMPLE)
@@ -72,7 +74,9 @@ def command(
         write(f"{json_text(document, indent=2)}\n")
     elif runs:
         rows = [_row(info, is_parked=info.workflow_id in parked, is_stale=info.workflow_id in stale) for info in runs]
-        show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
+        kept = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
+        header, rows = [_HEADER[index] for index in kept], [[row[index] for index in kept] for row in rows]
+        show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags
         say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")
@@ -84,10 +88,20 @@ def _tag(text: str) -> tuple[str, str | None]:
     return key, value if equals else None
 
 
+def _now(info: RunInfo) -> str:
+    """Return which process runs a run, or what the run waits for."""
+    if info.owner is not None:
+        return f"process {info.owner.pid} on {info.owner.host}"
+    if not info.waits:
+        return ""
+    first, more = info.waits[0].said, len(info.waits) - 1
+    return f"{first}, and {more} more" if more else first
+
+
 def _row(info: RunInfo, *, is_parked: bool, is_stale: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
     marks = ["stale"] * (is_stale and not is_parked) + ["parked"] * is_parked
     marks += ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
     status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
-    return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, tags]
+    return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, _now(info), tags]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say,
 from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.records import Reason, Status, StepResult
+from flowckpt.core.records import Reason, Status, StepError, StepResult
 from flowckpt.core.records.listing import IMPORTED, CheckpointRef
 from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
@@ -198,11 +199,13 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
-    if latest.error is not None:
-        at = f" at step {latest.error.path}" if latest.error.path else ""
-        lines.append(f"error{escaped(at)}: {escaped(f'{latest.error.type}: {latest.error.message}')}")
-        lines += escaped_lines(recorded_failure(latest.error, latest.step_results).trace).splitlines()
-    return lines
+    return lines if latest.error is None else [*lines, *_error_lines(latest.error, latest.step_results)]
+
+
+def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
+    at = f" at step {error.path}" if error.path else ""
+    said = f"error{escaped(at)}: {escaped(f'{error.type}: {error.message}')}"
+    return [said, *escaped_lines(recorded_failure(error, results).trace).splitlines()]
 
 
 def _signal_line(signal: Signal) -> str:

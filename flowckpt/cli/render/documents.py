@@ -194,6 +194,7 @@ def listed_document(info: RunInfo, parked: Deaths | None = None, stale: str | No
         "started_at": encode_time(info.started_at),
         "updated_at": encode_time(info.updated_at),
         "due_at": None if info.due_at is None else encode_time(info.due_at),
+        "waits": [wait_document(wait) for wait in info.waits],
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
         "parked": _parked_document(parked),
