@@ -11,6 +11,7 @@ The steps of a generator come one after another: each may depend on all before i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -143,6 +144,10 @@ class HandledFailure:
 
     path: str
     followed_by: tuple[str, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the failure as plain JSON."""
+        return {"path": self.path, "followed_by": [*self.followed_by]}
 
 
 def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:

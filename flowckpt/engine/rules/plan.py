@@ -144,7 +144,7 @@ class ResumePlan:
             "stops": self.stops,
             "undoing": self.is_undoing,
             "ends_otherwise": self.ends_otherwise,
-            "handled": self.handled and attrs.asdict(self.handled, retain_collection_types=False),
+            "handled": self.handled and self.handled.to_document(),
         }
 
 
