@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
 
 # --- programs, and what they mean ---------------------------------------------------------------------------------------
@@ -115,8 +116,10 @@ class World:
     ledger: list[Effect] = attrs.field(factory=list)
     fails: set[str] = attrs.field(factory=set)
     failed: set[str] = attrs.field(factory=set)
+    ran: list[str] = attrs.field(factory=list)
 
     def do(self, name: str, kind: str, amount: int) -> int:
+        self.ran.append(name)
         if name in self.fails:
             self.failed.add(name)
             raise ValueError(name)
@@ -240,19 +243,23 @@ class Case:
         for _ in range(60):
             self.store.runs.owned.clear()  # the process that owned it is gone
             store = CrashingStore(self.store, crash or 10**9, is_after=is_after)
+            flow, options = self.world.flow(self.program), RunOptions(**chosen)
+            plan = WorkflowEngine(self.store).plan_sync(flow, workflow_id="run", options=options)
+            self.world.ran.clear()
+            question: Exception | None = None
             try:
-                result = WorkflowEngine(store).resume_sync(
-                    self.world.flow(self.program), workflow_id="run", options=RunOptions(**chosen)
-                )
+                result = WorkflowEngine(store).resume_sync(flow, workflow_id="run", options=options)
+                question = result.error if isinstance(result.error, StepInDoubtError | StaleStepError) else None
             except SimulatedCrash:
+                check(plan, self.world.ran, is_whole=False)
                 return None
-            except (StepInDoubtError, StaleStepError) as question:
-                chosen = self.answer(question)
-                continue
-            if isinstance(result.error, StepInDoubtError | StaleStepError):
-                chosen = self.answer(result.error)
-                continue
-            return result
+            except (StepInDoubtError, StaleStepError) as error:
+                question = error
+            check(plan, self.world.ran, is_whole=question is None)
+            assert question is not None or not plan.stops or plan.is_undoing
+            if question is None:
+                return result
+            chosen = self.answer(question)
         raise AssertionError("there is no end of questions")
 
     def answer(self, question: StepInDoubtError | StaleStepError) -> dict[str, Any]:
@@ -262,6 +269,20 @@ class Case:
         if isinstance(question, StaleStepError):
             return {"on_stale": "reuse" if is_done else "rerun"}
         return {"done": {asked.name: asked.amount}} if is_done else {"not_done": [asked.name]}
+
+
+def check(plan: ResumePlan, ran: list[str], *, is_whole: bool) -> None:
+    """The plan is the resume, also of a run that has finished, that handled a failure, or that is being undone."""
+    if plan.handled is not None or plan.is_nothing_to_do or plan.is_undoing:
+        event("handled" if plan.handled else "undoing" if plan.is_undoing else "nothing to do")
+        assert ran == [], plan
+    for name in ran:
+        planned = plan.step(name)
+        assert planned is None or planned.decision is not Decision.REUSE or planned.assumes, (plan, ran)
+    runs = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED)
+    first = next((each for each in plan.steps if each.decision is not Decision.REUSE), None)
+    if is_whole and first is not None and first.decision in runs:
+        assert ran[:1] == [first.path], (plan, ran)
 
 
 def law(program: Block, fails: set[int], first: Round, later: list[Round]) -> None:

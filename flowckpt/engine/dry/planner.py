@@ -327,8 +327,9 @@ class Planning(DryResponder):
         """Decide about a step that was done by the same call and would run again."""
         settled = self.resumption.judge.policy.settled.get(result.path)
         if settled is not None and step.modifiers.is_at_most_once:
-            decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.RERUN
-            return decision, (*reasons, Reason(ReasonKind.STARTED, settled.said))
+            decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.IN_DOUBT
+            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            return decision, (*reasons, Reason(ReasonKind.STARTED, said))
         report = self.doubts.get(result.path)
         if is_open(report):
             report = await self.verifying.look_again(step, result, restored_value)
