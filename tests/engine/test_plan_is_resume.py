@@ -59,7 +59,7 @@ def programs(draw: st.DrawFn) -> list[Part]:
     return parts
 
 
-CHANGES = ("edit", "delete", "constant", "edition", "version")
+CHANGES = ("edit", "delete", "constant", "edition", "version", "append", "returns")
 changes = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 5)), max_size=2)
 choices = st.fixed_dictionaries(
     {},
@@ -83,6 +83,7 @@ class World:
         self.done: list[str] = []
         self.twice: list[str] = []
         self.broken = ""
+        self.returned = "first"
         self.asked_for: set[str] = set()
         """Steps of which somebody said that they are to be done again, or mean something else now."""
 
@@ -146,7 +147,8 @@ class World:
                     if part.kind != "fails":
                         raise
                     outputs.append(error.error_message)
-            return [output for part, output in zip(parts, outputs, strict=True) if part.kind != "model"]
+            told = [output for part, output in zip(parts, outputs, strict=True) if part.kind != "model"]
+            return [*told, self.returned]
 
         adopts: dict[str, str] = {}
 
@@ -182,6 +184,11 @@ def a_world() -> Iterator[World]:
 
 def changed(parts: list[Part], change: tuple[str, int], world: World) -> list[Part]:
     what, which = change
+    if what == "append":  # also to a run that has finished
+        return [*parts, Part("pure", (which % len(parts),), f"appended{len(parts)}")]
+    if what == "returns":
+        world.returned = f"returned {which}"
+        return parts
     index = which % len(parts)
     part, file = parts[index], world.file(paths_of(parts)[index])
     if what in ("edit", "delete"):
@@ -223,7 +230,9 @@ def law(
         if asyncio.run(store.load_latest("run")) is None:
             return
         world.broken = ""
+        kept = False
         for edit in edits:
+            kept |= edit[0] == "edition" and parts[edit[1] % len(parts)].kind == "once"
             parts = changed(parts, edit, world)
         if "from_step" in chosen:
             recorded = [result.path for result in asyncio.run(store.load_latest("run")).step_results]
@@ -250,11 +259,11 @@ def law(
             options = RunOptions(**chosen)
         has_ended = compare(world, reopened(store), parts, options, returns_the_same=same)
         assert world.twice == [], "a step that must not be done twice was"
-        kept = any(parts[which % len(parts)].kind == "once" for what, which in edits if what == "edition")
         if has_ended and not kept and "reuse" not in (chosen.get("on_stale"), chosen.get("on_code_change")):
             state = world.state()
             output = asyncio.run(store.load_latest("run")).output
             with a_world() as clean:
+                clean.returned = world.returned
                 result = WorkflowEngine(MemoryCheckpointStore()).run_sync(clean.workflow(parts), workflow_id="clean")
                 assert output == result.output
                 assert state == clean.state()
@@ -324,6 +333,7 @@ def compare(
     random = world.workflow(parts)
     plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
     before = snapshot(store)
+    was_completed = asyncio.run(store.load_latest("run")).status == "completed"
     world.done.clear()
     events: list[Any] = []
     crashing = CrashingStore(store, crash or 10**9, is_after=is_after)
@@ -350,6 +360,9 @@ def compare(
     if any(isinstance(each, StepStarted) for each in events):
         event("resumed")
     check(plan, events, parts, is_whole=True, returns_the_same=returns_the_same)
+    if was_completed:
+        event("resumed after its end")
+        assert plan.is_nothing_to_do is (snapshot(store) == before), plan
     return True
 
 
