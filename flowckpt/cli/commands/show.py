@@ -13,7 +13,7 @@ from flowckpt.cli.options import Command, RunName, color_option, json_option, st
 from flowckpt.cli.progress.state import COMPOSITES
 from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history
 from flowckpt.cli.render.rich_table import status_text
-from flowckpt.cli.render.steps import Branch, step_tree
+from flowckpt.cli.render.steps import Branch, Folded, folded, step_tree
 from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
 from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write
 from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run
@@ -125,7 +125,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
             _started_row(path) for path in found.latest.in_flight
         ]
         show_table(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
-    if steps and (claims := [row for result in results for row in _claim_rows(result)]):
+    if steps and (claims := _claims(results, is_unfolded=members)):
         write("\n")
         show_table(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
     if is_filtered and not wanted:
@@ -233,7 +233,15 @@ def _step_row(result: StepResult) -> list[str]:
 def _branch_row(branch: Branch) -> list[str]:
     indent = "  " * branch.depth
     if branch.members:
-        return [f"{indent}{branch.path}/[…]", "", f"{branch.members} ok", "", "", "", "--members shows each"]
+        return [
+            f"{indent}{branch.path}/[…]",
+            "",
+            f"{branch.members} {branch.outcome}",
+            "",
+            "",
+            "",
+            "--members shows each",
+        ]
     if branch.result is None:
         return [indent + branch.path, "-", "not ended", "-", "-", "-", ""]
     row = _step_row(branch.result)
@@ -242,6 +250,18 @@ def _branch_row(branch: Branch) -> list[str]:
 
 def _started_row(path: str) -> list[str]:
     return [path, "-", "started, not ended", "-", "-", "-", ""]
+
+
+def _claims(results: Sequence[StepResult], *, is_unfolded: bool) -> list[list[str]]:
+    """Return the rows of the evidence; the claims of members of a large map are counted, unless they are unfolded."""
+    claimed = [(result.path, row) for result in results for row in _claim_rows(result)]
+    if is_unfolded:
+        return [row for _, row in claimed]
+    answer = _EVIDENCE.index("ANSWER")
+    return [
+        [f"{each.path}/[…]", "", f"{each.count} more", each.kind, "", ""] if isinstance(each, Folded) else each[1]
+        for each in folded(claimed, lambda it: it[0], lambda it: it[1][answer])
+    ]
 
 
 def _claim_rows(result: StepResult) -> list[list[str]]:

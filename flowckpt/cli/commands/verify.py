@@ -22,6 +22,7 @@ from flowckpt.cli.options import (
     verify_option,
 )
 from flowckpt.cli.render.documents import verdict_text
+from flowckpt.cli.render.steps import Folded, folded
 from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, keep_for_document, write
 from flowckpt.cli.render.verification import Checked, check_evidence
 from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
@@ -110,11 +111,18 @@ def _document(run: str, data: CheckpointData, found: Sequence[Checked], stale: i
     }
 
 
+_HOLDS, _STALE = "their evidence holds", "their evidence does not hold, or cannot be checked; --json has them all"
+
+
 def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_colored: bool) -> list[str]:
     lines = [
         f"evidence of run {escaped(run)} ({escaped(data.workflow_name)}), checkpoint {escaped(data.checkpoint_id)}"
     ]
-    for each in found:
+    for each in folded(found, lambda it: it.path, lambda it: _HOLDS if it.holds else _STALE, _HOLDS):
+        if isinstance(each, Folded):
+            more = "more steps" if each.is_rest else "steps"
+            lines.append(f"{escaped(each.path)}/[…]: {each.count} {more}: {each.kind}")
+            continue
         lines.append(escaped(each.path) if each.path else "the checkpoint itself")
         for verdict in each.report.verdicts:
             lines.append(f"  {_colored(escaped(verdict_text(verdict)), is_colored=is_colored)}")

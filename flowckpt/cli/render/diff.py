@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from flowckpt.cli.arguments import NamedCheckpoint
+from flowckpt.cli.render.steps import Folded, folded
 from flowckpt.cli.render.terminal import escaped, shortened
 from flowckpt.core.identity.inputs_hash import show
 from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document
@@ -30,7 +31,12 @@ def diff_text(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff, 
     lines = [_colored(f"- {_name(old)}", ChangeKind.REMOVED, is_colored=is_colored)]
     lines.append(_colored(f"+ {_name(new)}", ChangeKind.ADDED, is_colored=is_colored))
     lines += _aspect_lines(diff.changes, "")
-    for step in diff.steps:
+    for step in folded(diff.steps, lambda it: it.path, lambda it: it.kind.value):
+        if isinstance(step, Folded):
+            sign = _SIGNS[ChangeKind(step.kind)]
+            said = f"{sign} {step.count} more steps of {shortened(step.path, 80)}/[…]; --json has them all"
+            lines.append(_colored(said, ChangeKind(step.kind), is_colored=is_colored))
+            continue
         lines.append(_colored(f"{_SIGNS[step.kind]} step {shortened(step.path, 80)}", step.kind, is_colored=is_colored))
         lines += _aspect_lines(step.changes, "    ")
     lines.append(_summary(diff))
