@@ -553,12 +553,19 @@ class InputMismatchError(FlowckptError):
     expected_hash: str = field("the hash in the record")
     actual_hash: str = field("the hash of the given inputs")
     differences: Mapping[str, tuple[str, str]] = field("what differs, by leaf: (recorded, given) as text")
-    message: str = derived("the inputs differ from the recorded ones ({expected_hash}, now {actual_hash}): {found}")
+    message: str = derived("the inputs differ from the recorded ones ({recorded}, now {given}): {found}")
     remedy: str = "Resume without inputs to use the recorded ones, or start a new run with the new inputs."
 
     def _words(self) -> Mapping[str, object]:
         found = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in self.differences.items())
-        return {"found": found or "only their digests differ"}
+        recorded, given = (_short(digest) for digest in (self.expected_hash, self.actual_hash))
+        return {"found": found or "only their digests differ", "recorded": recorded, "given": given}
+
+
+def _short(digest: str) -> str:
+    """Return the start of a digest, with its scheme, enough to tell two of them apart."""
+    scheme, colon, digits = digest.rpartition(":")
+    return f"{scheme}{colon}{digits[:8]}…" if len(digits) > 8 else digest
 
 
 class NestedLoopError(FlowckptError):
