@@ -17,6 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
+from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
@@ -352,6 +353,7 @@ class Planning(DryResponder):
         is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or (GOES_ON,) * is_saved
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
+        identify(step.action, resumption.judge.secrets)  # a secret that it passes is learned, and shown nowhere
         done = None if resumption.is_undone(path) else old
         moved = () if done is None else moved_reasons(step, done, resumption.judge.secrets)
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
