@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 import flowckpt.__main__
@@ -109,10 +110,17 @@ def _code_of(arguments: list[str]) -> int:
     return 1
 
 
+def _file_of(module: object) -> str:
+    return str(vars(module).get("__file__") or "") if isinstance(module, ModuleType) else ""
+
+
 @contextlib.contextmanager
 def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]:
     """Be in a directory, an environment and a set of modules as a new process would be, for the block."""
     environ, path, argv, place = dict(os.environ), sys.path[:], sys.argv[:], os.getcwd()
+    here = {name: each for name, each in sys.modules.items() if _file_of(each).startswith(f"{cwd}{os.sep}")}
+    for name in here:
+        del sys.modules[name]
     known, main_module = set(sys.modules), sys.modules["__main__"]
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     logged = _LOGGER.handlers[:], _LOGGER.level, _LOGGER.propagate
@@ -142,6 +150,7 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
                 (sys.prefix, sys.base_prefix, *_INSTALLED)
             ):
                 del sys.modules[name]
+        sys.modules.update(here)
         sys.path[:], sys.argv[:] = path, argv
         _set_environment(environ)
         os.chdir(place)

@@ -72,7 +72,7 @@ class ResumeLine:
 
     def _typed(self) -> Iterable[tuple[str, str]]:
         options = self.options
-        for name in ("on_stale", "on_code_change", "reuse", "verify"):
+        for name in ("on_stale", "on_code_change", "on_package_change", "reuse", "verify"):
             if (value := getattr(options, name)) is not None and not is_set_already(name, value):
                 yield SETTINGS[name].option, str(value)
         for name in ("retry_budget", "max_deaths"):

@@ -110,7 +110,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
     function(shop)
     assert shop.decisions(code=10) == FROM_CLEAN
     text = shop("plan", "one").expect(10).out
-    assert "The resume would stop: clean: code: clean(), or a helper in its module that it uses, was edited" in text
+    assert "The resume would stop: clean: code: clean(), or code of the project that it uses, was edited" in text
     assert "1 reused, 3 run again (they took " in text
     assert "again: flowckpt resume --on-code-change rerun one" in text
     before = shop.stored()

@@ -85,6 +85,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "max_deaths": ("3", "3", 3),
     "on_stale": ("reuse", '"reuse"', "reuse"),
     "on_code_change": ("rerun", '"rerun"', "rerun"),
+    "on_package_change": ("rerun", '"rerun"', "rerun"),
     "reuse": ("inputs", '"inputs"', "inputs"),
     "verify": ("stat", '"stat"', "stat"),
     "allow_network": ("a:1, [::1]:2", '["a:1", "[::1]:2"]', ("a:1", "[::1]:2")),

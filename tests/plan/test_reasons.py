@@ -142,6 +142,7 @@ def test_an_edit_does_not_undo_what_was_done_once_but_another_call_is_another_ef
     [
         ("evidence", True),
         ("reads", True),
+        ("packages", False),
         ("arguments", True),
         ("code", True),
         ("version", True),

@@ -165,6 +165,15 @@ SETTINGS: dict[str, Setting] = {
             default_said="on a terminal it asks, elsewhere it stops",
         ),
         Setting(
+            "on_package_change",
+            Part.RUN,
+            Choice(("rerun", "reuse")),
+            "What a resume does where an installed package that a step's code uses has another version; a plan mentions it "
+            "in any case.",
+            option="--on-package-change",
+            default="reuse",
+        ),
+        Setting(
             "reuse",
             Part.RUN,
             Choice(("prefix", "inputs")),

@@ -8,8 +8,14 @@ from values, so the same files have the same fingerprint in every process, under
   in their order, with the tests of the `if`s around them.
 - A name that a scope makes its own (a parameter, a local variable) is not the module's. Where that is hard to tell, the
   definition counts: a code change that is none can be waved through, one that nobody sees cannot.
-- What another module defines counts by the name it goes by here. So do the standard library and installed packages as a
-  whole, and an upgrade of them strands no run.
+- What another module of the project defines counts as if it stood here, whatever that module is called: through
+  `from x import f`, `x.f`, relative imports, aliases, `from x import *`, imports inside functions, and packages that pass
+  names on. A module that is passed on as a whole counts as a whole.
+- The standard library and installed packages count by the names that the code has for them, and so does what has no
+  source. An upgrade of them strands no run; `packages` says which ones the code uses.
+- The project is the source files below its root that are not installed. The root is the nearest directory upwards that
+  holds `.git`, `.hg`, `pyproject.toml`, `setup.py` or `setup.cfg`; without one, the directory that holds the top package
+  of the file. Imports are resolved by the source, so a module that a function imports late counts before that.
 - What wraps a function, and functions of the project that it holds in its closure, are code of the step too.
 """
 
@@ -25,20 +31,38 @@ import warnings
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from types import FunctionType, MethodType
-from typing import Any
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import attrs
 
-from flowckpt.core.system.functions import cached_per_function, is_installed, per_pair
+from flowckpt.core.system.functions import cached_per_function, forget_functions, is_installed, per_pair
 
 FORM = "ast:v1:"
-STEP_FORM = "1:"
+STEP_FORM = "2:"
 
+_MOST_PARTS = 32
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_MOST_PARTS, _MOST_MODULES = 32, 256
+_MOST_MODULES = 4096
+
+_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+_OWN = str(Path(__file__).resolve().parents[2])
+
+
+class Code(NamedTuple):
+    """What is known of the code of a function.
+
+    Attributes:
+        fingerprint: the identity of the code; empty where its source cannot be known.
+        packages: the modules outside of the project whose names the code uses, without their submodules.
+    """
+
+    fingerprint: str = ""
+    packages: frozenset[str] = frozenset()
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
@@ -50,7 +74,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
     """
     try:
         module, names = _place(inspect.unwrap(function))
-        texts = [module.text(name) for name in sorted(names)] if module else []
+        texts = [module.written(name)[0] for name in sorted(names)] if module else []
     except Exception:  # no function; or not the source that was imported
         return ""
     return FORM + sha256("\n".join(texts).encode()).hexdigest() if texts else ""
@@ -70,11 +94,20 @@ def fingerprint_of_source(source: str) -> str:
         return ""
     if is_indented:
         tree = ast.Module(tree.body[0].body, [])  # type: ignore[attr-defined]
-    return FORM + sha256(_text(tree).encode()).hexdigest()
+    return FORM + sha256(text_of(tree).encode()).hexdigest()
 
 
 def step_fingerprint(function: Callable[..., Any]) -> str:
-    """Return the fingerprint of a step's function: `1:` and 22 characters; empty where its source cannot be known.
+    """Return the fingerprint of a step's function: `2:` and 22 characters; empty where its source cannot be known.
+
+    Args:
+        function: a function, method, class, partial or callable object.
+    """
+    return code_of(function).fingerprint
+
+
+def code_of(function: Callable[..., Any]) -> Code:
+    """Return what is known of the code of a step's function; worked out once for each function.
 
     Args:
         function: a function, method, class, partial or callable object.
@@ -91,25 +124,132 @@ def step_fingerprint(function: Callable[..., Any]) -> str:
             return _of_one(function)
         return _of_pair(type(function), call)  # objects of a class are one code
     except Exception:  # a user's object that does not like to be looked at
-        return ""
+        return Code()
 
 
-def _digest(*known_by: Any) -> str:
-    wanted: dict[_Module, set[str]] = {}
+def refresh() -> None:
+    """Read sources again if a module was imported again, as `importlib.reload` and notebooks do; asked once for each start."""
+    if has_reloaded():
+        forget_functions()
+
+
+def _code(*known_by: Any) -> Code:
+    walk = _Walk()
     try:
         for part in _parts(*known_by):
-            module, names = _place(part)
-            if module and names:
-                wanted.setdefault(module, set()).update(names)
-        texts = [text for module, names in wanted.items() for text in module.texts(names)]
+            walk.enter(*_place(part))
+        texts = walk.texts()
     except Exception:  # not the source that was imported: a syntax error, a tree too deep
-        return ""
+        return Code()
+    if not texts:
+        return Code()
     digest = sha256("\n".join(texts).encode()).digest()[:16]
-    return STEP_FORM + urlsafe_b64encode(digest).decode().rstrip("=") if texts else ""
+    return Code(STEP_FORM + urlsafe_b64encode(digest).decode().rstrip("="), frozenset(walk.packages))
 
 
-_of_one = cached_per_function(_digest)
-_of_pair = per_pair(_digest)
+_of_one = cached_per_function(_code)
+_of_pair = per_pair(_code)
+
+
+@attrs.define(eq=False, repr=False)
+class _Walk:
+    """Follows the names of definitions through the modules of a project.
+
+    Attributes:
+        packages: the top modules outside of the project that were come to.
+    """
+
+    packages: set[str] = attrs.field(factory=set)
+    _root: str = ""
+    _entered: dict[Source, set[str]] = attrs.field(factory=dict)
+    _waiting: list[tuple[Source, str]] = attrs.field(factory=list)
+    _reached: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    _seen: set[tuple[str, ...]] = attrs.field(factory=set)
+
+    def enter(self, source: Source | None, names: tuple[str, ...]) -> None:
+        """Begin with definitions of a module."""
+        if source is None or not names:
+            return
+        self._root = self._root or project_root(source.file)
+        self._entered.setdefault(source, set()).update(names)
+
+    def texts(self) -> list[str]:
+        """Return the texts of all that is reached: by name, and those of one name in the order in which they are reached."""
+        entered = [(source, sorted(names)) for source, names in self._entered.items()]
+        self._waiting = [(source, name) for source, names in reversed(entered) for name in reversed(names)]
+        while self._waiting:
+            source, name = self._waiting.pop()
+            if (source.file, name) in self._reached:
+                continue
+            text, used, imports = source.written(name)
+            self._reached[source.file, name] = text
+            found: list[tuple[Source, str]] = []
+            for dotted in used:
+                head, *rest = dotted.split(".")
+                found += self._resolved(source, head, rest)
+            for target in imports:
+                found += self._imported(target.attribute or target.module, target, [])
+            self._waiting += reversed(found)
+        by_name: dict[str, list[str]] = {}
+        for (_, name), text in self._reached.items():
+            by_name.setdefault(name, []).append(text)
+        listed = [f"{name}: {text}" for name in sorted(by_name) for text in by_name[name]]
+        return [*(",".join(names) for _, names in entered), *listed] if listed else []
+
+    def _resolved(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+        """Return the definitions that a name and its attributes mean in a module."""
+        if not source.has(head):
+            return self._unbound(source, head, rest)
+        if (key := (source.file, head, *rest)) in self._seen:  # modules may import each other's names in a circle
+            return []
+        self._seen.add(key)
+        found = [(source, head)] if head in source.definitions else []
+        for target in source.imports.get(head, ()):
+            found += self._imported(head, target, rest)
+        return found
+
+    def _imported(self, head: str, target: Import, rest: list[str]) -> list[tuple[Source, str]]:
+        source = find_source(target.module, self._root) if target.module else None
+        if source is None:
+            top = target.module.partition(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("", "flowckpt"):
+                self.packages.add(top)
+            self._reached[f"import {target}", head] = str(target)
+            return []
+        name, path = target.module, [target.attribute, *rest] if target.attribute else rest
+        while path:
+            # `from . import rules` in a package binds its own module.
+            if source.has(path[0]) and Import(name, path[0]) not in source.imports.get(path[0], ()):
+                return self._resolved(source, path[0], path[1:])
+            below = find_source(f"{name}.{path[0]}", self._root)
+            if below is None:
+                found = self._unbound(source, path[0], path[1:])
+                return found or self._all_of(source)  # an attribute that the source does not show
+            source, name, path = below, f"{name}.{path[0]}", path[1:]
+        return self._all_of(source)
+
+    def _unbound(self, source: Source, head: str, rest: list[str]) -> list[tuple[Source, str]]:
+        """Return what a name means that a module does not bind: something of a star import, or of another cell."""
+        found: list[tuple[Source, str]] = []
+        for star in source.stars:
+            other = find_source(star, self._root)
+            if other is not None and (other.has(head) or other.stars) and other is not source:
+                found += self._resolved(other, head, rest)
+        if not found and head in source.scope and not Path(source.file).is_file():
+            value = source.scope[head]
+            if isinstance(value, FunctionType | type):
+                other, names = _place(value)
+                found += [(other, name) for name in names if other is not None and other is not source]
+        return found
+
+    def _all_of(self, source: Source) -> list[tuple[Source, str]]:
+        if (source.file,) in self._seen:
+            return []
+        self._seen.add((source.file,))
+        found = [(source, name) for name in sorted(source.definitions)]
+        for name in sorted(source.imports):
+            found += self._resolved(source, name, [])
+        return found
 
 
 # --- what a callable consists of -------------------------------------------------------------------------------------
@@ -151,7 +291,7 @@ def _held(function: FunctionType) -> Iterator[FunctionType]:
             yield content
 
 
-def _place(part: FunctionType | type) -> tuple[_Module | None, tuple[str, ...]]:
+def _place(part: FunctionType | type) -> tuple[Source | None, tuple[str, ...]]:
     """Return the module of a function or class, and the names at its top that the definition stands under."""
     code = None
     if isinstance(part, FunctionType):
@@ -162,24 +302,143 @@ def _place(part: FunctionType | type) -> tuple[_Module | None, tuple[str, ...]]:
         file = scope.get("__file__") or ""
     if not file or file[0] == "<" or is_installed(file):
         return None, ()
-    module = _module(file, scope)
+    module = source_of(file, scope)
     if code is not None:
         return module, module.names_at(code.co_firstlineno, code.co_name)
     name = part.__qualname__.partition(".")[0]
     return module, (name,) if name in module.definitions else ()
 
 
+# --- the project -----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def project_root(file: str) -> str:
+    """Return the root of the project that a file belongs to; a cell of a notebook belongs to the working directory."""
+    path = Path(file).resolve() if Path(file).is_file() else Path.cwd() / "cell"
+    for parent in path.parents:
+        if any((parent / mark).exists() for mark in _MARKS):
+            return str(parent)
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return str(top)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_first_party(file: str, root: str) -> bool:
+    """Return whether a file is source of the project: below its root, not installed, and not flowckpt itself.
+
+    Args:
+        file: the file.
+        root: the root of the project.
+    """
+    path = Path(file).resolve()
+    is_below = file.endswith(".py") and path.is_relative_to(root) and not path.is_relative_to(_OWN)
+    return is_below and not is_installed(file)
+
+
+class Import(NamedTuple):
+    """What an import binds a name to: a module, or an attribute of one.
+
+    Attributes:
+        module: the full name of the module; empty for a relative import that leads out of its package.
+        attribute: the attribute; empty for the module itself.
+    """
+
+    module: str
+    attribute: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.attribute}" if self.attribute else self.module
+
+
+def find_source(name: str, root: str) -> Source | None:
+    """Return a first-party module by its name, imported or not; None for any other one.
+
+    Args:
+        name: the full name of the module.
+        root: the root of the project.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        file, paths = _found(name)
+    else:
+        file, paths = getattr(module, "__file__", None) or "", ()
+        if not file:
+            paths = tuple(map(str, getattr(module, "__path__", ())))
+    if not file:  # a package without __init__.py has no code of its own, and leads to its modules
+        return _NAMESPACE if any(Path(path).resolve().is_relative_to(root) for path in paths) else None
+    if not is_first_party(file, root):
+        return None
+    known = _SOURCES.get(file)
+    if module is None or (known is not None and known.scope.get("__name__") != name):
+        # Not imported, or by another name, as the file of a run is: its source counts, whoever imports it.
+        return known if known is not None and known.is_imported else _unloaded(file, name)
+    return source_of(file, vars(module))
+
+
+def _found(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the file of a module that is not imported, and the directories of a package; nothing is imported."""
+    parent, _, _ = name.rpartition(".")
+    path: Any = None
+    if parent:
+        held = getattr(sys.modules.get(parent), "__path__", None)
+        path = list(held) if held is not None else [*_found(parent)[1]]
+        if not path:
+            return "", ()
+    try:
+        spec = PathFinder.find_spec(name, path)
+    except (ImportError, ValueError, AttributeError):
+        return "", ()
+    if spec is None:
+        return "", ()
+    file = spec.origin if spec.has_location and spec.origin else ""
+    return file, tuple(spec.submodule_search_locations or ())
+
+
+_UNLOADED: dict[str, tuple[int, int, Source]] = {}
+
+
+def _unloaded(file: str, name: str) -> Source | None:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    known = _UNLOADED.get(file)
+    if known is not None and known[:2] == (status.st_mtime_ns, status.st_size):
+        return known[2]
+    package = name if Path(file).name == "__init__.py" else name.rpartition(".")[0]
+    source = _read(file, {"__name__": name, "__package__": package, "__file__": file}, is_imported=False)
+    _UNLOADED[file] = status.st_mtime_ns, status.st_size, source
+    return source
+
+
 # --- modules ---------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Module:
-    """The definitions at the top of one module, by name, each with the tests of the `if`s around it."""
+class Source:
+    """The definitions and imports at the top of one module, by name, each with the tests of the `if`s around it.
 
+    Attributes:
+        file: the file.
+        scope: the namespace of the module.
+        spec: what tells one import of the module from the next.
+        definitions: the statements that define a name.
+        imports: what imports bind a name to.
+        stars: the modules from which everything is imported.
+        is_imported: whether the module was imported; otherwise only its file is known.
+    """
+
+    file: str
     scope: dict[str, Any]
     spec: object
     definitions: Mapping[str, list[tuple[ast.AST, ...]]]
-    _written: dict[str, tuple[str, frozenset[str]]] = attrs.field(factory=dict)
+    imports: Mapping[str, list[Import]] = attrs.field(factory=dict)
+    stars: tuple[str, ...] = ()
+    is_imported: bool = True
+    _written: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
     def names_at(self, line: int, name: str) -> tuple[str, ...]:
@@ -207,59 +466,104 @@ class _Module:
         self._found[line, name] = names = tuple(found)
         return names
 
-    def texts(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield the texts of these definitions and of all that they reach, in the order of their names."""
-        waiting, reached = sorted(names), dict[str, str]()
-        yield ",".join(waiting)
-        while waiting:
-            name = waiting.pop()
-            if name not in reached:
-                reached[name], used = self._written.get(name) or self._write(name)
-                waiting += used - reached.keys()
-        for name in sorted(reached):
-            yield f"{name}: {reached[name]}"
+    def has(self, name: str) -> bool:
+        """Return whether a name stands at the top, by a definition or an import of it."""
+        return name in self.definitions or name in self.imports
 
-    def text(self, name: str) -> str:
-        """Return the text of the definitions of a name."""
-        return (self._written.get(name) or self._write(name))[0]
-
-    def _write(self, name: str) -> tuple[str, frozenset[str]]:
-        definitions = self.definitions[name]
-        used = frozenset(each for nodes in definitions for each in _used(nodes) if each in self.definitions)
-        text = "; ".join(_text(list(nodes)) for nodes in definitions)
-        self._written[name] = text, used
-        return text, used
+    def written(self, name: str) -> tuple[str, tuple[str, ...], tuple[Import, ...]]:
+        """Return the text of the definitions of a name, the dotted names that they use, and what they import."""
+        known = self._written.get(name)
+        if known is None:
+            definitions = self.definitions[name]
+            used, inner = set[str](), set[Import]()
+            for nodes in definitions:
+                names, imports = _used(nodes, self.scope)
+                used |= names
+                inner |= imports
+            text = "; ".join(text_of(list(nodes)) for nodes in definitions)
+            known = self._written[name] = text, tuple(sorted(used)), tuple(sorted(inner))
+        return known
 
 
-_MODULES: dict[str, _Module] = {}
+_SOURCES: dict[str, Source] = {}
+_NAMESPACE = Source("", {}, None, {})
 
 
-def _module(file: str, scope: dict[str, Any]) -> _Module:
-    """Return the definitions of a module, read once for each time it is imported.
+def source_of(file: str, scope: dict[str, Any]) -> Source:
+    """Return the source of a module, read once for each time it is imported.
 
-    The namespace and the spec tell one import from the next: a file that is edited while its run goes on must not lend
-    its new text to the code that was imported before.
+    The namespace and the spec tell one import from the next: a file that is edited during its run must not lend its new
+    text to the code that was imported before.
     """
-    known, spec = _MODULES.get(file), scope.get("__spec__")
+    known, spec = _SOURCES.get(file), scope.get("__spec__")
     if known is not None and known.scope is scope and known.spec is spec:
         return known
+    while len(_SOURCES) >= _MOST_MODULES:
+        _SOURCES.pop(next(iter(_SOURCES)), None)
+    _SOURCES[file] = source = _read(file, scope)
+    return source
+
+
+def has_reloaded() -> bool:
+    """Return whether a module whose source was read has been imported again since, or has changed on the disk unimported."""
+    for source in [*_SOURCES.values()]:
+        module = sys.modules.get(source.scope.get("__name__", ""))
+        if isinstance(module, ModuleType) and vars(module) is source.scope and module.__spec__ is not source.spec:
+            return True
+    for file, (mtime_ns, size, _) in [*_UNLOADED.items()]:
+        try:
+            status = Path(file).stat()
+        except OSError:
+            return True
+        if (status.st_mtime_ns, status.st_size) != (mtime_ns, size):
+            return True
+    return False
+
+
+def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Source:
     linecache.checkcache(file)
-    source = "".join(linecache.getlines(file, scope))
+    text = "".join(linecache.getlines(file, scope))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # told when it was imported
-        tree = ast.parse(source)
+        tree = ast.parse(text)
     definitions: dict[str, list[tuple[ast.AST, ...]]] = {}
     own = set[str]()
+    imports: dict[str, list[Import]] = {}
+    stars: list[str] = []
     for nodes in _top(tree.body, ()):
-        bound, changed = _bound([nodes[-1]])
+        if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
+            for name, target in _bindings(statement, scope):
+                if name == "*":
+                    stars.append(target.module)
+                else:
+                    imports.setdefault(name, []).append(target)
+            continue
+        bound, changed = _bound([statement])
         own |= bound
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
     definitions = {name: found for name, found in definitions.items() if name in own}  # not `logging.basicConfig()`
-    while len(_MODULES) >= _MOST_MODULES:
-        _MODULES.pop(next(iter(_MODULES)), None)
-    _MODULES[file] = module = _Module(scope, spec, definitions)
-    return module
+    return Source(file, scope, scope.get("__spec__"), definitions, imports, tuple(stars), is_imported)
+
+
+def _bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:
+    """Yield the names that an import binds, and to what."""
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            if alias.asname:
+                yield alias.asname, Import(alias.name)
+            else:
+                yield alias.name.partition(".")[0], Import(alias.name.partition(".")[0])
+        return
+    module = statement.module or ""
+    if statement.level:
+        parts = str(scope.get("__package__") or "").split(".")
+        kept = parts[: len(parts) - statement.level + 1]
+        module = (
+            ".".join([*kept, *([module] if module else [])]) if len(kept) == len(parts) - statement.level + 1 else ""
+        )
+    for alias in statement.names:
+        yield alias.asname or alias.name, Import(module, "" if alias.name == "*" else alias.name)
 
 
 def _top(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
@@ -269,7 +573,7 @@ def _top(body: Iterable[ast.stmt], tests: tuple[ast.AST, ...]) -> Iterator[tuple
         elif isinstance(statement, ast.Try | ast.TryStar):
             handled = [inner for handler in statement.handlers for inner in handler.body]
             yield from _top([*statement.body, *handled, *statement.orelse, *statement.finalbody], tests)
-        elif not isinstance(statement, ast.Import | ast.ImportFrom):
+        else:
             yield (*tests, statement)
 
 
@@ -322,15 +626,20 @@ def _base(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _used(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of the module that definitions may mean."""
-    used = set[str]()
+def _used(nodes: Iterable[ast.AST], scope: Mapping[str, Any]) -> tuple[set[str], set[Import]]:
+    """Return the names of the module that definitions may mean, with their attributes, and what they import themselves."""
+    used, imports = set[str](), set[Import]()
     waiting: list[tuple[ast.AST, frozenset[str]]] = [(node, frozenset()) for node in nodes]
     while waiting:
         node, hidden = waiting.pop()
         if isinstance(node, ast.Name):
             if node.id not in hidden:
                 used.add(node.id)
+        elif isinstance(node, ast.Attribute) and (dotted := _dotted(node)):
+            if dotted.partition(".")[0] not in hidden:
+                used.add(dotted)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports |= {target for _, target in _bindings(node, scope)}
         elif isinstance(node, ast.Global):
             used |= {*node.names}
         elif isinstance(node, (*_FUNCTIONS, ast.Lambda)):
@@ -357,7 +666,16 @@ def _used(nodes: Iterable[ast.AST]) -> set[str]:
             if isinstance(node, ast.AnnAssign):
                 used |= _quoted(node.annotation)
             waiting += [(each, hidden) for each in ast.iter_child_nodes(node)]
-    return used
+    return used, imports
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return `a.b.c` for attributes of a name, and an empty text for those of anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def _quoted(annotation: ast.expr) -> set[str]:
@@ -369,7 +687,7 @@ def _quoted(annotation: ast.expr) -> set[str]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def _text(tree: ast.AST | list[ast.AST]) -> str:
+def text_of(tree: ast.AST | list[ast.AST]) -> str:
     """Write a tree as `ast.dump` does, but alike in every version of Python: what is empty or absent is left out.
 
     It uses no recursion: an expression of a thousand terms is a tree of that depth.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import linecache
+import re
 import site
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,15 @@ Value = TypeVar("Value")
 
 MAX_KNOWN = 4096
 """How many a cache knows at most: what a program keeps alive may be endless, too."""
+
+
+_CACHES: list[dict[int, _Entry]] = []
+
+
+def forget_functions() -> None:
+    """Empty all caches: what is known of functions may no longer hold, as code that they use was imported again."""
+    for known in _CACHES:
+        known.clear()
 
 
 class _Entry(weakref.ref[Any]):
@@ -44,7 +54,11 @@ def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Valu
         compute: returns the value; one that refers to the function would keep it alive.
     """
     known: dict[int, _Entry] = {}
+    _CACHES.append(known)
+    return _cached(compute, known)
 
+
+def _cached(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callable[[Key], Value]:
     def forget(entry: Any) -> None:
         place = entry.place
         if known.get(place) is entry:  # not one of a new function at the same address
@@ -80,7 +94,7 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
     @cached_per_function
     def with_first(first: Key) -> Callable[[Other], Value]:
         known: Any = weakref.ref(first)  # a value that refers to the first would keep it alive
-        return cached_per_function(lambda second: compute(known(), second))
+        return _cached(lambda second: compute(known(), second), {})
 
     return lambda first, second: with_first(first)(second)
 
@@ -106,3 +120,48 @@ def _installed_directories() -> frozenset[Path]:
     standard = str(Path(str(linecache.__file__)).parent)
     paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
     return frozenset(Path(path).resolve() for path in paths)
+
+
+def versions_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages of modules, by the module's name.
+
+    It is read from the name of the `.dist-info` directory: `importlib.metadata` takes ten times as long to import as all
+    directories take to list.
+
+    Args:
+        modules: top modules, as a program imports them.
+    """
+    wanted = sorted(modules)
+    installed = _installed() if wanted else {}
+    return {name: version for name in wanted if (version := _version(name, installed))}
+
+
+def _installed() -> dict[str, tuple[str, Path]]:
+    installed: dict[str, tuple[str, Path]] = {}
+    for place in dict.fromkeys(sys.path):
+        try:
+            entries = [each for each in Path(place or ".").iterdir() if each.name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for entry in sorted(entries):
+            name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
+            installed.setdefault(_normal(name), (version, entry))
+    return installed
+
+
+def _version(module: str, installed: Mapping[str, tuple[str, Path]]) -> str:
+    known = installed.get(_normal(module))
+    if known is not None:
+        return known[0]
+    for version, entry in installed.values():  # `yaml` is of PyYAML, `sklearn` of scikit-learn
+        try:
+            record = (entry / "RECORD").read_bytes()
+        except OSError:
+            continue
+        if re.search(rb"^%b(?:/|\.py,|\.[^/,]*\.so,)" % re.escape(module.encode()), record, re.MULTILINE):
+            return version
+    return ""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -18,6 +18,7 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.identity.call import identify
+from flowckpt.core.identity.fingerprint import refresh
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
@@ -50,7 +51,7 @@ from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
 from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
-from flowckpt.engine.run.resumption import Resumption, parked_error
+from flowckpt.engine.run.resumption import Resumption, moved_versions, parked_error
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
@@ -644,6 +645,8 @@ async def make_plan(
         resumption: what the resume starts from.
         verifying: checks the recorded claims.
     """
+    refresh()
+    resumption.judge.packages.update(moved_versions(resumption.latest.metadata))
     doubts = await verifying.reports_of(_doubtful(resumption))
     return await Planning(workflow, workflow_id, resumption, verifying, doubts).plan()
 

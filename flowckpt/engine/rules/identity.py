@@ -90,7 +90,7 @@ def _reasons(
     if code and result.fingerprint and code != result.fingerprint and _form(code) == _form(result.fingerprint):
         named = call.function.rpartition(":")[2]
         where = f" ({call.function})" if named else ""
-        reasons.append(Reason(ReasonKind.CODE, f"{named}(), or a helper in its module that it uses, was edited{where}"))
+        reasons.append(Reason(ReasonKind.CODE, f"{named}(), or code of the project that it uses, was edited{where}"))
     shown: dict[str, str] = {}
     if type(action) is PythonAction:
         shown = shown_arguments(action.function, action.args, action.kwargs, secrets)

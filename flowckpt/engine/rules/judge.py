@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.dsl import Step
+from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
+from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.lazy import LazyModule
@@ -37,6 +39,8 @@ class Judge:
         secrets: the secrets of the run, which no record holds.
         newest: the attempt that saved last; 0 for none.
         is_same_code: returns whether the workflow's code is that of the newest attempt.
+        packages: installed packages that have another version now than recorded, by the attempt that used them;
+            empty where nobody asks.
         saved: those of the answers that a checkpoint of this attempt holds.
     """
 
@@ -45,6 +49,7 @@ class Judge:
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     newest: int = 0
     is_same_code: Callable[[], bool] = bool
+    packages: dict[int, dict[str, str]] = attrs.field(factory=dict)
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
     def reasons(
@@ -72,6 +77,8 @@ class Judge:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:
             reasons += self.evidence_reasons(result, step, rewritten or _NONE)
+        if self.packages:
+            reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
         return reasons
@@ -106,6 +113,14 @@ class Judge:
         if self.secrets.is_any:  # what was found in the world may be one
             found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
         return found
+
+    def _package_reasons(self, step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+        attempts = [attempt for attempt in self.packages if attempt <= result.attempt]
+        moved = self.packages[max(attempts, default=min(self.packages))]
+        if not moved or not isinstance(step.action, PythonAction):
+            return ()
+        used = code_of(step.action.function).packages
+        return tuple(Reason(ReasonKind.PACKAGES, f"{name} {moved[name]}") for name in sorted(used & moved.keys()))
 
     def decide(self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]) -> OnStale:
         """Return what to do with a result for these reasons.

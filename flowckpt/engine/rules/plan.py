@@ -43,8 +43,8 @@ class Decision(StrEnum):
 class PlannedStep:
     """The action of a resume for one step, with its reasons.
 
-    Each reason has a `kind` (`evidence`, `reads`, `arguments`, `nondeterminism`, `code`, `version`, `forced`, `upstream`,
-    `failed`, `undone`, `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
+    Each reason has a `kind` (`evidence`, `reads`, `packages`, `arguments`, `nondeterminism`, `code`, `version`, `forced`,
+    `upstream`, `failed`, `undone`, `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
 
     Attributes:
         decision: what the resume would do.

@@ -17,6 +17,7 @@ class ReasonKind(StrEnum):
     Attributes:
         EVIDENCE: a claim does not hold, or cannot be checked.
         READS: a file that the step reads changed.
+        PACKAGES: an installed package that its code uses has another version.
         ARGUMENTS: the step is called with other arguments.
         CODE: its function was edited.
         VERSION: its `.version()` tag differs.
@@ -33,6 +34,8 @@ class ReasonKind(StrEnum):
     """The outside world is not as the record says, or nobody can tell."""
     READS = "reads"
     """A file that the step reads is not as it was when the step read it."""
+    PACKAGES = "packages"
+    """An installed package that its code uses has another version; by default this is only mentioned."""
     ARGUMENTS = "arguments"
     """The step is called with other arguments."""
     CODE = "code"
@@ -153,6 +156,7 @@ class ResumePolicy(FieldEquality):
         on_stale: what to do where evidence, arguments or the version tag have moved. Not given, what has moved is run
             again, and what cannot be checked stops the resume.
         on_code_change: what to do where the function was edited.
+        on_package_change: what to do where an installed package that its code uses has another version.
         reuse: how far to go on comparing.
         from_path: the step from which on everything is run again; empty for none.
         is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
@@ -163,6 +167,7 @@ class ResumePolicy(FieldEquality):
 
     on_stale: OnStale | None = None
     on_code_change: OnStale = OnStale.FAIL
+    on_package_change: OnStale = OnStale.REUSE
     reuse: ReuseMode = ReuseMode.PREFIX
     from_path: str = ""
     is_forced: bool = False
@@ -196,6 +201,8 @@ class ResumePolicy(FieldEquality):
     def _answer(self, reason: Reason, *, is_done: bool) -> OnStale:
         if reason.kind is ReasonKind.CODE:
             return self.on_code_change
+        if reason.kind is ReasonKind.PACKAGES:
+            return self.on_package_change
         if not reason.makes_stale:
             return OnStale.RERUN
         if self.on_stale is not None:

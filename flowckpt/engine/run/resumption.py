@@ -14,6 +14,7 @@ from flowckpt.core.identity.fingerprint import fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
+from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import KEY, Deaths, deaths_of, limit_of
 from flowckpt.engine.rules.judge import Judge
@@ -255,6 +256,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         return bool(latest.fingerprint) and latest.fingerprint == fingerprint(workflow.function)
 
     judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code)
+    if policy.on_package_change is not OnStale.REUSE:
+        judge.packages.update(moved_versions(latest.metadata))
     begun = await _interrupted_steps(store, workflow_id, latest)
     parked = None
     if not options.force and not options.steal:
@@ -475,3 +478,30 @@ def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: Checkpoin
             yielded=workflow.name,
             remedy="Resume it with the workflow that started it.",
         )
+
+
+# The versions of installed packages that the program uses.
+
+PACKAGES = "packages"
+"""In the metadata of a run: the versions of the packages that its program used, by the first attempt that used them."""
+
+
+def moved_versions(metadata: Mapping[str, Any]) -> dict[int, dict[str, str]]:
+    """Return which packages have another version now than recorded, as `2.2.3 → 3.0.1`, by the attempt that used them.
+
+    Args:
+        metadata: the metadata of a run; empty where everything is as it was.
+    """
+    recorded: Mapping[str, Mapping[str, str]] = metadata.get(PACKAGES, {})
+    if not recorded:
+        return {}
+    now = versions_of({name for versions in recorded.values() for name in versions})
+    moved = {
+        int(attempt): {
+            name: f"{version} → {now.get(name, 'not installed')}"
+            for name, version in versions.items()
+            if now.get(name) != version
+        }
+        for attempt, versions in recorded.items()
+    }
+    return moved if any(moved.values()) else {}

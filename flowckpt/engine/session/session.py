@@ -15,7 +15,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.identity.fingerprint import fingerprint, step_fingerprint
+from flowckpt.core.identity.fingerprint import code_of, fingerprint, refresh
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
@@ -24,6 +24,7 @@ from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.rules.judge import Judge
@@ -36,6 +37,7 @@ from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
+    PACKAGES,
     accepted,
     deaths_at_resume,
     kept_history,
@@ -416,8 +418,13 @@ class Session:
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
         self._secrets = origin.judge.secrets
+        refresh()
+        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
+        versions, recorded = versions_of(code.packages) if code.packages else {}, origin.metadata.get(PACKAGES, {})
+        if versions != (recorded[max(recorded, key=int)] if recorded else {}):
+            packages = {**recorded, str(lease.attempt): versions}
+            origin = attrs.evolve(origin, metadata={**origin.metadata, PACKAGES: packages})
         checkpointer = self._checkpointer(lease, origin)
-        step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         replay = Replay(
             workflow(**bound.values(workflow)),
             origin.history.results,

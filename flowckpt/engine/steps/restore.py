@@ -54,6 +54,7 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
         or modifiers.version != result.version
         or judge.policy.from_path
         or judge.reports
+        or judge.packages
         or not is_itself(held)
         or not is_plainly_same(action, info, result, judge.secrets)
     ):

@@ -56,6 +56,16 @@ def _on_stale(value: object) -> policies.OnStale | None:
     return _choice(policies.OnStale, "on_stale", value)
 
 
+def _on_package_change(value: object) -> policies.OnStale | None:
+    chosen = _choice(_OnPackageChange, "on_package_change", value)
+    return None if chosen is None else policies.OnStale(chosen)
+
+
+class _OnPackageChange(StrEnum):
+    RERUN = "rerun"
+    REUSE = "reuse"
+
+
 def _on_code_change(value: object) -> policies.OnStale | None:
     return _choice(policies.OnStale, "on_code_change", value)
 
@@ -130,6 +140,8 @@ class RunOptions(FieldEquality):
         on_stale: what a resume does if evidence, arguments or a version tag changed: `rerun`, `reuse` or `fail`. By
             default, changed steps run again, and evidence that cannot be checked stops the resume.
         on_code_change: what a resume does if a step's function was edited: `rerun`, `reuse` or `fail` (the default).
+        on_package_change: what a resume does if an installed package that a step's code uses has another version:
+            `rerun` or `reuse` (the default), which only mentions it in the plan.
         reuse: `prefix` (the default): everything from the first stale step on runs again; `inputs`: later results are
             kept if their steps are called with the same arguments.
         verify: how files are checked: `hash` reads them, `stat` skips files that look untouched; by default as the
@@ -162,6 +174,7 @@ class RunOptions(FieldEquality):
     steal: bool = False
     on_stale: policies.OnStale | None = attrs.field(default=None, converter=_on_stale)
     on_code_change: policies.OnStale | None = attrs.field(default=None, converter=_on_code_change)
+    on_package_change: policies.OnStale | None = attrs.field(default=None, converter=_on_package_change)
     reuse: policies.ReuseMode | None = attrs.field(default=None, converter=_reuse)
     verify: str | None = attrs.field(default=None, converter=_verify)
     from_step: str | None = None
@@ -184,6 +197,7 @@ class RunOptions(FieldEquality):
         return policies.ResumePolicy(
             on_stale=self.on_stale,
             on_code_change=self.on_code_change or policies.OnStale.FAIL,
+            on_package_change=self.on_package_change or policies.OnStale.REUSE,
             reuse=self.reuse or policies.ReuseMode.PREFIX,
             from_path=self.from_step or "",
             is_forced=self.force,
