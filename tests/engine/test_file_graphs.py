@@ -171,8 +171,7 @@ def options(reuse: str) -> RunOptions:
 
 
 def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
-    for run in store._runs.values():
-        run.is_owned = False  # the process that owned it is gone
+    store.runs.owned.clear()  # the process that owned it is gone
     return store
 
 

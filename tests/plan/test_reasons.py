@@ -163,7 +163,7 @@ def test_what_moved_makes_stale_and_what_was_asked_for_does_not(kind: str, makes
 
 
 def test_every_kind_of_reason_is_in_the_table_above() -> None:
-    assert len(ReasonKind) == 12
+    assert len(ReasonKind) == 13
 
 
 GONE = Reason(ReasonKind.EVIDENCE, "rows.csv does not exist")
