@@ -168,8 +168,8 @@ SETTINGS: dict[str, Setting] = {
             "on_package_change",
             Part.RUN,
             Choice(("rerun", "reuse")),
-            "What a resume does where an installed package that a step's code uses has another version; a plan mentions it "
-            "in any case.",
+            "Run steps again if an installed package that their code uses has another version, or reuse their results; "
+            "a plan mentions it in any case.",
             option="--on-package-change",
             default="reuse",
         ),

@@ -54,7 +54,7 @@ _OWN = str(Path(__file__).resolve().parents[2])
 
 
 class Code(NamedTuple):
-    """What is known of the code of a function.
+    """The known facts about the code of a function.
 
     Attributes:
         fingerprint: the identity of the code; empty where its source cannot be known.
@@ -339,7 +339,7 @@ def is_first_party(file: str, root: str) -> bool:
 
 
 class Import(NamedTuple):
-    """What an import binds a name to: a module, or an attribute of one.
+    """The target of an import: a module, or an attribute of one.
 
     Attributes:
         module: the full name of the module; empty for a relative import that leads out of its package.
