@@ -118,15 +118,27 @@ def modified(modifier: str) -> Edit:
     return edit(CLEAN, CLEAN.replace(".checkpoint()", f"{modifier}.checkpoint()"))
 
 
+def version(old: str, new: str) -> Edit:
+    """Install another version of a package; without an old one, the first."""
+
+    def made(folder: Path) -> None:
+        if old:
+            (folder / f"site-packages/installed-{old}.dist-info").rmdir()
+        (folder / f"site-packages/installed-{new}.dist-info").mkdir()
+
+    return made
+
+
 OTHER_ARGUMENT = edit("clean, 5, 10)", "clean, 5, 11)")
 CASES: dict[str, list[Case]] = {
     "the function of a recorded step": [Case(edit('note("clean")', 'note("cleaner")'))],
-    "a helper, class or constant of the same module": [
+    "a helper, class or constant that this function uses": [
         Case(edit("RATE = 2", "RATE = 3")),
         Case(edit('        file.write(line + "\\n")', "        file.write(line)")),
+        Case(edit("number * 2", "number * 3", "helpers.py")),
     ],
-    "a helper in another module": [Case(edit("number * 2", "number * 3", "helpers.py"))],
-    "an installed package, or Python itself": [
+    "the version of an installed package": [Case(version("1.0", "2.0"), version("", "1.0"))],
+    "an edit in an installed package, or another Python": [
         Case(edit("return 1", "return 2", "site-packages/installed.py")),
     ],
     "comments, formatting, docstrings": [
@@ -285,5 +297,8 @@ def test_the_row_says_what_happens(flowckpt: Any, tmp_path: Path, detected: str,
     elif stop is None:
         assert action in ("", "replay decides", "reuses its results"), f"what does {action!r} mean?"
         assert (plan.code, executed) == (0, last), (plan, ran)
+    if "mentions it" in detected:
+        said = [reason for each in plan.document["steps"] for reason in each["reasons"]]
+        assert {"kind": "packages", "detail": "installed 1.0 → 2.0"} in said
     is_detected = detected.startswith(("yes", "only")) or stop is not None
     assert is_detected or plan.document["stale"] == 0

@@ -50,6 +50,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MOST_MODULES = 4096
 
 _MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _OWN = str(Path(__file__).resolve().parents[2])
 
 
@@ -334,8 +335,9 @@ def is_first_party(file: str, root: str) -> bool:
         root: the root of the project.
     """
     path = Path(file).resolve()
-    is_below = file.endswith(".py") and path.is_relative_to(root) and not path.is_relative_to(_OWN)
-    return is_below and not is_installed(file)
+    if not file.endswith(".py") or not path.is_relative_to(root) or path.is_relative_to(_OWN):
+        return False
+    return _INSTALLED.isdisjoint(path.relative_to(root).parts) and not is_installed(file)
 
 
 class Import(NamedTuple):
