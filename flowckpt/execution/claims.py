@@ -35,7 +35,7 @@ class CheckOptions(Protocol):
     """How the claims of a resumed run are checked."""
 
     @property
-    def verify(self) -> str | None:
+    def verify(self) -> Any:
         """The mode: `hash` or `stat`, or None for the verifier's own."""
         ...
 

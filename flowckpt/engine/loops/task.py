@@ -16,11 +16,10 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import TaskClaims
+from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts
 from flowckpt.errors import (
     CheckpointNotFoundError,
-    CheckpointStorageError,
     EncodingError,
-    FlowckptError,
     StepNotStartedError,
 )
 from flowckpt.maintenance.task_log import (
@@ -44,6 +43,7 @@ from flowckpt.stores.queries import find_runs
 
 _log = logging.getLogger("flowckpt")
 _INPUTS: Mapping[str, Any] = {}
+_REMEDY = "The next call takes the task over again, and finds out what was saved."
 
 
 class OwnedTask:
@@ -58,23 +58,31 @@ class OwnedTask:
     Attributes:
         log: what the task has done.
         lease: what was taken.
-        attempt: the attempt, the fencing number.
-        sequence: the number of the last record.
-        is_usable: whether a further save makes sense; after one that failed, the task must be taken over again.
         one_at_a_time: held by whoever changes the task.
     """
 
     def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
         self.log = log
         self.lease = lease
-        self.attempt = lease.attempt
-        self.sequence = lease.last_sequence
-        self.is_usable = True
         self.one_at_a_time = asyncio.Lock()
-        self._store = store
-        self._clock = clock
-        self._history = History() if lease.latest is None else _to_go_on(lease.latest)
-        self._metadata: Mapping[str, Any] = log.metadata()
+        history = History() if lease.latest is None else _to_go_on(lease.latest)
+        facts, metadata = RunFacts(log.task_id, WORKFLOW_NAME, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
+        self._saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt, the fencing number."""
+        return self._saves.attempt
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last record."""
+        return self._saves.sequence
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a further save makes sense; after one that failed, the task must be taken over again."""
+        return self._saves.is_usable
 
     async def save(
         self,
@@ -102,44 +110,19 @@ class OwnedTask:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
         """
-        self.is_usable = False
+        saves = self._saves
         metadata = self.log.metadata() if metadata is None else metadata
-        if metadata != self._metadata:  # else the very same object, which a store need not write again
-            self._metadata = metadata
+        if metadata != saves.metadata:  # else the very same object, which a store need not write again
+            saves.metadata = metadata
         if result is not None:
-            append_result(self._history, result)
-        data = CheckpointData(
-            checkpoint_id,
-            WORKFLOW_NAME,
-            NO_INPUTS,
-            self._history.view(),
-            self._clock.now(),
-            self.sequence + 1,
-            self.attempt,
-            reason,
-            inputs=_INPUTS,
-            in_flight=tuple(step.path for step in begun),
-            snapshot=snapshot,
-            metadata=self._metadata,
-            output=description,
-        )
+            append_result(saves.history, result)
+        in_flight = tuple(step.path for step in begun)
         try:
-            await finish_despite_cancel(self._store.save(self.log.task_id, data))
-        except EncodingError:  # refused before anything was written
-            self.is_usable = result is None
+            await saves.save(reason, checkpoint_id, output=description, in_flight=in_flight, snapshot=snapshot)
+        except EncodingError:  # refused before anything was written; but the history holds the result of the step
+            saves.sequence -= 1
+            saves.is_usable = result is None
             raise
-        except FlowckptError:
-            raise
-        except Exception as failure:
-            raise CheckpointStorageError(
-                f"{self._store.kind} raised {type(failure).__name__} while it saved: {failure}",
-                workflow_id=self.log.task_id,
-                operation="save",
-                is_outcome_unknown=True,
-                remedy="The next call takes the task over again, and finds out what was saved.",
-            ) from failure
-        self.sequence += 1
-        self.is_usable = True
 
 
 async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:

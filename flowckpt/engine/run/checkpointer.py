@@ -50,25 +50,86 @@ class Evicting(Protocol):
         ...
 
 
+@attrs.frozen(eq=False, repr=False)
+class RunFacts:
+    """What every checkpoint of a run says of it.
+
+    Attributes:
+        workflow_id: the run.
+        workflow_name: its workflow.
+        inputs_hash: the digest of its inputs.
+        inputs: the inputs, as the record holds them.
+        fingerprint: the identity of the workflow's code.
+        remedy: how to find out what a save of unknown outcome has saved; by default a resume.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    inputs_hash: str
+    inputs: Any
+    fingerprint: str = ""
+    remedy: str = ""
+
+
+@attrs.define(eq=False, repr=False)
+class SavePolicy:
+    """When a checkpoint is taken without a step asking for it, what goes with it, and what follows if it fails.
+
+    Attributes:
+        trigger: requests checkpoints in addition to the explicit ones, or None.
+        continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
+        evictor: selects older checkpoints to remove, or None.
+    """
+
+    trigger: options.Trigger | None = None
+    continue_on_save_error: bool = False
+    evictor: Evicting | None = None
+    _saved_results: int = attrs.field(init=False, default=0)
+    _saved_ns: int = attrs.field(init=False, default=0)
+    _told: set[str] = attrs.field(init=False, factory=set)
+
+    def is_due(self, results: int, clock: Clock) -> bool:
+        """Return whether the trigger asks for a checkpoint now, after a step that has none of its own.
+
+        Args:
+            results: the length of the history.
+            clock: the time.
+        """
+        if self.trigger is None:
+            return False
+        seconds = (clock.elapsed_ns() - self._saved_ns) / 1e9
+        progress = options.Progress(results - self._saved_results, seconds, results, clock.now())
+        return options.asks_for_checkpoint(self.trigger, progress, _log, self._told)
+
+    def after_save(self, data: CheckpointData, clock: Clock) -> None:
+        """Take note of a checkpoint that is durable now."""
+        if self.evictor is not None:
+            self.evictor.after_save(data)
+        if self.trigger is not None:
+            self._saved_results, self._saved_ns = len(data.step_results), clock.elapsed_ns()
+
+    def continues_after(self, failure: FlowckptError) -> bool:
+        """Return whether the run continues although a checkpoint could not be saved.
+
+        A run that another owner has taken over never does. A run that was removed from the store may: nobody else owns it.
+        """
+        return self.continue_on_save_error and not (isinstance(failure, FencedError) and failure.newest_attempt)
+
+
 @attrs.define(eq=False, repr=False)
 class Checkpointer:
-    """Saves the checkpoints of one attempt: numbers them, asks the trigger, and passes them to the store.
+    """Saves the checkpoints of one attempt: numbers them, fills them in, and passes them to the store.
 
     The engine creates one per attempt; programs rarely need it.
 
     Attributes:
         clock: the time.
-        workflow_name: its workflow.
-        inputs_hash: the digest of its inputs.
-        inputs: the inputs, as the record holds them.
-        fingerprint: the identity of the workflow's code.
+        run: what every checkpoint says of the run.
         metadata: target, tags and more.
         attempt: the attempt, the fencing number.
         sequence: the sequence of the last checkpoint.
         history: the run's results, which grow during the run.
-        trigger: requests checkpoints in addition to the explicit ones, or None.
-        continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
-        evictor: selects older checkpoints to remove, or None.
+        policy: when checkpoints are taken, what goes with them, and what follows if one cannot be saved.
         partial: the partial state of steps that have not succeeded, by path.
         is_usable: whether another save makes sense: not after one with unknown outcome, unless the run continues
             anyway.
@@ -80,28 +141,24 @@ class Checkpointer:
 
     store: StoreBase
     clock: Clock
-    workflow_id: str
-    workflow_name: str
-    inputs_hash: str
-    inputs: Any
-    fingerprint: str
+    run: RunFacts
     metadata: Mapping[str, Any]
     attempt: int
     sequence: int
     history: History
-    trigger: options.Trigger | None = None
-    continue_on_save_error: bool = False
-    evictor: Evicting | None = None
+    policy: SavePolicy = attrs.field(factory=SavePolicy)
     partial: dict[str, PartialState] = attrs.field(factory=dict)
     is_usable: bool = True
     attempted: CheckpointData | None = None
     last_saved: str | None = None
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     searched: int = 0
-    _is_behind: bool = False
-    _saved_results: int = 0
-    _saved_ns: int = 0
-    _told: set[str] = attrs.field(init=False, factory=set)
+    _is_behind: bool = attrs.field(init=False, default=False)
+
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.run.workflow_id
 
     @property
     def is_store_away(self) -> bool:
@@ -109,13 +166,8 @@ class Checkpointer:
         return self._is_behind or not self.is_usable
 
     def is_due(self) -> bool:
-        """Tell whether the trigger asks for a checkpoint now, after a step that has none of its own."""
-        if self.trigger is None:
-            return False
-        results = len(self.history.results)
-        seconds = (self.clock.elapsed_ns() - self._saved_ns) / 1e9
-        progress = options.Progress(results - self._saved_results, seconds, results, self.clock.now())
-        return options.asks_for_checkpoint(self.trigger, progress, _log, self._told)
+        """Return whether the trigger asks for a checkpoint now, after a step that has none of its own."""
+        return self.policy.is_due(len(self.history.results), self.clock)
 
     async def save_or_continue(
         self,
@@ -142,22 +194,11 @@ class Checkpointer:
         try:
             return await self.save(reason, checkpoint_id, in_flight=in_flight, evidence=evidence, status=status)
         except FlowckptError as failure:
-            if not self.continues_after(failure):
+            if not self.policy.continues_after(failure):
                 raise
             self.is_usable = True
             self._is_behind = True
             return failure
-
-    def continues_after(self, failure: FlowckptError) -> bool:
-        """Tell whether the run goes on although a checkpoint could not be saved.
-
-        It does not where another owner has the run. Where nobody has it, because it was removed from the store, there
-        is nothing that could be written over.
-
-        Args:
-            failure: why not.
-        """
-        return self.continue_on_save_error and not (isinstance(failure, FencedError) and failure.newest_attempt)
 
     async def save(
         self,
@@ -169,6 +210,7 @@ class Checkpointer:
         in_flight: tuple[str, ...] = (),
         evidence: tuple[Any, ...] = (),
         status: Status | None = None,
+        snapshot: Any = None,
     ) -> CheckpointData:
         """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
 
@@ -181,6 +223,8 @@ class Checkpointer:
             evidence: claims about the outside world, as recorded.
             status: where the run stands; implied by the reason where not given.
 
+            snapshot: a state of the program, as the record holds it.
+
         Raises:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
@@ -189,19 +233,19 @@ class Checkpointer:
         self.sequence += 1
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
-        history = self.history
+        run, history = self.run, self.history
         fields = {
             "checkpoint_id": checkpoint_id,
-            "workflow_name": self.workflow_name,
-            "inputs_hash": self.inputs_hash,
+            "workflow_name": run.workflow_name,
+            "inputs_hash": run.inputs_hash,
             "step_results": HistoryView(history, len(history.results)),
             "saved_at": self.clock.now(),
             "sequence": self.sequence,
             "attempt": self.attempt,
             "reason": reason,
             "status": status or STATUS_OF_REASON[reason],
-            "_inputs": self.inputs,
-            "fingerprint": self.fingerprint,
+            "_inputs": run.inputs,
+            "fingerprint": run.fingerprint,
             "metadata": self.metadata,
             "_output": output,
         }
@@ -211,22 +255,33 @@ class Checkpointer:
             fields["evidence"] = evidence
         if error is not None:
             fields["error"] = error
+        if snapshot is not None:
+            fields["_snapshot"] = snapshot
         if self.partial and reason is not Reason.COMPLETED:
             fields["partial"] = {**self.partial}
         data = self.attempted = checkpoint_of(fields)
         if self.secrets.is_any:
             redaction.refuse_secret_record(data, history.results[self.searched :], self.secrets)
             self.searched = len(history.results)
-        if self.evictor is not None:
-            await finish_despite_cancel(self.evictor.before_save(data))
+        if self.policy.evictor is not None:
+            await finish_despite_cancel(self.policy.evictor.before_save(data))
         self.is_usable = False
         if refused is not None:
             raise refused
+        await self._store(data)
+        self.last_saved = checkpoint_id
+        self._is_behind = False
+        self.policy.after_save(data, self.clock)
+        return data
+
+    async def _store(self, data: CheckpointData) -> None:
+        """Pass a checkpoint to the store; after an error, its outcome is unknown unless the store refused it."""
+        run_id = self.run.workflow_id
         try:
             if may_block():  # nothing else runs in the loop
-                await self.store.save(self.workflow_id, data)
+                await self.store.save(run_id, data)
             else:
-                await finish_despite_cancel(self.store.save(self.workflow_id, data))
+                await finish_despite_cancel(self.store.save(run_id, data))
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise
@@ -235,20 +290,12 @@ class Checkpointer:
         except Exception as failure:
             raise CheckpointStorageError(
                 f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
-                workflow_id=self.workflow_id,
+                workflow_id=run_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy=f"'flowckpt resume {shell_word(self.workflow_id)}' finds out what was saved.",
+                remedy=self.run.remedy or f"'flowckpt resume {shell_word(run_id)}' finds out what was saved.",
             ) from failure
         self.is_usable = True
-        self.last_saved = checkpoint_id
-        self._is_behind = False
-        if self.evictor is not None:
-            self.evictor.after_save(data)
-        if self.trigger is not None:
-            self._saved_results = len(history.results)
-            self._saved_ns = self.clock.elapsed_ns()
-        return data
 
     async def _renewed(self) -> FlowckptError | None:
         """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""

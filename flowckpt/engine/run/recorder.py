@@ -315,7 +315,7 @@ class Recorder:
         if not may_block() or self._group.is_saving:
             return self._group.saved(lambda: self._save(reason, name, status))
         checkpointer = self.checkpointer  # nothing else runs in the loop: nobody could join
-        if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.continue_on_save_error:
+        if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.policy.continue_on_save_error:
             return self._save(reason, name, status)
         return checkpointer.save(reason, name, status=status)
 
@@ -339,7 +339,7 @@ class Recorder:
                 checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
             if modifiers.has_checkpoint or modifiers.is_at_most_once:
                 return self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
-        if checkpointer.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
+        if checkpointer.policy.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
             return self.checkpoint(Reason.TRIGGER)
         return None
 

@@ -130,7 +130,7 @@ class Ending:
                 told.append(partial(saved_event, checkpointer.workflow_id, data))
                 is_saved = True
             except FlowckptError as failure:
-                continues = checkpointer.continues_after(failure)
+                continues = checkpointer.policy.continues_after(failure)
                 if isinstance(failure, FencedError) and not continues:
                     raise
                 unsaved = failure

@@ -31,7 +31,7 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.partial import kept_partial
 from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
-from flowckpt.engine.run.checkpointer import Checkpointer
+from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
 from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
@@ -469,32 +469,28 @@ class Session:
         return Drive(workflow, replay, context, undoing, options.stay)
 
     def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
-        checkpointer = Checkpointer(
+        bound, run_id, saving = origin.bound, lease.workflow_id, self._saving
+        facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, fingerprint(self._workflow.function))
+        policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
+        if saving.retention is not None:
+            is_new = lease.latest is None
+            policy.evictor = evict.Evictor(
+                self._store, saving.retention, self._clock, run_id, origin.history, is_new=is_new
+            )
+        return Checkpointer(
             self._store,
             self._clock,
-            lease.workflow_id,
-            self._workflow.name,
-            origin.bound.hash,
-            origin.bound.recorded,
-            fingerprint(self._workflow.function),
+            facts,
             origin.metadata,
             lease.attempt,
             lease.last_sequence,
             origin.history,
-            self._saving.trigger_of(origin.metadata.get("saving", {})),
-            self._saving.continue_on_save_error,
+            policy,
             partial=origin.partial,
+            last_saved=None if origin.latest is None else origin.latest.checkpoint_id,
             secrets=origin.judge.secrets,
             searched=len(origin.history.results),
         )
-        if origin.latest is not None:
-            checkpointer.last_saved = origin.latest.checkpoint_id
-        if (retention := self._saving.retention) is not None:
-            is_new = lease.latest is None
-            checkpointer.evictor = evict.Evictor(
-                self._store, retention, self._clock, lease.workflow_id, origin.history, is_new=is_new
-            )
-        return checkpointer
 
 
 @attrs.frozen(eq=False, repr=False)

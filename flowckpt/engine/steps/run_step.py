@@ -72,7 +72,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     identity = identify(step.action, secrets, modifiers.version) if is_recorded else _EPHEMERAL
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # its arguments may have brought others
-    run_id, attempt = checkpointer.workflow_id, checkpointer.attempt
+    run_id, attempt = checkpointer.run.workflow_id, checkpointer.attempt
     call = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location)
     if is_recorded:
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:

@@ -248,7 +248,7 @@ class _Waiting:
             if signal is not None and not isinstance(saved, FlowckptError):
                 is_question = isinstance(self.action, ApprovalAction)  # nobody else will ever use an answer to it
                 await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
-        elif run.recorder.checkpointer.trigger is not None and run.recorder.checkpointer.is_due():
+        elif run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)
         if run.notifier.emit is not None:
             if failure is None:

@@ -158,7 +158,7 @@ async def _undo(run: RunContext, result: StepResult) -> StepFailedError | None:
 
 async def _call(run: RunContext, result: StepResult) -> None:
     """Call what undoes a step."""
-    workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.workflow_name
+    workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
     if path in run.recorder.undo.not_undoable:
         raise NotUndoableError.of_step(workflow_id, name, path, run.recorder.undo.not_undoable[path])
     step = run.recorder.undo.undoable[path]
