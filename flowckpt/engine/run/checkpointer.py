@@ -156,11 +156,6 @@ class Checkpointer:
     _is_behind: bool = attrs.field(init=False, default=False)
 
     @property
-    def workflow_id(self) -> str:
-        """The run."""
-        return self.run.workflow_id
-
-    @property
     def is_store_away(self) -> bool:
         """Whether the store did not take the last save."""
         return self._is_behind or not self.is_usable
@@ -231,6 +226,58 @@ class Checkpointer:
         """
         refused = await self._renewed() if self._is_behind else None
         self.sequence += 1
+        data = self.attempted = self._next(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
+        if self.secrets.is_any:
+            results = self.history.results
+            redaction.refuse_secret_record(data, results[self.searched :], self.secrets)
+            self.searched = len(results)
+        run, policy = self.run, self.policy
+        if policy.evictor is not None:
+            await finish_despite_cancel(policy.evictor.before_save(data))
+        self.is_usable = False
+        if refused is not None:
+            raise refused
+        try:
+            if may_block():  # nothing else runs in the loop
+                await self.store.save(run.workflow_id, data)
+            else:
+                await finish_despite_cancel(self.store.save(run.workflow_id, data))
+        except EncodingError:  # refused before anything was written
+            self.is_usable = True
+            raise
+        except FlowckptError:
+            raise
+        except Exception as failure:
+            raise self._unknown_outcome(failure) from failure
+        self.is_usable = True
+        self.last_saved = data.checkpoint_id
+        self._is_behind = False
+        if policy.evictor is not None or policy.trigger is not None:
+            policy.after_save(data, self.clock)
+        return data
+
+    def _unknown_outcome(self, failure: Exception) -> CheckpointStorageError:
+        run = self.run
+        return CheckpointStorageError(
+            f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
+            workflow_id=run.workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy=run.remedy or f"'flowckpt resume {shell_word(run.workflow_id)}' finds out what was saved.",
+        )
+
+    def _next(
+        self,
+        reason: Reason,
+        checkpoint_id: str | None,
+        status: Status | None,
+        output: Any,
+        error: StepError | None,
+        in_flight: tuple[str, ...],
+        evidence: tuple[Any, ...],
+        snapshot: Any,
+    ) -> CheckpointData:
+        """Return the next checkpoint, with what every checkpoint of the run says."""
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
         run, history = self.run, self.history
@@ -259,53 +306,17 @@ class Checkpointer:
             fields["_snapshot"] = snapshot
         if self.partial and reason is not Reason.COMPLETED:
             fields["partial"] = {**self.partial}
-        data = self.attempted = checkpoint_of(fields)
-        if self.secrets.is_any:
-            redaction.refuse_secret_record(data, history.results[self.searched :], self.secrets)
-            self.searched = len(history.results)
-        if self.policy.evictor is not None:
-            await finish_despite_cancel(self.policy.evictor.before_save(data))
-        self.is_usable = False
-        if refused is not None:
-            raise refused
-        await self._store(data)
-        self.last_saved = checkpoint_id
-        self._is_behind = False
-        self.policy.after_save(data, self.clock)
-        return data
-
-    async def _store(self, data: CheckpointData) -> None:
-        """Pass a checkpoint to the store; after an error, its outcome is unknown unless the store refused it."""
-        run_id = self.run.workflow_id
-        try:
-            if may_block():  # nothing else runs in the loop
-                await self.store.save(run_id, data)
-            else:
-                await finish_despite_cancel(self.store.save(run_id, data))
-        except EncodingError:  # refused before anything was written
-            self.is_usable = True
-            raise
-        except FlowckptError:
-            raise
-        except Exception as failure:
-            raise CheckpointStorageError(
-                f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
-                workflow_id=run_id,
-                operation="save",
-                is_outcome_unknown=True,
-                remedy=self.run.remedy or f"'flowckpt resume {shell_word(run_id)}' finds out what was saved.",
-            ) from failure
-        self.is_usable = True
+        return checkpoint_of(fields)
 
     async def _renewed(self) -> FlowckptError | None:
         """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""
         try:
-            renewing = self.store.renew(self.workflow_id, self.history.view())
+            renewing = self.store.renew(self.run.workflow_id, self.history.view())
             lease = await (renewing if may_block() else finish_despite_cancel(renewing))
         except FlowckptError as failure:
             return failure
         if lease is not None:
             for notice in lease.notices:
-                _log.warning("run %s: %s", self.workflow_id, notice)
+                _log.warning("run %s: %s", self.run.workflow_id, notice)
             self.attempt, self.sequence = lease.attempt, max(self.sequence, lease.last_sequence)
         return None

@@ -75,7 +75,7 @@ class RunContext:
     @property
     def workflow_id(self) -> str:
         """The run."""
-        return self.recorder.checkpointer.workflow_id
+        return self.recorder.checkpointer.run.workflow_id
 
     @property
     def number(self) -> int:

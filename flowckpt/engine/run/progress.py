@@ -65,7 +65,7 @@ class RunServices:
     @property
     def workflow_id(self) -> str:
         """The run."""
-        return self.recorder.checkpointer.workflow_id
+        return self.recorder.checkpointer.run.workflow_id
 
     @cached_property
     def _reporting(self) -> Reporting:

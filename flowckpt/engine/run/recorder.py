@@ -286,7 +286,7 @@ class Recorder:
         """Drop what a step saved of itself; the event is emitted before anything more is run."""
         checkpointer = self.checkpointer
         if checkpointer.partial.pop(path, None) is not None:
-            run = checkpointer.workflow_id
+            run = checkpointer.run.workflow_id
             _log.warning("run %s: the state that step %s saved of itself is dropped: %s", run, path, reason)
             self.notifier.dropped_states.append(events.StepStateDropped(run, path, reason))
 
@@ -416,7 +416,7 @@ class Recorder:
         emit = self.notifier.emit
         if saved is None or emit is None:
             return
-        run = self.checkpointer.workflow_id
+        run = self.checkpointer.run.workflow_id
         if isinstance(saved, FlowckptError):
             await emit(failed_event(run, self.checkpointer.attempted, saved))
         else:

@@ -111,7 +111,7 @@ class Ending:
         recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.judge.secrets
         is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
-            told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, ending))
+            told.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, secrets)
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
@@ -127,14 +127,14 @@ class Ending:
                     in_flight=recorder.unfinished(),  # also of a run that is complete: its code may yield them again
                     evidence=recorder.answers(),
                 )
-                told.append(partial(saved_event, checkpointer.workflow_id, data))
+                told.append(partial(saved_event, checkpointer.run.workflow_id, data))
                 is_saved = True
             except FlowckptError as failure:
                 continues = checkpointer.policy.continues_after(failure)
                 if isinstance(failure, FencedError) and not continues:
                     raise
                 unsaved = failure
-                told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, failure))
+                told.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, failure))
                 if ending is not None:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
                 elif not continues:
@@ -150,7 +150,7 @@ class Ending:
             waits: what the run waits for.
             attempt: the attempt that saved last: one that found nothing changed has left no trace.
         """
-        run, steps, duration = self._checkpointer.workflow_id, self._steps, self._duration_ms
+        run, steps, duration = self._checkpointer.run.workflow_id, self._steps, self._duration_ms
         result = results.WorkflowResult(
             run,
             self.workflow.name,
@@ -191,7 +191,7 @@ class Ending:
         if reason is Reason.FAILED and error is not None:
             handled = handled_end(self._checkpointer.history.results, error.path)
         result = results.WorkflowResult(
-            self._checkpointer.workflow_id,
+            self._checkpointer.run.workflow_id,
             self.workflow.name,
             Status(reason.value),
             value,
@@ -224,7 +224,7 @@ class Ending:
     def _final_event(
         self, result: WorkflowResult, ending: BaseException | None, error: StepError | None
     ) -> events.Event:
-        run, steps, duration = self._checkpointer.workflow_id, self._steps, result.duration_ms
+        run, steps, duration = self._checkpointer.run.workflow_id, self._steps, result.duration_ms
         if ending is None:
             return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
         cause = cause_of_stop(ending)
