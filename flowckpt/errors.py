@@ -565,7 +565,7 @@ class InputMismatchError(FlowckptError):
 def _short(digest: str) -> str:
     """Return the start of a digest, with its scheme, enough to tell two of them apart."""
     scheme, colon, digits = digest.rpartition(":")
-    return f"{scheme}{colon}{digits[:8]}…" if len(digits) > 8 else digest
+    return f"{scheme}{colon}{digits[:8]}…" if len(digits) >= 32 else digest
 
 
 class NestedLoopError(FlowckptError):
