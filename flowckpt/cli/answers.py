@@ -1,4 +1,4 @@
-"""What `signal`, `approve` and `reject` have in common: what was sent is told, and the run perhaps resumed."""
+"""The shared parts of `signal`, `approve` and `reject`: report the message, and resume the run on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowckpt.engine.session.respond import Sent
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
-"""The ends that a resume can still go on from; a run that is complete takes nothing."""
+"""The ends from which a resume can continue; a complete run takes nothing."""
 
 
 def resume_option(command: F) -> F:
@@ -62,7 +62,7 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
 
 
 def resumed(context: click.Context, said: str, run: str, store: str | None, *, as_json: bool) -> int:
-    """Resume a run that was told something.
+    """Resume a run after a message to it.
 
     Args:
         context: of the command.

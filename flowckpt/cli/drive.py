@@ -57,7 +57,7 @@ _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
 
 @attrs.frozen
 class Form:
-    """In which form a run is told.
+    """The form in which a run is reported.
 
     Attributes:
         as_json: one document at the end, on standard output.
@@ -72,7 +72,7 @@ class Form:
 
 @attrs.frozen
 class Resuming:
-    """What is known of a resume beside its session.
+    """The facts about a resume beside its session.
 
     Attributes:
         attempt: the attempt that it goes on from.

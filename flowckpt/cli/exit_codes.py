@@ -1,4 +1,4 @@
-"""What the command's exit code says: one table."""
+"""The exit codes of the command: one table."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def remember_store(given: str) -> None:
 
 
 def with_store(text: str, context: click.Context | None = None) -> str:
-    """Return a message whose commands name the store, where they must, and can be told from the quotes around them.
+    """Return a message whose commands name the store if necessary, and differ from the quotes around them.
 
     A command stands between single quotes, or between double quotes where it has single ones itself.
 

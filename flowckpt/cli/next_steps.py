@@ -1,4 +1,4 @@
-"""The commands that go on where a resume stops and asks."""
+"""The commands that continue after a resume stopped to ask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CODE = "code"
 STOPS = (StaleStepError, StepInDoubtError, RunParkedError, NotUndoableError)
-"""What a resume stops at until somebody says what to do."""
+"""The errors at which a resume stops until a person decides."""
 
 
 @attrs.frozen
@@ -170,7 +170,7 @@ def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
 
 
 def show_stop(error: FlowckptError, line: ResumeLine) -> None:
-    """Show on standard error what a resume stopped at, and the commands that go on.
+    """Show on standard error why a resume stopped, and the commands that continue.
 
     Args:
         error: one of `STOPS`.

@@ -1,4 +1,4 @@
-"""What the package logs, for whoever sits before the command: warnings on standard error, one line each."""
+"""The log messages of the package on standard error, for the person at the command."""
 
 from __future__ import annotations
 

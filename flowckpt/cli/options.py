@@ -129,7 +129,7 @@ class AgeText(_ParamType):
 
 
 class TargetName(_ParamType):
-    """Where a workflow is; a shell completes the file."""
+    """The place of a workflow; a shell completes the file."""
 
     name = "target"
 
@@ -152,7 +152,7 @@ class HostAndPort(_ParamType):
 
 
 class SecondsRange(click.FloatRange):
-    """A range of seconds, in which there is nothing that is no number; infinity is in it where that is said.
+    """A range of seconds without NaN, and with infinity on request.
 
     Args:
         least: the smallest.
@@ -331,7 +331,9 @@ def input_option(command: F) -> F:
 def target_option(command: F) -> F:
     """Add `--target`."""
     return click.option(
-        "--target", type=TargetName(), help="Where the workflow is now, as for run; recorded at the start otherwise."
+        "--target",
+        type=TargetName(),
+        help="The place of the workflow now, as for run; by default as recorded at the start.",
     )(command)
 
 
@@ -376,7 +378,9 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
 
 def by_option(command: F) -> F:
     """Add `--by`."""
-    return click.option("--by", metavar="WHO", help="Who says so; the user of this machine where not given.")(command)
+    return click.option("--by", metavar="WHO", help="The person who decides; by default the user of this machine.")(
+        command
+    )
 
 
 def user_name() -> str:

@@ -44,7 +44,7 @@ else:
 
 T = TypeVar("T")
 _OFFERED = 1_000
-"""So many runs, the newest, a shell is told of: it waits for them."""
+"""The number of newest runs that a shell completes: it waits for them."""
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ class StoredRun:
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What it waits for; nothing where it has ended."""
+        """The open waits; none if the run has ended."""
         if self.status is Status.COMPLETED:
             return ()
         return open_waits(self.latest.metadata, self.latest.step_results)
@@ -279,7 +279,7 @@ async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
 
 
 def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
-    """Return the newest runs whose id begins so, each with a word about it; for a shell, which is told nothing of errors.
+    """Return the newest runs whose id has the prefix, each with a word about it; for a shell, so without errors.
 
     Args:
         prefix: what was typed so far.
@@ -298,7 +298,7 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
 
 
 def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> list[str]:
-    """Return the recorded steps of a run whose path begins so; for a shell, which is told nothing of errors.
+    """Return the recorded steps of a run whose path has the prefix; for a shell, so without errors.
 
     Args:
         prefix: what was typed so far.
@@ -320,7 +320,7 @@ _MOST = 8
 
 
 def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
-    """Tell which runs were left out and why, and return the exit code: what can be read was told before.
+    """Report the runs that were left out and why, and return the exit code; the readable ones were shown before.
 
     Args:
         findings: what the list of a store left out. One for which a key is missing is told, and is no damage.

@@ -67,7 +67,7 @@ def command(
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Stop a run for good. What its steps did is undone, newest first, where they say how (.rollback).
+    """Stop a run for good, and undo its steps that have .rollback(), newest first.
 
     A live run on this machine is asked to stop and is waited for. One that nobody runs is taken: its program is loaded,
     nothing of it is run but what undoes. The run is cancelled then, and recover leaves it alone; resume still goes on

@@ -35,7 +35,7 @@ _MISNAMED = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
 )
-"""What the system says of a place where nothing can be written, whatever is: another one must be named."""
+"""Errors of the system for a place where nothing can be written: name another one."""
 
 
 @click.command("export", cls=Command, epilog=_EXAMPLE)

@@ -86,7 +86,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Make a new run that starts from the history of another, perhaps with edits. Runs nothing; resume goes on.
+    """Make a new run that starts from the history of another, perhaps with edits. Runs nothing; resume continues it.
 
     The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
     checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.

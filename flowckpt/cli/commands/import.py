@@ -53,7 +53,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run goes on.
+    """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run continues.
 
     All of the file is proved before anything is written, and the run appears at once or not at all; after a kill, do it
     again. A run that is there already, the very same, is left as it is. Runs nothing: resume goes on.

@@ -63,7 +63,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="Resume at most so many runs at the same time.",
 )
 @click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
-@click.option("--show-output", is_flag=True, help="Pass on what the runs print, behind their ids.")
+@click.option("--show-output", is_flag=True, help="Print the output of the runs, each line after the id of its run.")
 @setting_option("on_stale")
 @setting_option("on_code_change")
 @executor_option
@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Resume every run whose process is gone, or whose time to go on has come.
+    """Resume every run whose process is gone, or whose time to continue has come.
 
     Each run is resumed in a process of its own, in the directory that it was started in, as flowckpt resume does it.
     Several recoverers, on several machines, share the work: each run is taken by one of them. A run that cannot be

@@ -72,7 +72,7 @@ Examples:
     "--if-attempt",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only if N is its newest attempt: nobody else has gone on with it. Else the exit code is 75.",
+    help="Resume only if N is the newest attempt; otherwise the exit code is 75.",
 )
 @click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that has the run
 @executor_option

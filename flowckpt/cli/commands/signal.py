@@ -26,7 +26,7 @@ Examples:
 @click.command("signal", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName(is_unfinished=True))
 @click.argument("name")
-@click.option("--data", metavar="JSON", help="What it carries, as JSON; nothing where not given.")
+@click.option("--data", metavar="JSON", help="The data of the signal, as JSON; none by default.")
 @by_option
 @click.option(
     "--id", "signal_id", metavar="ID", help="Names this very signal: sent again under the same id, it is there once."

@@ -23,7 +23,7 @@ class Kind(Protocol):
 
     @property
     def said(self) -> str:
-        """What a value must be, for an error."""
+        """The kind of value that is accepted, for an error."""
         raise NotImplementedError
 
     @property
@@ -84,7 +84,7 @@ class Choice:
 
     @property
     def said(self) -> str:
-        """What a value must be."""
+        """The kind of value that is accepted."""
         return f"one of {', '.join(self.options)}"
 
     def from_text(self, text: str) -> str:
@@ -113,7 +113,7 @@ class Count:
 
     @property
     def said(self) -> str:
-        """What a value must be."""
+        """The kind of value that is accepted."""
         limit = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
         return f"a whole number {limit}"
 
@@ -207,7 +207,7 @@ class Hosts:
 
 @attrs.frozen
 class Executors:
-    """Where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
+    """The places where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
 
     said: str = "[NAME=]SPEC, or several of different names"
     toml: str = "list of text"

@@ -85,7 +85,7 @@ _SECRETS = "FLOWCKPT_SECRET_"
 
 
 class Source(StrEnum):
-    """Where a value comes from."""
+    """The source of a value."""
 
     ENVIRONMENT = "environment"
     PYPROJECT = "pyproject.toml"
@@ -160,7 +160,7 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that look like settings and are none, each with a word on what may be meant.
+    """Return the variables that only look like settings, each with the setting that may be meant.
 
     Args:
         environ: the environment; the process's own where not given.

@@ -13,7 +13,7 @@ from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hosts, Kind
 
 
 class Part(Enum):
-    """What a setting is for; the value is how the reference names it."""
+    """The part of the program that a setting belongs to; the value is its name in the reference."""
 
     STORE = "`open_store`"
     ENGINE = "`WorkflowEngine`"
@@ -102,7 +102,7 @@ SETTINGS: dict[str, Setting] = {
             "on_save_error",
             Part.ENGINE,
             Choice(("fail", "continue")),
-            "What to do when the checkpoint behind a step cannot be saved: end the run, or tell it and go on.",
+            "If the checkpoint after a step cannot be saved: end the run, or report it and continue.",
             option="--on-save-error",
             default="fail",
         ),
@@ -131,7 +131,7 @@ SETTINGS: dict[str, Setting] = {
             "on_success",
             Part.RETENTION,
             Choice(("keep", "keep_last", "clear")),
-            "What becomes of a run that has completed: it stays, only its last checkpoint stays, or the run is removed.",
+            "A completed run: keep it, keep only its last checkpoint, or remove it.",
             default="keep",
         ),
         Setting(
@@ -152,7 +152,7 @@ SETTINGS: dict[str, Setting] = {
             "on_stale",
             Part.RUN,
             _ANSWERS,
-            "What a resume does where evidence, arguments or a version tag have moved.",
+            "If evidence, arguments or a version tag have changed.",
             option="--on-stale",
             default_said="what moved is run again; what cannot be checked stops the resume",
         ),
@@ -160,7 +160,7 @@ SETTINGS: dict[str, Setting] = {
             "on_code_change",
             Part.RUN,
             _ANSWERS,
-            "What a resume does where a step's function was edited.",
+            "If a step's function was edited.",
             option="--on-code-change",
             default_said="on a terminal it asks, elsewhere it stops",
         ),
@@ -177,7 +177,7 @@ SETTINGS: dict[str, Setting] = {
             "reuse",
             Part.RUN,
             Choice(("prefix", "inputs")),
-            "prefix: everything from the first stale step on is run again. inputs: behind it, results are reused where "
+            "prefix: everything from the first stale step on is run again. inputs: after it, results are reused where "
             "steps are called with the same arguments.",
             option="--reuse",
             default="prefix",
@@ -204,7 +204,7 @@ SETTINGS: dict[str, Setting] = {
             "executors",
             Part.RUN,
             Executors(),
-            "Where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
+            "The place where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
             ".on(NAME); without, all steps that name none and may run there.",
             option="--executor",
             metavar="[NAME=]SPEC",

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, in one of three forms: drawn, in lines, as JSON."""
+"""The progress of a run in one of three forms: drawn, in lines, as JSON."""
 
 from flowckpt.cli.progress.choice import JsonLines, choose_progress
 from flowckpt.cli.progress.state import Progress

@@ -1,4 +1,4 @@
-"""Progress on a terminal: a few lines, drawn anew some times a second, however many steps there are.
+"""Progress on a terminal: a few lines, redrawn some times a second, however many steps there are.
 
 An event only changes a few fields, in about two microseconds; a thread of rich's draws them at its own pace.
 """

@@ -22,7 +22,7 @@ _MOST_WAITS = 8
 _FOLDED = frozenset(
     {"StepStarted", "StepCompleted", "StepRestored", "StepAdopted", "EvidenceVerified", "CheckpointSaved"}
 )
-"""What is not told of each member of a large map or group."""
+"""Events that are not shown for each member of a large map or group."""
 _UNKNOWN_PART = 100
 """After so many members a line is written, where nobody knows how many there are."""
 
@@ -77,7 +77,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
 
 
 _SECONDS_BETWEEN = 10.0
-"""How often a log is told how far a step is; whoever wants more reads `--events`."""
+"""The pause between two lines about the progress of a step; `--events` has each report."""
 
 
 class PlainLines:

@@ -1,4 +1,4 @@
-"""What a way of showing progress can do."""
+"""A way of showing progress."""
 
 from __future__ import annotations
 

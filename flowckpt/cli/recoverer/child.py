@@ -64,7 +64,7 @@ class Handover:
 
     @property
     def descriptor(self) -> int:
-        """What the process is to inherit."""
+        """The descriptor that the process inherits."""
         return self._theirs.fileno()
 
     def begin(self) -> None:
@@ -129,7 +129,7 @@ class OutputFile:
 
     @property
     def descriptor(self) -> int:
-        """What the process is to inherit as its output."""
+        """The output that the process inherits."""
         return self._file.fileno()
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class ChildEnd:
 
     @property
     def detail(self) -> str:
-        """What it said last about itself, or what it said last at all."""
+        """The last message about itself, or else its last line."""
         said = [line.removeprefix("flowckpt: ") for line in self.last_lines if line.startswith("flowckpt: ")]
         said = [line for line in said if not line.startswith("warning: ")] or list(self.last_lines[-1:])
         return said[0] if said else ""

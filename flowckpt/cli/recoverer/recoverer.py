@@ -30,7 +30,7 @@ from flowckpt.maintenance.recovery import (
 from flowckpt.stores.base import StoreBase
 
 _BREATHER_SECONDS = 0.2
-"""How long a watcher waits behind an announcement before it looks."""
+"""The pause of a watcher between an announcement and its look."""
 
 _MOVED = "somebody else has gone on with it"
 
@@ -248,7 +248,7 @@ class Recoverer:
         return self._refusal is not None
 
     def _note_refusal(self, error: ReadOnlyStoreError) -> None:
-        """Note that the store takes no write. A watcher tells of it and goes on: a standby may become the primary."""
+        """Note that the store takes no write. A watcher reports it and continues: a standby may become the primary."""
         if self._is_watching and not self._is_refused:
             self._on_trouble(error)
         self._refusal = error

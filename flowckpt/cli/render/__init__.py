@@ -1,1 +1,1 @@
-"""What commands print: tables, plans, documents and errors."""
+"""The output of commands: tables, plans, documents and errors."""

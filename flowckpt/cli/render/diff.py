@@ -1,4 +1,4 @@
-"""What differs between two checkpoints, for people."""
+"""The differences between two checkpoints, for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDif
 _SIGNS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
 _COLORS = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
 _DIGESTED = ("code", "arguments")
-"""What a record keeps only digests of: that they differ is all that can be said."""
+"""Aspects of which a record keeps only digests, so that no values can be shown."""
 _MOST = 20
 
 

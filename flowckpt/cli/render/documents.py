@@ -59,7 +59,7 @@ class RecordedClaim:
 
     @property
     def description(self) -> str:
-        """What it claims."""
+        """The claim."""
         return redacted_text(self.claim.description)
 
     def to_document(self) -> dict[str, Json]:

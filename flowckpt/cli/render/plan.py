@@ -327,7 +327,7 @@ _SAID = {
 
 @attrs.frozen
 class StepExplanation:
-    """What is known of one step.
+    """The facts about one step.
 
     Attributes:
         step: what would be done with it, and why.

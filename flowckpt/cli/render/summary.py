@@ -110,7 +110,7 @@ def show_unsaved_output(result: WorkflowResult) -> None:
 def show_what_is_left(
     workflow_id: str, store: StoreBase, choice: StoreChoice, *, last_saved: str | None = None
 ) -> None:
-    """Show from which checkpoint a resume would go on, as the store is now, and the very command for it.
+    """Show the checkpoint from which a resume would continue, as the store is now, and the command for it.
 
     Args:
         workflow_id: the run.

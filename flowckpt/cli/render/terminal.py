@@ -19,7 +19,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 class OutputClosedError(Exception):
-    """Whoever read standard output has gone away, as `head` does."""
+    """The reader of standard output has gone away, as `head` does."""
 
 
 class OutputFailedError(Exception):
@@ -111,7 +111,7 @@ def has_written() -> bool:
 
 
 def write_if_read(text: str) -> None:
-    """Write like `write`, but go on without a word once nobody reads; for what a run tells on its way."""
+    """Write like `write`, but continue silently without a reader; for the progress of a run."""
     if not _Place.is_closed:
         with contextlib.suppress(OutputClosedError):
             write(text)

@@ -25,7 +25,7 @@ from flowckpt.execution.claims import ClaimChecker, recorded_pack
 
 _CHUNKS_A_JOB = 4
 _UNANSWERED = (VerdictStatus.CANNOT_CHECK, VerdictStatus.REFUSED)
-"""What may be another answer once the program is loaded: it lends functions, and knows where its databases are."""
+"""Answers that may change once the program is loaded: it lends functions, and knows its databases."""
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ Examples:
 @click.option(
     "--use",
     type=click.Choice([ENCRYPT, AUTHENTICATE]),
-    help="What the new key does: encrypt (the default of new), or authenticate alone, which leaves records readable. "
+    help="Use of the new key: encrypt (the default of new), or authenticate alone, which leaves records readable. "
     "A rotation keeps the use of the newest key.",
 )
 @json_option
