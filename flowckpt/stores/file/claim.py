@@ -7,7 +7,7 @@ The order of a claim is the whole safety of it:
 3. the header of segment N + 1 is written under a random name, synced, and *linked* to its true name: `link` never
    replaces, so of two claimers one gets EEXIST; then the directory is synced;
 4. the segments below it are marked: each gets a second name. A writer of one of them, should it wake up, sees that
-   its file has two, looks, and finds itself fenced (`writer` says why that is enough);
+   its file has two, looks, and finds itself fenced (`run_writer` says why that is enough);
 5. only then the older segments are read: whatever a former owner acknowledged, it did before it could see the mark;
 6. the first line says what is continued, with a copy of the last line adopted, and is synced before anything else.
 """

@@ -174,7 +174,7 @@ def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans
 
 # The large values of a run that is compacted: which files stay, and which are encrypted anew.
 #
-# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.sealing.values`). After a
+# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.log.sealing.values`). After a
 # key was rotated the same value may be there twice, under the old key and under the new one.
 
 

@@ -82,7 +82,7 @@ def is_signal(name: str) -> bool:
 
 
 def mark_name(number: int, inode: int) -> str:
-    """Return the second name of a segment below one that was claimed; `writer` says what it is for.
+    """Return the second name of a segment below one that was claimed; `run_writer` says what it is for.
 
     It is of one file for good: while a file is open or has this name, no other one has its inode. So a writer that
     slept while its run was cleared and begun anew cannot take away what a claimer of the new run set.
@@ -143,7 +143,7 @@ def is_value(name: str) -> bool:
 
 
 def orphan_name(inode: int, name: str) -> str:
-    """Return the name of a large value that is about to be removed; `orphans` says why it gets one.
+    """Return the name of a large value that is about to be removed; `compaction` says why it gets one.
 
     Args:
         inode: the number of its file.

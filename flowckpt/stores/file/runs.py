@@ -1,4 +1,4 @@
-"""The runs of a file store, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+"""Owned runs of a file store: claimed, released, cleared, imported, kept small."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
                store.json               which store this is, where there is a key
                keys-00000001.json       which keys it is sealed with, without their secrets
 
-The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image` (reading).
+The protocol is in `claim`, `run_writer` (saves), and the modules `segment` and `image` of `flowckpt.stores.log`.
 """
 
 from __future__ import annotations

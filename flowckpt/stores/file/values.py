@@ -119,7 +119,7 @@ def read_blob(
 
 
 def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
-    """Open the first of some names that is there, or the one that a collection moved away (see `orphans`)."""
+    """Open the first of some names that is there, or the one that a collection moved away (see `compaction`)."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name

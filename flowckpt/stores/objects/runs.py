@@ -1,4 +1,4 @@
-"""The runs in a bucket, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+"""Owned runs in a bucket: claimed, released, cleared, imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import attrs
 
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records import CheckpointData
+from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -173,8 +173,9 @@ class ObjectRuns(ObjectReader):
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
-    def renew(self, workflow_id: str) -> None:
-        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+    def renew(self, workflow_id: str, history: HistoryView | None = None) -> None:
+        """Find out the outcome of a failed save, so that the same attempt can continue."""
+        del history  # the next save holds it
         owned = self.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             owned.settle()

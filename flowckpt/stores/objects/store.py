@@ -4,7 +4,7 @@
 
     runs/RUN/000001.000000000002/records/000000000017   one object a checkpoint, created where there is none
 
-The protocol stands in `claim` (claiming), `writer` (saving), `attempt` (reading) and `clearing`.
+The protocol is in `claim` (claims and clears), `run_writer` (saves) and `attempt` (reading).
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import obstore.store
 from obstore.exceptions import BaseError
 
-from flowckpt.core.system.blocking import run_blocking
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.async_store import BlockingStore
+from flowckpt.stores.async_store import BlockingStore, in_runs
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.runs import ObjectRuns
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import HistoryView
     from flowckpt.core.system.clock import Clock
-    from flowckpt.stores.base import Lease
 
 
 class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
@@ -57,11 +55,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Find out what became of a failed save, and continue the same attempt; see `StoreBase.renew`."""
-        del history  # the next save holds it
-        await run_blocking(lambda: self.runs.renew(workflow_id))
-        return None
+    renew = in_runs(StoreBase.renew)
 
 
 # Where a bucket is: `s3://bucket/prefix`, with options, and never with credentials.

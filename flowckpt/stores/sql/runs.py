@@ -1,4 +1,4 @@
-"""The runs of an SQL store, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+"""Owned runs of an SQL store: claimed, released, cleared, imported, kept small."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import attrs
 
-from flowckpt.core.records import CheckpointData
+from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -103,8 +103,9 @@ class SqlRuns(SqlReader):
         image, latest = found
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
 
-    def renew(self, workflow_id: str) -> None:
-        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+    def renew(self, workflow_id: str, history: HistoryView | None = None) -> None:
+        """Find out the outcome of a failed save, so that the same attempt can continue."""
+        del history  # the next save holds it
         owned = self.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             owned.settle()

@@ -1,6 +1,6 @@
 """Checkpoints in one SQLite file, whose tables can be queried with any tool.
 
-The tables stand in `flowckpt.stores.sql.layout`, how the file is opened in `opening`.
+The tables are in `flowckpt.stores.sql.layout`; `connection` opens the file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Pure but for the reading of key files: bytes in, bytes out. A store gives the or
 segment they belong to) and keeps what comes back. Each record says itself what was done to it, so a reader needs no
 setting but the key; and records with and without it stand side by side.
 
-- `keys`: keys, rings of them, and what is derived from them; `key_file` reads and makes them.
+- `keys`: keys, rings and files of them, and what is derived from them.
 - `compression`: packing, and unpacking that is bounded.
 - `cipher`: AES-256-GCM, of the package `cryptography`.
 - `lines`: the lines of one segment, or of whatever a store writes in one go by one writer.
