@@ -307,6 +307,10 @@ UNHURRIED: dict[str, Any] = {
     None, False, 2, [],
     {"on_stale": "rerun", "on_code_change": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
 ))  # fmt: skip
+@example((
+    [Part("once", (), "loop"), Part("pure", (), "loop"), Part("pure", (), "loop")],
+    None, False, 9, [], {"on_stale": "rerun", "reuse": "inputs", "from_step": 0}, None, False,
+))  # fmt: skip
 def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(drawn: Any) -> None:
     law(*drawn)
 
