@@ -85,7 +85,7 @@ def in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
 
 
 class AnswersRuns:
-    """What an engine can tell the runs of its store."""
+    """Requests of an engine to the runs of its store."""
 
     store: StoreBase
     _clock: Clock

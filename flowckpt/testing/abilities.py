@@ -37,7 +37,7 @@ from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, 
 
 
 class AgreementContract(StoreUnderTest):
-    """What a run is that was fought for, emptied, or refused."""
+    """The state of a run that was fought for, emptied, or refused."""
 
     def two_owners(self, store: StoreBase) -> tuple[Any, Any]:
         """Return the store for two owners, or skip the test where this process cannot be two."""
@@ -229,7 +229,7 @@ class AgreementContract(StoreUnderTest):
 
 
 class FiguresContract(StoreUnderTest):
-    """What the figures of a store promise."""
+    """The promises of a store about its figures."""
 
     async def test_the_figures_are_those_of_all_that_happened_and_of_one_run_where_it_is_named(
         self, store: StoreBase
@@ -312,7 +312,7 @@ _REASONS = (Reason.COMPLETED, Reason.FAILED, Reason.SUSPENDED, Reason.STEP, Reas
 
 
 class FindingContract(StoreUnderTest):
-    """What a store promises of its filters: it finds what reading all runs would find."""
+    """The promise of a store about its filters: it finds what reading all runs would find."""
 
     async def test_runs_are_found_by_status_workflow_and_tags_as_if_all_were_read(self, store: StoreBase) -> None:
         self.able(store, Ability.LIST)
@@ -404,7 +404,7 @@ def signal(signal_id: str, data: Any = None) -> Signal:
 
 
 class SignalsContract(StoreUnderTest):
-    """What a store promises that delivers signals."""
+    """The promises of a store that delivers signals."""
 
     async def test_a_message_is_kept_for_a_run_that_another_process_owns(self, store: StoreBase) -> None:
         owning, sender = self.able(store, Ability.OWNERS), self.able(self.another(store), Ability.SIGNALS)
@@ -507,7 +507,7 @@ class SignalsContract(StoreUnderTest):
 
 
 class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract):
-    """What stores promise of their references, of the forms they read, and of each ability that they have."""
+    """The promises of stores about their references, the forms they read, and each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------
 

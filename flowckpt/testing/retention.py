@@ -64,7 +64,7 @@ class RetentionContract:
     """Tests of stores that can remove checkpoints; a mixin for subclasses of `CheckpointStoreContract`."""
 
     async def filled(self, store: Any) -> list[StepResult]:
-        """Save a run of three attempts: the second goes back behind the first, the third goes on from the second."""
+        """Save a run of three attempts: the second goes back to before the end of the first, the third resumes the second."""
         owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         steps = results("a", LARGE, "c", "d")
         lease = await owning.acquire(RUN)

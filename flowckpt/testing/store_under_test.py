@@ -1,4 +1,4 @@
-"""What the conformance tests of the store port stand on: the store under test, and records to save."""
+"""The ground of the conformance tests of the store port: the store under test, and records to save."""
 
 from __future__ import annotations
 

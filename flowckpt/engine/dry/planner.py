@@ -349,7 +349,7 @@ class Planning(DryResponder):
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
 
     async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
-        """Add a step that would run, and return the output to go on with, if it had one."""
+        """Add a step that would run, and return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or (GOES_ON,) * is_saved
@@ -564,7 +564,7 @@ class Planning(DryResponder):
         return (recorded_fan_out(enter, result, _known(answers)) if is_known_whole else None), False
 
     def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
-        """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
+        """Add a composite that is to be run to its end; return how it ended before, if the plan continues with that."""
         assumes = tuple(each for each in assumes if each in self.returned)  # a member that waits has returned nothing
         old, reason = self.resumption.cut.get(enter.path, (None, None))
         if old is None or reason is None:

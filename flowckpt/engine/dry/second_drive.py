@@ -199,7 +199,7 @@ class _Compared(DryResponder):
 
     @property
     def expected(self) -> str:
-        """What comes next according to the record."""
+        """The next command according to the record."""
         return f"the step {self.waiting[0]!r}" if self.waiting else "its end"
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:

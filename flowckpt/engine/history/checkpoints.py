@@ -84,7 +84,7 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
 
 
 async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
-    """Return a checkpoint to look at or to start anew from: one that counts, else one that was left behind.
+    """Return a checkpoint to look at or to start from: one that counts, else one of an abandoned history.
 
     Args:
         store: where the run lies.
@@ -109,7 +109,7 @@ async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointD
 
 
 async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]:
-    """Return the checkpoints that no longer count, because a later attempt went on from before them; the oldest first.
+    """Return the checkpoints that no longer count, because a later attempt resumed from before them; the oldest first.
 
     Args:
         store: where the run lies; one without that ability has none.

@@ -217,7 +217,7 @@ class Forked:
 
 @attrs.frozen(kw_only=True)
 class ForkPlan:
-    """What a fork is to be like.
+    """The request for a fork.
 
     Attributes:
         new_id: its id.
@@ -242,7 +242,7 @@ async def fork_run(
     plan: ForkPlan,
     rechecking: Rechecking,
 ) -> Forked:
-    """Make a new run from the history of another; a resume of it goes on.
+    """Make a new run from the history of another; a resume continues it.
 
     Args:
         store: where the source lies, and where the new run will.
@@ -405,7 +405,7 @@ def _inherited(result: StepResult) -> StepResult:
 def _without_effects(
     data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
-    """Return the metadata of a fork, which knows what the source has done: also behind the checkpoint, and beside it."""
+    """Return the metadata of a fork, which knows what the source has done: also after the checkpoint, and beside it."""
     superseded, found = Superseded(), [*Superseded(latest.metadata).results]
     if newest is not latest:
         kept = {result.path for result in data.step_results}

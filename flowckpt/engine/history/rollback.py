@@ -1,4 +1,4 @@
-"""Going back: an earlier checkpoint becomes the one that the next resume goes on from.
+"""Going back: the next resume continues from an earlier checkpoint.
 
 Nothing is rewritten. A new attempt saves one checkpoint whose history is the shorter one; what an earlier attempt saved
 behind it stays in the store, and counts no more. So a crash leaves the run either as it was, or gone back.
@@ -133,7 +133,7 @@ def standing_length(results: Sequence[StepResult], length: int) -> int:
 
 
 def length_to_go_on_from(data: CheckpointData) -> int:
-    """Return how many results of a checkpoint a resume goes on from: a failure that ended the run is not one of them.
+    """Return how many results of a checkpoint a resume keeps: a failure that ended the run is not one of them.
 
     Args:
         data: the checkpoint.

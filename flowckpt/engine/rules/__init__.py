@@ -1,1 +1,1 @@
-"""What a resume would reuse, what it would run, and why: pure rules, shared by the plan and by the resume itself."""
+"""Pure rules of a resume, shared with its plan: which results it reuses, which steps it runs, and why."""

@@ -1,4 +1,4 @@
-"""When is a run that keeps dying left alone? Rules over its record, without I/O.
+"""Rules over the record of a run, without I/O: when a crash loop is left alone.
 
 A death is an attempt that ended without a word: the record still says `running`, and no process owns the run. Deaths are
 counted while each next one is at the same step as the one before and the attempt saved nothing new: no result, and no
@@ -62,7 +62,7 @@ class Deaths(FieldEquality):
     def written_to(
         self, metadata: Mapping[str, Any], *, results: int, partial: Mapping[str, PartialState]
     ) -> dict[str, Any]:
-        """Return metadata that say so, and where the attempt that begins now goes on from.
+        """Return metadata that say so, and from where the attempt that starts now resumes.
 
         Args:
             metadata: of the run.

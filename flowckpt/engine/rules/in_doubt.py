@@ -1,4 +1,4 @@
-"""What to do with a step whose effect must not be repeated, when it may have happened already.
+"""Rules for a step whose effect must not be repeated, when the effect may have happened already.
 
 Such a step is marked `.at_most_once()`, or has a `.rollback()` that was not called.
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Settlement(StrEnum):
-    """What to do with a step that may have been done."""
+    """The decision about a step that may have been done."""
 
     RUN = "run"
     ADOPT = "adopt"
@@ -37,7 +37,7 @@ class Settlement(StrEnum):
 
 
 class Question(StrEnum):
-    """What must be known before a step is run."""
+    """The question that must be answered before a step is run."""
 
     NONE = "none"
     STARTED = "started"

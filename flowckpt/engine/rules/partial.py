@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 GOES_ON = Reason(ReasonKind.STARTED, "it goes on from what it saved of itself")
-"""What a plan says of a step whose state is still its own."""
+"""The text of a plan for a step whose state is still its own."""
 
 
 def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:

@@ -1,4 +1,4 @@
-"""What depends on what, told from paths and their order alone.
+"""Dependencies between steps, from paths and their order alone.
 
 The steps of a generator come one after another: each may depend on all before it. The members of a fan-out (in brackets,
 `pages/[17]`) are there each for itself. So when a step is run again, these no longer count:

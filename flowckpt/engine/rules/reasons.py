@@ -106,7 +106,7 @@ NONDETERMINISM = Reason(
 
 
 class OnStale(StrEnum):
-    """What to do with a result whose facts, or whose code, have moved."""
+    """The answer to a result whose facts, or whose code, have moved."""
 
     RERUN = "rerun"
     """Run the step again."""
@@ -117,7 +117,7 @@ class OnStale(StrEnum):
 
 
 class ReuseMode(StrEnum):
-    """How far a resume goes on comparing."""
+    """How far a resume compares results after a stale one."""
 
     PREFIX = "prefix"
     """Everything from the first stale step on is run again."""
@@ -150,7 +150,7 @@ class Settled:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ResumePolicy(FieldEquality):
-    """What a resume does with stale results.
+    """The policy of a resume for stale results.
 
     Attributes:
         on_stale: what to do where evidence, arguments or the version tag have moved. Not given, what has moved is run

@@ -1,1 +1,1 @@
-"""What one attempt of a run knows while it lasts."""
+"""The state of one attempt of a run while it lasts."""

@@ -52,7 +52,7 @@ async def remove_requests(store: StoreBase, workflow_id: str) -> None:
 
 @attrs.define(eq=False, repr=False)
 class CancelRequests:
-    """What one attempt knows of requests to cancel its run.
+    """The requests to cancel a run, as one attempt knows them.
 
     Attributes:
         store: where the run lies.

@@ -52,7 +52,7 @@ class Evicting(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class RunFacts:
-    """What every checkpoint of a run says of it.
+    """The facts about a run that each of its checkpoints repeats.
 
     Attributes:
         workflow_id: the run.
@@ -173,7 +173,7 @@ class Checkpointer:
         evidence: tuple[Any, ...] = (),
         status: Status | None = None,
     ) -> CheckpointData | FlowckptError:
-        """Make the next checkpoint durable, or return why that was not possible where the run goes on then.
+        """Make the next checkpoint durable, or return why that was not possible if the run continues then.
 
         Args:
             reason: why it is taken.

@@ -1,4 +1,4 @@
-"""What the generators and the steps of one attempt share."""
+"""The context that the generators and the steps of one attempt share."""
 
 from __future__ import annotations
 

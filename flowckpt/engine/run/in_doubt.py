@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Resolution:
-    """What was found out about a step before it is run.
+    """The finding about a step before it is run.
 
     Attributes:
         reused: its earlier result, which still holds: nothing is run.
@@ -127,7 +127,7 @@ class InDoubtResolver:
         return Resolution(report=report)
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
-        """Refuse to go on before anything is run, where a step that was started cannot be settled.
+        """Refuse the resume before anything runs, if a step that was started cannot be settled.
 
         Args:
             step: the step.

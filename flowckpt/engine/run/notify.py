@@ -167,7 +167,7 @@ def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ..
 
 
 _NOT_TEXT = ("workflow_id", "path", "output")
-"""What is recorded as it is, and was refused where it held a secret."""
+"""The texts that are recorded as they are; one that holds a secret was refused."""
 
 
 def redacted_event(event: Event, secrets: KnownSecrets) -> Event:

@@ -1,4 +1,4 @@
-"""Where the steps of an attempt hand in what they tell and save while they run.
+"""The services of an attempt for its running steps: reports, states and signals.
 
 A step runs in one of four places, and from each of them the way to the engine is another one:
 
@@ -44,7 +44,7 @@ else:
 
 @attrs.define(eq=False, repr=False, slots=False)
 class RunServices:
-    """What the steps of one attempt can ask of the engine; the engine's `StepServices`.
+    """The services that the steps of one attempt can ask for; the engine's `StepServices`.
 
     Attributes:
         recorder: makes their partial states durable.
@@ -111,7 +111,7 @@ class RunServices:
         await self._saves.save_recorded(now, tree)
 
     async def settle(self, path: str) -> None:
-        """Wait until what a step has handed in is done with, before its end is told.
+        """Wait until everything that a step has handed in is processed, before its end is emitted.
 
         Args:
             path: the step.
@@ -165,7 +165,7 @@ def driven(work: Awaitable[T]) -> T:
 
 
 EVERY_NS = 100_000_000
-"""How often at most the progress of a step is told."""
+"""How often at most the progress of a step is emitted."""
 
 
 class Reporting:
@@ -252,7 +252,7 @@ class Reporting:
             self._failure = failure
 
     async def settle(self, path: str) -> None:
-        """Tell what a step said last, before its end is told.
+        """Emit the last report of a step before its end.
 
         Args:
             path: the step.
@@ -417,7 +417,7 @@ class PartialSaves:
             raise self._failure
 
     async def close(self) -> None:
-        """Take no more saves, and wait for those that were begun: the end of the run is saved behind them."""
+        """Take no more saves, and wait for those that were started: the end of the run is saved after them."""
         self._is_closed = True
         with self._lock:
             pass

@@ -1,4 +1,4 @@
-"""What one attempt records: the results of its steps, what is open in it, and when it becomes durable."""
+"""The record of one attempt: the results of its steps, what is open in it, and when it becomes durable."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class StepEnd:
 
 @attrs.define(eq=False, repr=False)
 class Undo:
-    """What is undone if the run fails or is cancelled.
+    """The steps to be undone if the run fails or is cancelled.
 
     Attributes:
         compensate: whether the steps are undone then.

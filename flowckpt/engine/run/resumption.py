@@ -1,4 +1,4 @@
-"""What a resume, or its plan, starts from: the record read, and compared with the inputs and with the world."""
+"""The start of a resume or of its plan: the record read, and compared with the inputs and with the world."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ NOT_REUSABLE = "not_reusable"
 
 @attrs.frozen(eq=False, repr=False)
 class Resumption:
-    """What a resume starts from.
+    """The start of a resume.
 
     Attributes:
         latest: the checkpoint that the run goes on from.
@@ -399,7 +399,7 @@ def is_answer(result: StepResult) -> bool:
 def _cut_from(
     cut: dict[str, tuple[StepResult, Reason]], view: HistoryView, path: str, reason: Reason, *, takes_nested: bool
 ) -> None:
-    """Cut a step, and what is behind it."""
+    """Cut a step and everything after it."""
     steps = [each for each in view if each.step_type != ROLLBACK]
     within = [each for each in steps if (is_within(each.path, path) if takes_nested else each.path == path)]
     if not within:

@@ -98,7 +98,7 @@ class Ending:
         return round((self.context.clock.elapsed_ns() - self.started_ns) / 1e6, 3)
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Save where the run stands, and return its result and what is to be told.
+        """Save where the run stands, and return its result and the events to emit.
 
         Args:
             output: what the workflow returned, as it is recorded.
@@ -144,7 +144,7 @@ class Ending:
         return result, told
 
     def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Return the result of an attempt that ends because everything waits, and what is to be told; it is saved.
+        """Return the result of an attempt that ends because everything waits, and the events to emit; it is saved.
 
         Args:
             waits: what the run waits for.

@@ -495,7 +495,7 @@ class Session:
 
 @attrs.frozen(eq=False, repr=False)
 class _Origin:
-    """What an attempt starts from: nothing but its inputs, or the newest checkpoint of its run.
+    """The start of an attempt: its inputs alone, or the newest checkpoint of its run.
 
     Attributes:
         bound: the inputs.

@@ -1,4 +1,4 @@
-"""Approvals of something: how it is taken from the world, and that it is still so before each step behind them.
+"""Approvals of something: how it is taken from the world, and how each step after them checks that it is still so.
 
 A generator cannot be taken back within an attempt. So where the bytes have moved, nothing behind the approval begins any
 more: the run comes to rest, the question is put anew, and a resume goes back to the approval.
@@ -54,14 +54,14 @@ def next_request(run: RunContext, earlier: str) -> str:
 
 
 def stand(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
-    """Hold what comes behind an approval to what was approved."""
+    """Hold the steps after an approval to what was approved."""
     action: Any = step.action
     pack = EvidencePack.from_document(document["pack"])
     run.waits.approved[wait.path] = StandingApproval(wait.path, action, pack, by, wait.since, wait.request)
 
 
 def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
-    """Hold what comes behind a restored approval to what was approved; not where that moved, and the policy is to go on."""
+    """Hold the steps after a restored approval to what was approved, unless that moved and the policy is to continue."""
     path, action = result.path, step.action
     run.waits.end(path)  # what was approved is there again, so nobody needs to be asked anew
     if not isinstance(action, ApprovalAction) or not isinstance(approval, Approval) or result.started_at is None:

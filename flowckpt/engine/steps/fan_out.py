@@ -1,4 +1,4 @@
-"""Steps beside each other: those of a map, or of a group.
+"""Steps in parallel: those of a map, or of a group.
 
 Each member is a step for itself, with its own path and record. The fan-out has a record, too, once it has ended: how many
 members there were, which failed, and so whether it succeeded; what the generator gets is put together from the members'
@@ -37,13 +37,13 @@ from flowckpt.execution.runner import Outcome
 
 DEFAULT_CONCURRENCY = 32
 _LOOK_SECONDS = 0.2
-"""How often a worker without work looks whether a member that waits can go on, while others run."""
+"""How often a worker without work looks whether a waiting member can continue, while others run."""
 _BREATHER = 64
 """After so many members a worker lets others have the loop, even if nothing it did had to wait."""
 
 
 class _LostError(Exception):
-    """Too many members have failed: the others need not go on."""
+    """Too many members have failed: the others need not continue."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -239,7 +239,7 @@ class FanOut(CompositeRun):
             raise _LostError
 
     async def _woken(self) -> tuple[int, Member] | None:
-        """Return a member that waited and can go on; None once nothing runs beside those that wait."""
+        """Return a member that waited and can continue; None once nothing runs except those that wait."""
         run = self.context
         if not self._paused:
             return None

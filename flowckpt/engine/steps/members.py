@@ -34,7 +34,7 @@ else:
 
 
 class Driven(Protocol):
-    """What drives a generator: a `Scope`."""
+    """The driver of a generator: a `Scope`."""
 
     is_stale: bool
 

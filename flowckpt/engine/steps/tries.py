@@ -211,7 +211,7 @@ class RetryLoop:
         return retry.delay(self.tries, random=self.context.world.random()) if retry else 0.0
 
     async def _may_be_repeated(self, error: BaseException) -> bool:
-        """Tell whether another try of a step that must not be done twice is none too many."""
+        """Return whether an at-most-once step may be tried again."""
         if isinstance(error, StepTimeoutError) and self.context.runner.is_left_behind(self.call.step):
             error.add_note("It was not tried again: it was left running, and may yet do its work.")
             return False

@@ -190,7 +190,7 @@ class _Waiting:
             return Outcome(error=error)
 
     async def _answered(self, action: ApprovalAction, signal: Signal) -> None:
-        """Use an answer, if what was approved is still what it was; else ask anew."""
+        """Use an answer, if what was approved is unchanged; else ask again."""
         wait, path = self.wait, self.command.path
         is_approved, comment = bool(signal.data.get("approved")), str(signal.data.get("comment", ""))
         committed = None
@@ -216,7 +216,7 @@ class _Waiting:
         await self._ask(voided="; ".join(details) or report.reason)
 
     async def _has_moved(self) -> bool:
-        """Ask anew where what is to be approved is no longer what was asked for, so that it can be approved at all."""
+        """Ask again if what is to be approved has changed since the question, so that it can be approved at all."""
         pack = EvidencePack.from_document(self.wait.claims)
         committed = await self.context.claims.commit(pack, path=self.command.path)
         if not any(each.is_against and each.can_tell for each in committed.report.verdicts):

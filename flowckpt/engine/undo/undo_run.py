@@ -39,7 +39,7 @@ else:
 
 @attrs.frozen
 class Undoing:
-    """What an attempt starts from that does nothing but undo.
+    """The start of an attempt that only undoes.
 
     Attributes:
         workflow: the workflow.
@@ -61,7 +61,7 @@ class Undoing:
 
     @property
     def recorded(self) -> list[StepResult]:
-        """What the steps came to, without what was undone."""
+        """The results of the steps, without those that were undone."""
         return [each for each in as_view(self.latest.step_results) if each.step_type != ROLLBACK]
 
     def error(self) -> FlowckptError:

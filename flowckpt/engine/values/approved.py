@@ -1,4 +1,4 @@
-"""An approval that was given, and binds what comes behind it."""
+"""An approval that was given, and binds the steps after it."""
 
 from __future__ import annotations
 

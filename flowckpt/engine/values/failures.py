@@ -49,7 +49,7 @@ REFUSALS = (
     StepInDoubtError,
     UnknownExecutorError,
 )
-"""What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
+"""Errors of the record, or of the code or the world against the record; never the fault of a step that ran."""
 
 
 _FAN_OUT = type_name(FanOutFailedError)
@@ -118,7 +118,7 @@ def recorded_failure(error: StepError, results: Iterable[StepResult]) -> StepFai
 def stale_step(
     workflow_id: str, path: str, reasons: Sequence[Reason], *, repeats_effect: bool = False
 ) -> StaleStepError:
-    """Return the error of a resume that stops at a stale result, with the commands that go on.
+    """Return the error of a resume that stops at a stale result, with the commands that continue.
 
     Args:
         workflow_id: the run.

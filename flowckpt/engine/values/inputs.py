@@ -263,7 +263,7 @@ def checked_new_id(workflow_id: object) -> str:
 
 
 def check_workflow(workflow: object) -> None:
-    """Refuse what is no workflow.
+    """Refuse an object that is not a workflow.
 
     Args:
         workflow: what was given for one.

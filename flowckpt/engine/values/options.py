@@ -1,4 +1,4 @@
-"""What can be said about a run beside its inputs; one value, so that inputs may have any other name."""
+"""The options of a run beside its inputs; one value, so that inputs may have any other name."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class RunOptions(FieldEquality):
 
     @property
     def policy(self) -> policies.ResumePolicy:
-        """What to do with stale results."""
+        """The policy for stale results."""
         return policies.ResumePolicy(
             on_stale=self.on_stale,
             on_code_change=self.on_code_change or policies.OnStale.FAIL,
@@ -238,12 +238,12 @@ class RunOptions(FieldEquality):
 
     @property
     def asked_saving(self) -> dict[str, float]:
-        """What was asked for of saving, as it is recorded."""
+        """The settings of saving that were given, as they are recorded."""
         return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
 
     @property
     def asked_limits(self) -> dict[str, int]:
-        """What was asked for of limits, as it is recorded: a budget that is given is a fresh one."""
+        """The limits that were given, as they are recorded: a budget that is given is a fresh one."""
         asked = {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
@@ -286,7 +286,7 @@ class Saving:
         store: StoreBase,
         limits: Limits,
     ) -> Saving:
-        """Return what an engine was told, or refuse it; see `WorkflowEngine`.
+        """Return the settings of an engine, or refuse them; see `WorkflowEngine`.
 
         Raises:
             SettingError: a value is none of those that can be, or the store cannot do what is asked for.

@@ -1,4 +1,4 @@
-"""What stands for what a plan does not have: outputs of steps that it does not run, and secrets that no record holds."""
+"""Placeholders for what a plan does not have: outputs of steps that it does not run, and secrets that no record holds."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Superseded:
 
 
 class HasMetadata(Protocol):
-    """What holds the metadata that the next checkpoint gets."""
+    """The holder of the metadata that the next checkpoint gets."""
 
     metadata: Mapping[str, Any]
 

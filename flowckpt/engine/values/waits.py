@@ -30,7 +30,7 @@ class Suspended(BaseException):
 
 @attrs.define(eq=False, repr=False)
 class Waits:
-    """What the steps of a run wait for, by path.
+    """The waits of the steps of a run, by path.
 
     Attributes:
         is_changed: whether it says something else than the metadata of the run do.
@@ -155,7 +155,7 @@ class Waits:
                     self.end(path)
 
     def is_worth_a_save(self, wait: Wait) -> bool:
-        """Tell whether a wait that was just met is saved although others go on beside it.
+        """Return whether a wait that was just met is saved although other steps still run.
 
         Only where something is fixed that a crash would lose, and not where there are many: each save names all waits.
 
