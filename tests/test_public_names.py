@@ -194,7 +194,7 @@ FIELDS = {
     outcome verdicts reason
     """,
     "flowckpt.RunOptions": """
-    tags target base_path every interval steal on_stale on_code_change reuse verify from_step force done
+    tags target base_path every interval steal on_stale on_code_change on_package_change reuse verify from_step force done
     not_done settled_by comment allow_network retry_budget
     max_deaths executors rolls_back stay if_attempt
     """,
