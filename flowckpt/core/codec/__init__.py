@@ -9,7 +9,7 @@ from flowckpt.core.codec.difference import difference
 from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
-from flowckpt.core.codec.types import from_plain, is_structured, register_type, to_plain
+from flowckpt.core.codec.types import from_plain, is_structured, register_type, to_plain, without_scalars
 from flowckpt.core.system.declared import type_name
 from flowckpt.errors import DecodingError, EncodingError
 
@@ -28,7 +28,12 @@ def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
         EncodingError: the value would not come back as it is; the error names the place.
     """
     if not is_structured(annotation):
-        return _encode_plain(value, place)
+        try:
+            return _encode_plain(value, place)
+        except EncodingError:
+            if (plain := without_scalars(value, annotation)) is value:
+                raise
+        return _encode_plain(plain, place)
     tree = _encode_plain(to_plain(value, annotation, place), place)
     try:
         found = difference(value, decode(tree, annotation, place=place), place)

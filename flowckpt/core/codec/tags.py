@@ -601,8 +601,34 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
         f"{place} is a {name}, which cannot be stored and restored unchanged{why and f': {why}'}",
         place=place,
         type_name=name,
-        remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
-        "(flowckpt.register_type), or mark the step .ephemeral().",
+        remedy=_remedy_of(found),
+    )
+
+
+_FILE = "Write it to a file, return the path, and claim the file: .writes(path), or .evidence(file_sha256(path))."
+
+
+def _remedy_of(found: Any) -> str:
+    package, name = type(found).__module__.partition(".")[0], type(found).__name__
+    if package == "pandas" and name == "Timestamp":
+        return "Call .to_pydatetime() on it."
+    if package == "pandas" and name == "Timedelta":
+        return "Call .to_pytimedelta() on it."
+    if package in ("numpy", "pandas", "polars", "pyarrow") and name in (
+        "ndarray",
+        "DataFrame",
+        "Series",
+        "Index",
+        "Table",
+    ):
+        return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index") else "")
+    if package == "numpy" and hasattr(found, "item"):
+        kind = type(found.item()).__name__
+        if kind in ("float", "int", "bool", "str"):
+            return f"Call {kind}(x) on it, or annotate it: a step's function that says '-> {kind}' may return it."
+    return (
+        "Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
+        "(flowckpt.register_type), or mark the step .ephemeral()."
     )
 
 

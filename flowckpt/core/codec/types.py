@@ -341,3 +341,37 @@ def _resolved(function: Callable[..., Any]) -> Any:
         )["return"]
     except Exception:
         return Any
+
+
+# Scalars of numpy, where the annotation says the plain type.
+
+_FROM_SCALARS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), bool: (bool,), str: (str,)}
+
+
+def without_scalars(value: Any, annotation: Any) -> Any:
+    """Return a value whose numpy scalars are plain ones wherever the annotation says so; the same object without any.
+
+    Args:
+        value: the value.
+        annotation: `float`, `int`, `bool` or `str`, or a list, tuple, dict or union of these; anything else says nothing.
+    """
+    kinds = _FROM_SCALARS.get(annotation) if isinstance(annotation, type) else None
+    if kinds is not None:
+        plain = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+        return plain if type(plain) in kinds else value
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return without_scalars(value, arguments[0])
+    made: Any = value
+    if origin in UNIONS:
+        found = (without_scalars(value, each) for each in arguments)
+        made = next((each for each in found if each is not value), value)
+    elif origin is list and type(value) is list:
+        made = [without_scalars(each, arguments[0]) for each in value]
+    elif origin is tuple and type(value) is tuple:
+        each_of = arguments[:1] * len(value) if arguments[-1:] == (Ellipsis,) else arguments
+        if len(each_of) == len(value):
+            made = tuple(map(without_scalars, value, each_of))
+    elif origin is dict and type(value) is dict:
+        made = {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
+    return made
