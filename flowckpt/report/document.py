@@ -148,7 +148,9 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
 
 
 def duration_in_words(seconds: float) -> str:
-    """Write how long something took, roughly: `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
+    """Write how long something took, roughly: `14 ms`, `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 2 * _MINUTE:
@@ -162,6 +164,7 @@ def duration_in_words(seconds: float) -> str:
 
 def _ending(report: RunReport) -> str:
     timeline, error = report.timeline, report.latest.error
+    working = sum(each.outcome is not Outcome.ROLLED_BACK for each in timeline.attempts)  # a rollback executes nothing
     at = f" in {error.path}" if error is not None and error.path else ""
     start = {
         Status.COMPLETED: "Completed",
@@ -171,12 +174,11 @@ def _ending(report: RunReport) -> str:
         Status.RUNNING: "Running",
         Status.CRASHED: "Crashed",
     }[report.status]
-    attempts = counted(len(timeline.attempts), "attempt")
     worked, elapsed = timeline.worked_ms / 1000, timeline.elapsed_ms / 1000
     word = "for" if report.status is Status.RUNNING else "after"
     said = f"{start} {word} {duration_in_words(worked)}"
     if len(timeline.attempts) > 1:
-        said += f" of work in {attempts}"
+        said += f" of work in {counted(working, 'attempt')}"
         if elapsed > 1.05 * worked:
             said += f" over {duration_in_words(elapsed)}"
     if report.status is Status.SUSPENDED and report.waits:
@@ -201,11 +203,12 @@ def _crashes(timeline: Timeline) -> str:
 def _reuse(timeline: Timeline) -> str:
     executed, restored = timeline.counted(LaneState.EXECUTED), timeline.counted(LaneState.RESTORED)
     failed = timeline.counted(LaneState.FAILED)
-    if not restored:
-        said = f"{counted(executed, 'step')} executed"
-    else:
-        said = f"{counted(restored, 'result')} reused, {counted(executed, 'step')} executed"
-    return f"{said}, {failed} failed." if failed else f"{said}."
+    left = timeline.counted(LaneState.LEFT_BEHIND, succeeded=True)  # a failure that was tried again is not a loss
+    said = [f"{counted(restored, 'result')} reused"] if restored else []
+    said.append(f"{counted(executed, 'step')} executed")
+    said += [f"{failed} failed"] if failed else []
+    said += [f"{counted(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
+    return f"{', '.join(said)}."
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -153,9 +153,20 @@ class Timeline:
         start = min(each.started_at for each in self.attempts)
         return (max(each.ended_at for each in self.attempts) - start).total_seconds() * 1000
 
-    def counted(self, state: LaneState) -> int:
-        """Return how many steps are in a state; maps, groups and child workflows do not count as steps."""
-        return sum(each.state is state and each.kind not in COMPOSITES for each in self.lanes)
+    def counted(self, state: LaneState, *, succeeded: bool = False) -> int:
+        """Return how many steps are in a state; maps, groups, child workflows and undone steps do not count as steps.
+
+        Args:
+            state: the state.
+            succeeded: count only the steps that succeeded.
+        """
+        uncounted = {*COMPOSITES, ROLLBACK}
+        return sum(
+            each.state is state
+            and each.kind not in uncounted
+            and (not succeeded or (each.result is not None and each.result.success))
+            for each in self.lanes
+        )
 
 
 def timeline_of(

@@ -63,7 +63,48 @@ def test_the_file_can_be_read_by_its_owner_alone_and_follows_no_link(etl):
     (etl.directory / "target").write_text("keep")
     (etl.directory / "link.html").symlink_to("target")
     failed = etl("report", "one", "-o", "link.html")
-    assert failed.code == 74 and (etl.directory / "target").read_text() == "keep"
+    assert failed.code == 2 and "link.html cannot be written" in failed.err
+    assert (etl.directory / "target").read_text() == "keep"
+    assert etl("graph", "one", "-o", "link.html").code == 2 and (etl.directory / "target").read_text() == "keep"
+
+
+def test_an_earlier_file_is_replaced_by_one_for_its_owner_alone(etl):
+    for number, command in enumerate((("report", "one"), ("graph", "one", "--format", "svg"))):
+        file = etl.directory / f"{number}.html"
+        file.write_text("old")
+        file.chmod(0o644)
+        etl(*command, "-o", file.name).expect(0)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and "old" not in file.read_text()[:10]
+        for missing in ("nowhere/x.html", "."):
+            failed = etl(*command, "-o", missing).expect(2)
+            assert f"{missing} cannot be written" in failed.err
+
+
+@pytest.mark.parametrize("run", ["../evil", "/tmp/evil", ".hidden", "a/b", "x" * 120])
+def test_the_id_of_a_run_leads_to_no_other_directory(etl, run):
+    etl("run", "pipeline.py", f"--id={run}").expect(0)
+    outside = {*etl.directory.parent.iterdir()}
+    before = {*etl.directory.iterdir()}
+    etl("report", "--", run).expect(0)
+    (written,) = {*etl.directory.iterdir()} - before
+    assert written.suffix == ".html" and not written.name.startswith(".") and len(written.name) < 100
+    assert {*etl.directory.parent.iterdir()} == outside
+
+
+def test_a_damaged_earlier_run_is_left_out_of_the_comparison(etl):
+    (segment,) = (etl.directory / ".flowckpt/runs/usual").glob("*.jsonl")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0x55
+    segment.write_bytes(data)
+    ran = etl("report", "one").expect(0)
+    assert "run usual is not compared: the record of run 'usual' is corrupt" in ran.err
+
+
+def test_a_rollback_is_not_an_attempt_of_work(etl):
+    etl("run", "pipeline.py", "--id", "back").expect(0)
+    etl("rollback", "back", "fetch").expect(0)
+    text = _Page(report_of(etl, "back")).text
+    assert re.search(r"of work in 1 attempt( over .*)?\. 1 step executed, 34 results no longer count\.", text)
 
 
 def test_markup_from_a_run_stays_text(etl):
@@ -116,7 +157,7 @@ def test_what_became_slower_and_what_changed_is_listed(etl):
     etl("run", "pipeline.py", "--id", "slow", "-i", "source=other").expect(0)
     text = _Page(report_of(etl, "slow")).text
     slower = text[text.index("Compared with earlier runs") :]
-    assert re.search(r"Slower Step This run Median Runs load 0\.[34] s 0\.0 s 2", slower)
+    assert re.search(r"Slower Step This run Median Runs load 0\.[34] s \d+ ms 2", slower)
     assert "the code of step load" in slower and "input source: changed" in slower
     assert "Completed runs of the same workflow: one , usual ." in slower
 

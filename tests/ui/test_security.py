@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flowckpt.cli.commands.ui import accepted_hosts
 from flowckpt.cli.ui.security import Guard, Request, content_policy
 
 HOST = "localhost:8000"
@@ -73,3 +74,17 @@ def test_each_start_has_its_own_session():
 def test_the_content_policy_allows_nothing_inline_without_the_nonce():
     policy = content_policy("abc")
     assert "'nonce-abc'" in policy and "unsafe" not in policy and policy.startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("other", ['a={"x": 1}', "flag", "a=b c", "a@b=1", "é=1", "flowckpt_ui=old"])
+@pytest.mark.parametrize("form", ["{other}; {own}", "{own}; {other}"])
+def test_cookies_of_other_programs_on_this_machine_do_not_lock_out(guard, form, other):
+    assert status(guard, cookie=form.format(other=other, own=f"flowckpt_ui={guard.session}")) == 200
+    assert status(guard, cookie=form.format(other=other, own="flowckpt_ui=guess")) == 401
+
+
+def test_the_port_of_a_scheme_may_be_left_out_of_the_host():
+    assert {"localhost", "localhost:80"} <= accepted_hosts("127.0.0.1", 80, is_secure=False)
+    assert {"[::1]", "[::1]:443"} <= accepted_hosts("::1", 443, is_secure=True)
+    assert "localhost" not in accepted_hosts("127.0.0.1", 443, is_secure=False)
+    assert "[2001:db8::1]:8000" in accepted_hosts("2001:DB8::1", 8000, is_secure=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import time
 
 import pytest
@@ -149,6 +150,45 @@ def test_a_large_form_is_refused(server):
         "Content-Type": "application/x-www-form-urlencoded",
     }
     assert server.ask("/store/prune", method="POST", body="a=" + "x" * 1_100_000, **headers).status == 413
+
+
+def test_the_body_of_a_stranger_is_not_read(server):
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    many = "&".join(f"a{number}=1" for number in range(500))
+    assert server.ask("/runs/one/approve", method="POST", body=many, **form).status == 401
+    # The answer comes while the body is still on its way.
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as stranger:
+        head = f"POST / HTTP/1.1\r\nHost: localhost:{server.port}\r\nContent-Type: {form['Content-Type']}\r\n"
+        stranger.sendall(f"{head}Content-Length: 900000\r\n\r\na=".encode())
+        assert stranger.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_what_no_command_can_take_is_refused_with_the_reason(server, waiting):
+    headers = {"Authorization": f"Bearer {server.token}"}
+
+    def sent(body):
+        return server.ask("/api/runs/one/signal", method="POST", body=body, **headers)
+
+    assert sent("x" * 1_100_000).status == 413
+    for body, reason in (
+        (json.dumps({"name": "count", "data": "1" * 200_000}), "too large"),
+        ('{"name": "co\\u0000unt"}', "character"),
+        ('{"name": "\\ud800"}', "character"),
+        ("[" * 100_000, "JSON object"),
+    ):
+        answer = sent(body)
+        assert answer.status == 400 and reason in answer.document["error"]["message"]
+    assert server.get("/api/runs?status=bogus").status == 400
+    assert server.get("/runs/one/resume?from_step=%00").status == 400
+
+
+def test_the_token_leads_to_no_other_host(server):
+    assert server.ask(f"//evil.example/x?token={server.token}").headers["location"] == "/evil.example/x"
+
+
+def test_a_certificate_that_is_none_is_refused_before_the_address_is_shown(release):
+    refused = release("ui", "--tls-cert", "release.py", "--tls-key", "release.py").expect(2)
+    assert "release.py and release.py cannot be used" in refused.err and "token=" not in refused.err
 
 
 def test_store_actions_say_first_what_they_would_do(server, waiting):

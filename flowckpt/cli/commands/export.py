@@ -11,6 +11,7 @@ import click
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import Command, RunName, store_option
+from flowckpt.cli.render.files import MISNAMED
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes
 from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
@@ -30,12 +31,6 @@ Examples:
   flowckpt export nightly -o history/
   flowckpt export nightly | jq .step_results
   flowckpt export nightly --checkpoint fetch -o fetch.json"""
-
-_MISNAMED = (
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
-)
-"""Errors of the system for a place where nothing can be written: name another one."""
 
 
 @click.command("export", cls=Command, epilog=_EXAMPLE)
@@ -77,7 +72,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
         ) from error
     except OSError as error:
         said = f"{output} cannot be written: {error.strerror or error}"
-        if error.errno in _MISNAMED:
+        if error.errno in MISNAMED:
             raise click.UsageError(said) from error
         say(f"flowckpt: {escaped(said)}")
         return ExitCode.OUTPUT_FAILED

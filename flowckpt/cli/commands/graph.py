@@ -10,6 +10,7 @@ import click
 from flowckpt.cli.arguments import convert_inputs, typed_target
 from flowckpt.cli.options import Command, input_option, store_option, without_repeats
 from flowckpt.cli.render.documents import run_history
+from flowckpt.cli.render.files import write_output
 from flowckpt.cli.render.terminal import escaped, say, write
 from flowckpt.cli.runs import chosen_run, opened_store, stored_run
 from flowckpt.errors import CheckpointNotFoundError, TargetError
@@ -46,12 +47,12 @@ def command(
         workflow, _ = typed_target(target_or_run)
         graph = graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
     else:
-        graph = _of_run(target_or_run, store)
+        graph = _of_run(target_or_run, inputs, store)
     text = _FORMATS[form](graph)
     if output is None or output == "-":
         write(text)
     else:
-        Path(output).write_text(text, encoding="utf-8")
+        write_output(Path(output), text)
     if graph.note:
         say(f"flowckpt: {escaped(graph.note)}")
 
@@ -60,7 +61,7 @@ def _is_target(text: str) -> bool:
     return ":" in text or text.endswith(".py") or "/" in text
 
 
-def _of_run(run: str, store: str | None) -> Graph:
+def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None) -> Graph:
     opened = opened_store(store, runs_nothing=True)
     try:
         run = chosen_run(opened, run)
@@ -69,7 +70,9 @@ def _of_run(run: str, store: str | None) -> Graph:
             workflow, _ = typed_target(run)  # a dotted module without the name of a workflow
         except TargetError:
             raise error from None
-        return graph_of_workflow(workflow, {})
+        return graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
+    if inputs:
+        raise click.UsageError(f"{run} is a run, and its inputs are recorded: leave out -i")
     found = stored_run(opened, run)
     timeline = timeline_of(run_history(opened, run, found), found.status, found.waits)
     return graph_of_run(found.latest.workflow_name, timeline.lanes)

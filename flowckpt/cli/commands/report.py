@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import webbrowser
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import click
 from flowckpt.cli.loaded_run import planned_run, recorded_run
 from flowckpt.cli.options import Command, RunName, store_option
 from flowckpt.cli.render.documents import run_history
+from flowckpt.cli.render.files import write_output
 from flowckpt.cli.render.terminal import escaped, say, write
 from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run, surveyed_runs, waited
 from flowckpt.cli.settings import choose_store
@@ -19,7 +20,7 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.report.comparison import MOST_RUNS, ComparedRun, Comparison, comparison_of
 from flowckpt.report.document import report_of
 from flowckpt.report.page import page
@@ -31,6 +32,7 @@ Examples:
   flowckpt report --last --open
   flowckpt report nightly -o public/nightly.html"""
 
+_NOT_PLAIN = re.compile(r"[^\w@=,+. -]+")
 _RUNS = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)
 
 
@@ -46,6 +48,8 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
     The file opens from disk without a network and sends nothing anywhere. It contains the recorded inputs and outputs of
     the run, shortened, but no secrets.
     """
+    if opens and output == "-":
+        raise click.UsageError("--open needs a file: leave out -o -")
     opened = opened_store(store, runs_nothing=not plan)
     run = chosen_run(opened, run)
     found = stored_run(opened, run)
@@ -64,13 +68,16 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
     if output == "-":
         write(text)
         return
-    path = Path(output or f"{run}.html")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    path = Path(output or f"{plain_name(run)}.html")
+    write_output(path, text)
     say(f"flowckpt: wrote {escaped(str(path))} ({len(text.encode()) / 1000:,.0f} kB)")
     if opens:
         webbrowser.open(path.resolve().as_uri())
+
+
+def plain_name(run: str) -> str:
+    """Return an id as the name of a file in the current directory: neither hidden nor a path, and of a possible length."""
+    return _NOT_PLAIN.sub("_", run).lstrip(".- ")[:60] or "run"
 
 
 def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
@@ -78,7 +85,11 @@ def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
     earlier = []
     for info in surveyed_runs(store, wanted).runs:
         if info.workflow_id != run and info.started_at <= found.started_at:
-            latest = waited(store.load_latest(info.workflow_id))
+            try:
+                latest = waited(store.load_latest(info.workflow_id))
+            except CheckpointCorruptedError as error:
+                say(f"flowckpt: run {escaped(info.workflow_id)} is not compared: {escaped(error.message)}")
+                continue
             if latest is not None:
                 earlier.append(ComparedRun(info.workflow_id, latest))
     return comparison_of(found.latest, earlier[:MOST_RUNS])

@@ -79,13 +79,17 @@ def command(
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
-    guard = Guard({f"{name}:{port}" for name in _names(host)}, token, time.monotonic, f"flowckpt_ui_{port}")
+    hosts = accepted_hosts(host, port, is_secure=tls_cert is not None)
+    guard = Guard(hosts, token, time.monotonic, f"flowckpt_ui_{port}")
     commands = Commands(choice.spec)
     app = Ui(checkpoints, choice.shown, guard, commands, read_only).app()
     how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "date_header": False}
     config = uvicorn.Config(app, ssl_certfile=tls_cert, ssl_keyfile=tls_key, timeout_graceful_shutdown=2, **how)
-    shown = "localhost" if is_local else socket.gethostname() if host in _ANY else host
-    address = f"http{'s' if tls_cert else ''}://{shown}:{port}/?token={token}"
+    try:
+        config.load()
+    except OSError as error:
+        raise click.UsageError(f"{tls_cert} and {tls_key} cannot be used: {error.strerror or error}") from None
+    address = f"http{'s' if tls_cert else ''}://{_shown(host)}:{port}/?token={token}"
     say(f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n")
     say("Anyone with this address can act as you. Stop with Ctrl-C.")
     if opens:
@@ -97,10 +101,22 @@ def command(
         listening.close()
 
 
-def _names(host: str) -> set[str]:
-    """Return the names under which a browser may ask for the page."""
-    names = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
-    return names if _is_local(host) else names | {socket.getfqdn().lower(), socket.gethostname().lower()}
+def accepted_hosts(host: str, port: int, *, is_secure: bool) -> set[str]:
+    """Return the `Host` headers that name this server; browsers leave out the port that is the scheme's own."""
+    names = {"localhost", "127.0.0.1", "[::1]", _in_address(host).lower()}
+    if not _is_local(host):
+        names |= {socket.getfqdn().lower(), socket.gethostname().lower()}
+    return {f"{name}:{port}" for name in names} | (names if port == (443 if is_secure else 80) else set())
+
+
+def _shown(host: str) -> str:
+    if host in _ANY:
+        return socket.gethostname()
+    return "localhost" if host == "127.0.0.1" else _in_address(host)
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_local(host: str) -> bool:

@@ -17,12 +17,15 @@ from typing import Any
 import attrs
 
 from flowckpt.core.system.ids import new_message_id
+from flowckpt.errors import SettingError
 
 SHORT_SECONDS = 2.0
 """How long an answer waits for the command of an action; a longer one continues, and its page shows its output."""
 _PREVIEW_SECONDS = 60.0
 _MOST_OUTPUT = 100_000
 _MOST_JOBS = 200
+_MOST_ARGUMENT = 131_000
+"""The bytes of one argument: Linux allows 131,071."""
 
 
 @attrs.frozen
@@ -284,13 +287,14 @@ class Commands:
         Args:
             arguments: its arguments, without `--store`.
         """
+        line = self._line(arguments)
         with self._lock:
             self._number += 1
             number = self._number
         output = Path(self._directory.name) / f"{number}.txt"
         with output.open("wb") as file:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                self._line(arguments),
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -340,6 +344,14 @@ class Commands:
         self._directory.cleanup()
 
     def _line(self, arguments: Sequence[str]) -> list[str]:
+        for each in arguments:
+            if "\0" in each or any("\ud800" <= character <= "\udfff" for character in each):
+                raise SettingError(
+                    f"{each[:100]!r} contains a character that a command cannot take", remedy="Remove it."
+                )
+            if len(each.encode()) > _MOST_ARGUMENT:
+                size = f"{len(each.encode()):,} bytes"
+                raise SettingError(f"a value of {size} is too large for a command", remedy="Send it from Python.")
         return [sys.executable, "-m", "flowckpt", "--store", self.store, *arguments]
 
 

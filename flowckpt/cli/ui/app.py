@@ -27,19 +27,19 @@ from flowckpt.cli.render.documents import listed_document, run_document, run_his
 from flowckpt.cli.render.tables import ago_text, moment_text
 from flowckpt.cli.runs import StoredRun, stored_run, surveyed_runs
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
-from flowckpt.cli.ui.security import HEADERS, Guard, Request, content_policy
+from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.values import approved
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.document import RunReport, report_of, shown_value
 from flowckpt.report.drawing import svg
 from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
 from flowckpt.stores.base import StoreBase
 
 _PAGE_SIZE = 50
-_MOST_FORM = 1_000_000
+_MOST_BODY = 1_000_000
 _LIVE = (Status.RUNNING, Status.SUSPENDED, Status.CRASHED)
 
 
@@ -209,7 +209,7 @@ class Ui:
     def failed(self, request: HttpRequest, error: Exception) -> Response:
         """Show an error of flowckpt: what happened and what to do."""
         assert isinstance(error, FlowckptError)
-        status = 404 if isinstance(error, CheckpointNotFoundError) else 500
+        status = 404 if isinstance(error, CheckpointNotFoundError) else 400 if isinstance(error, SettingError) else 500
         if request.url.path.startswith("/api/"):
             document = {"error": {"type": type(error).__name__, "message": error.message, "remedy": error.remedy}}
             return JSONResponse(document, status_code=status)
@@ -277,7 +277,7 @@ class Ui:
             values = {
                 str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()
             }
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             return JSONResponse({"error": {"message": "the body is not a JSON object"}}, status_code=400)
         name, *arguments = action.arguments(_run_of(request), values)
         words = [name, *(arguments[:1] if name == "store" else [])]
@@ -342,14 +342,9 @@ class GuardedApp:
     async def _refused(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         request = HttpRequest(scope, receive)
         headers = Headers(scope=scope)
-        form_token = headers.get("x-csrf-token", "")
-        if scope["method"] == "POST" and not form_token and "form" in headers.get("content-type", ""):
-            body = await _whole_body(request)
-            if body is None:
-                return PlainTextResponse("The form is too large.\n", status_code=413), receive
-            receive = _again(body)
-            form_token = _form_of(body).get("form_token", "")
         token = request.query_params.get("token", "")
+        sent = headers.get("x-csrf-token", "")
+        is_form = not sent and "form" in headers.get("content-type", "")
         asked = Request(
             method=scope["method"],
             host=headers.get("host", ""),
@@ -357,14 +352,21 @@ class GuardedApp:
             cookie=headers.get("cookie", ""),
             bearer=headers.get("authorization", "").removeprefix("Bearer ").strip(),
             token=token,
-            form_token=form_token,
+            form_token=self.guard.form_token if is_form else sent,  # that of a form is in its body
         )
         refusal = self.guard.refuse(asked)
+        if refusal is None and asked.method not in SAFE_METHODS:  # only now: a stranger's body is not read
+            body = await _whole_body(request)
+            if body is None:
+                return PlainTextResponse("The request is too large.\n", status_code=413), receive
+            receive = _again(body)
+            if is_form and not (asked.bearer or token):
+                refusal = self.guard.refuse(attrs.evolve(asked, form_token=_form_of(body).get("form_token", "")))
         if refusal is not None:
             return PlainTextResponse(f"{refusal.message}\n", status_code=refusal.status), receive
         if not token:
             return None, receive
-        answer = RedirectResponse(request.url.remove_query_params("token").path or "/", status_code=303)
+        answer = RedirectResponse(f"/{request.url.path.lstrip('/')}", status_code=303)  # two slashes would name a host
         is_secure = scope["scheme"] == "https"
         answer.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
         return answer, receive
@@ -374,14 +376,14 @@ async def _whole_body(request: HttpRequest) -> bytes | None:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > _MOST_FORM:
+        if len(body) > _MOST_BODY:
             return None
     return body
 
 
 def _form_of(body: bytes) -> dict[str, str]:
     """Return the fields of an URL-encoded form."""
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def _again(body: bytes) -> Receive:

@@ -14,7 +14,6 @@ import hmac
 import secrets
 from collections.abc import Callable, Collection
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 import attrs
@@ -132,11 +131,9 @@ class Guard:
         return Refusal(401, "The token is wrong. Open the address that flowckpt ui printed.")
 
     def _has_session(self, header: str) -> bool:
-        try:
-            morsel = SimpleCookie(header).get(self.cookie)
-        except CookieError:
-            return False
-        return morsel is not None and _equal(morsel.value, self.session)
+        # Not http.cookies: it gives up at the first cookie that it does not like, and browsers send those of other programs.
+        pairs = (part.strip().partition("=") for part in header.split(";"))
+        return any(name == self.cookie and _equal(value, self.session) for name, _, value in pairs)
 
     def _is_own(self, origin: str) -> bool:
         try:
