@@ -22,6 +22,10 @@ def test_a_report_opens_without_a_network_and_without_an_error(shown):
     assert "Crashed once (after parse)" in shown.locator(".sentence").inner_text()
     bands = shown.locator(".waterfall .band").evaluate_all("all => all.map(each => each.title.split(' after')[0])")
     assert bands == ["attempt 1: failed", "attempt 2: crashed", "attempt 3: completed"]
+    labels = shown.locator(".waterfall .idle").evaluate_all(
+        "all => all.map(each => [each.textContent, each.scrollWidth <= each.clientWidth])"
+    )
+    assert len(labels) == 2 and all(label.startswith("⋯") and is_whole for label, is_whole in labels)
 
 
 def test_states_differ_in_more_than_their_colour(shown):

@@ -110,8 +110,8 @@ class Waterfall {
     for (const each of attempts) {
       const idle = each.start - last;
       if (idle > 0) {
-        const isIdle = this.isFolded && idle > 0.05 * busy;
-        add(last, each.start, isIdle ? 0.05 * busy : idle, isIdle);
+        const isIdle = this.isFolded && idle > 0.08 * busy;
+        add(last, each.start, isIdle ? 0.08 * busy : idle, isIdle);
       }
       if (each.end > Math.max(each.start, last)) add(Math.max(each.start, last), each.end, each.end - Math.max(each.start, last), false);
       last = Math.max(last, each.end);
