@@ -137,7 +137,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says_what_to_do(
     plan = WorkflowEngine(reopen()).plan_sync(program.flow, workflow_id="run", options=RunOptions(**options))
     if runs is None:
         assert plan.stopped_by == "total"
-        with pytest.raises(StaleStepError, match=r"code: total\(\), or a helper") as stopped:
+        with pytest.raises(StaleStepError, match=r"code: total\(\), or code of the project") as stopped:
             resume(reopen(), program, **options)
         assert (stopped.value.path, ran, checkpoints(reopen())) == ("total", [], before)
         assert "--on-code-change rerun" in stopped.value.remedy
