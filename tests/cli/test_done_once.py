@@ -45,7 +45,7 @@ EDITS = {
     "its argument": ("python(charge, amount)", "python(charge, amount + 1)", "arguments: amount: 12 → 13", "--on-stale"),
     "its version tag": (".at_most_once()", ".at_most_once().version('b')", "version: recorded None, now 'b'", "--on-stale"),
     "its code": (
-        'note(f"charge {amount}")', 'note(f"charge  {amount}")', "code: charge(), or a helper", "--on-code-change"
+        'note(f"charge {amount}")', 'note(f"charge  {amount}")', "code: charge(), or code of the project", "--on-code-change"
     ),
 }  # fmt: skip
 GUARDS = {"at most once": ".at_most_once()", "rollback": ".rollback(refund).checkpoint()"}
