@@ -12,6 +12,8 @@ import os, time
 from pathlib import Path
 from flowckpt import now, step, workflow
 
+YEAR = 2026
+
 def note(line):
     with open("log", "a") as file:
         file.write(line + "\\n")
@@ -58,7 +60,7 @@ def ephemeral():
 @workflow
 def sound():
     at = yield now()
-    yield step("work").python(work, str(at)).checkpoint()
+    yield step("work").python(work, f"{at} {YEAR}").checkpoint()
     yield step("rest").python(rest)
 """
 ADVICE = "passes a value that differs on every replay; use now()"
@@ -118,6 +120,7 @@ def test_the_check_finds_nothing_where_nothing_is(program: Any, name: str) -> No
 
 
 EDITS = {
+    "a constant of the module was edited": ("YEAR = 2026", "YEAR = 2027"),
     "the workflow was edited": ("at = yield now()", "at = (yield now()).replace(year=2020)"),
     "the function was edited too": ('note("work")', 'note("more work")'),
 }

@@ -268,7 +268,7 @@ def test_tags_and_target_are_recorded_at_the_start() -> None:
     assert started.metadata["tags"] == {"env": "test"}
     assert started.metadata["target"]["name"] == "database"
     assert started.metadata["target"]["file"].endswith("test_steps.py")
-    assert started.fingerprint.startswith("ast:v1:")
+    assert started.fingerprint.startswith("2:")
 
 
 async def test_the_sync_door_says_what_to_do_inside_a_loop() -> None:

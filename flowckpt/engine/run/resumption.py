@@ -10,7 +10,7 @@ import attrs
 
 from flowckpt.core.codec.results import append_result, as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.identity.fingerprint import fingerprint
+from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
@@ -253,7 +253,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     reports = await verifying.reports_of([*history.results, *spare.values()])
 
     def is_same_code() -> bool:
-        return bool(latest.fingerprint) and latest.fingerprint == fingerprint(workflow.function)
+        return bool(latest.fingerprint) and latest.fingerprint == step_fingerprint(workflow.function)
 
     judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code)
     if policy.on_package_change is not OnStale.REUSE:

@@ -15,7 +15,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.identity.fingerprint import code_of, fingerprint, refresh
+from flowckpt.core.identity.fingerprint import code_of, refresh
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
@@ -470,7 +470,9 @@ class Session:
 
     def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._saving
-        facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, fingerprint(self._workflow.function))
+        facts = RunFacts(
+            run_id, self._workflow.name, bound.hash, bound.recorded, code_of(self._workflow.function).fingerprint
+        )
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
