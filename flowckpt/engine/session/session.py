@@ -418,13 +418,13 @@ class Session:
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
         self._secrets = origin.judge.secrets
-        refresh()
-        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
         versions, recorded = versions_of(code.packages) if code.packages else {}, origin.metadata.get(PACKAGES, {})
         if versions != (recorded[max(recorded, key=int)] if recorded else {}):
             packages = {**recorded, str(lease.attempt): versions}
             origin = attrs.evolve(origin, metadata={**origin.metadata, PACKAGES: packages})
-        checkpointer = self._checkpointer(lease, origin)
+        refresh()
+        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
+        checkpointer = self._checkpointer(lease, origin, code.fingerprint)
         replay = Replay(
             workflow(**bound.values(workflow)),
             origin.history.results,
@@ -468,7 +468,7 @@ class Session:
         )
         return Drive(workflow, replay, context, undoing, options.stay)
 
-    def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
+    def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._saving
         facts = RunFacts(
             run_id, self._workflow.name, bound.hash, bound.recorded, code_of(self._workflow.function).fingerprint
