@@ -418,12 +418,12 @@ class Session:
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
         self._secrets = origin.judge.secrets
+        refresh()
+        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
         versions, recorded = versions_of(code.packages) if code.packages else {}, origin.metadata.get(PACKAGES, {})
         if versions != (recorded[max(recorded, key=int)] if recorded else {}):
             packages = {**recorded, str(lease.attempt): versions}
             origin = attrs.evolve(origin, metadata={**origin.metadata, PACKAGES: packages})
-        refresh()
-        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
         checkpointer = self._checkpointer(lease, origin, code.fingerprint)
         replay = Replay(
             workflow(**bound.values(workflow)),
