@@ -470,9 +470,7 @@ class Session:
 
     def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._saving
-        facts = RunFacts(
-            run_id, self._workflow.name, bound.hash, bound.recorded, code_of(self._workflow.function).fingerprint
-        )
+        facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, code)
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
