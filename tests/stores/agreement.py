@@ -177,9 +177,9 @@ class Agreement(RuleBasedStateMachine):
     def begin(self, run):
         self.acquire(run, take_over=False)
 
-    @rule(run=RUNS, steal=st.booleans())
-    def acquire(self, run, steal):
-        lease = self.ask(lambda store: taken(store, run, steal), Ability.OWNERS)
+    @rule(run=RUNS, take_over=st.booleans())
+    def acquire(self, run, take_over):
+        lease = self.ask(lambda store: taken(store, run, take_over), Ability.OWNERS)
         if lease:
             self.leases[run] = lease[0]
             self.histories[run] = list(lease[1].step_results) if lease[1] else []
@@ -239,10 +239,10 @@ class Agreement(RuleBasedStateMachine):
 
     # --- two owners --------------------------------------------------------------------------------------------------
 
-    @rule(is_other=st.booleans(), steal=st.booleans(), back=st.sampled_from([0, 0, 1, 9]), goes_on=st.booleans())
-    def take(self, is_other, steal, back, goes_on):
+    @rule(is_other=st.booleans(), take_over=st.booleans(), back=st.sampled_from([0, 0, 1, 9]), goes_on=st.booleans())
+    def take(self, is_other, take_over, back, goes_on):
         """One of two owners takes the run, or is refused; the one that took it saves, as the engine does at once."""
-        lease = self.fight(is_other, lambda store: taken(store, FOUGHT_FOR, steal))
+        lease = self.fight(is_other, lambda store: taken(store, FOUGHT_FOR, take_over))
         if lease:
             history = list(lease[1].step_results) if lease[1] else []
             self.fighters[is_other] = (*lease, history[: max(0, len(history) - back)])
@@ -336,7 +336,7 @@ class Agreement(RuleBasedStateMachine):
         async def going_on(store):
             later, seen = [], []
             for (back, is_empty, sequences), moment in zip(rounds, moments, strict=True):
-                number, latest, last = await taken(store, run, steal=True)
+                number, latest, last = await taken(store, run, take_over=True)
                 later.append(number)
                 history = list(latest.step_results) if latest else []
                 history = history[: max(0, len(history) - back)]
@@ -446,8 +446,8 @@ class BrokenSource(FlowckptError):
     """What is copied cannot be read on."""
 
 
-async def taken(store, run, steal):
-    lease = await store.acquire(run, take_over=steal)
+async def taken(store, run, take_over):
+    lease = await store.acquire(run, take_over=take_over)
     return lease.attempt, lease.latest, lease.last_sequence
 
 
