@@ -13,7 +13,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import ROLLED_BACK, CheckpointRef
 from flowckpt.core.system.declared import shell_word
-from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
+from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError, UnauthenticatedRecordError
 from flowckpt.stores.base import Ability, StoreBase
 
 _log = logging.getLogger("flowckpt")
@@ -46,6 +46,8 @@ async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int
                     check_values(data.held_values)
                 if read:
                     check_values(result.held_output for result in read[-1].step_results)
+            except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
+                continue
             except DAMAGE as error:
                 found.append((number, error))
     return found

@@ -433,7 +433,7 @@ def test_a_cancel_stops_all_members_saves_what_ended_and_a_resume_runs_the_rest(
             await task
 
     asyncio.run(cancelled())
-    assert latest(store).status == "cancelled"
+    assert latest(store).status == "suspended"
     assert {each.path for each in latest(store).step_results} == {f"m/[{n}]" for n in range(5)}
     is_stuck = False
     go_on.set()
@@ -462,7 +462,7 @@ async def test_a_listener_that_goes_away_stops_all_members() -> None:
         if event.kind == "StepCompleted":
             break
     await events.aclose()
-    assert latest_in(await store.load_latest("run")).status == "cancelled"
+    assert latest_in(await store.load_latest("run")).status == "suspended"
 
 
 # --- size --------------------------------------------------------------------------------------------------------------

@@ -429,7 +429,7 @@ def test_a_step_that_is_left_by_ctrl_c_or_by_a_cancel_is_in_doubt(reopen: Callab
     flow = one(step("pay").python(interrupted).at_most_once())
     with pytest.raises(KeyboardInterrupt):
         WorkflowEngine(reopen()).run_sync(flow, workflow_id="run")
-    assert (latest(reopen()).status, latest(reopen()).in_flight) == ("cancelled", ("pay",))
+    assert (latest(reopen()).status, latest(reopen()).in_flight) == ("suspended", ("pay",))
     assert "its end was never recorded" in is_in_doubt(reopen(), flow).detail
 
     async def cancelled() -> None:

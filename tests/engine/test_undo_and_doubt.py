@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, step, workflow
-from flowckpt.core.identity.call import function_info
+from flowckpt.core.identity import call
 from flowckpt.errors import StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
 
@@ -229,8 +228,8 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
     reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    edited = partial(attrs.evolve, fingerprint="1:edited")
-    monkeypatch.setattr("flowckpt.core.identity.call.function_info", lambda action: edited(function_info(action)))
+    known = call._info
+    monkeypatch.setattr(call, "_info", lambda function: attrs.evolve(known(function), fingerprint="2:edited"))
     plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")
     again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))
