@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import os
 import sys
 import threading
 import types
@@ -89,7 +90,10 @@ class World:
                     name
                 )  # first: who is stopped right behind its effect has done it, as its claims will say
             if kind in ("file", "once"):
-                file.write_text(said)
+                # Not by `write_text`: a step that is abandoned in the middle of it leaves a file object open, and that warns.
+                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.write(descriptor, said.encode())
+                os.close(descriptor)
             if number in self._undone:
                 self.undoable.add(path)
         return f"{name}:{said}"

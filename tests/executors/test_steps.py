@@ -449,7 +449,7 @@ async def test_a_cancelled_run_leaves_no_process_and_is_saved(tmp_path):
     assert gone(process)
     assert seen(tmp_path / "ended") == "cleaned up"
     latest = await store.load_latest("r")
-    assert (latest.status, [each.path for each in latest.step_results]) == ("cancelled", ["a"])
+    assert (latest.status, [each.path for each in latest.step_results]) == ("suspended", ["a"])
 
 
 def test_the_first_failure_in_a_map_ends_the_others(tmp_path):

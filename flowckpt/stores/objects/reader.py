@@ -431,9 +431,11 @@ def _from_records(
     last_number = tail.number - (tail.end is not None)
     wanted = [at.record(0), at.record(1), at.record(last_number)]
     claim, first, last = bucket.get_all(wanted, keys.run)
-    said = claim_in(claim)
-    if said is None or first is None or last is None:
+    if claim is None or first is None or last is None:
         raise ChangedMeanwhileError(at.root)
+    said = claim_in(claim)
+    if said is None:
+        raise corrupt(at.record(0), keys.run, "the claim cannot be read")
     workflow_id = str(said["workflow_id"])
     head, tip = _last_line(first), _last_line(last)
     started_at = _started_at(first, head)
