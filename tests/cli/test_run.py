@@ -104,7 +104,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["pipeline.py:etl"], "lacks its input 'source'"),
         (["pipeline.py:etl", "-i", "source"], "'source' is not of the form KEY=VALUE"),
         (["pipeline.py:etl", "-i", "a=1", "-i", "a=2"], "-i a=… is given twice"),
-        (["pipeline.py:none"], "has no workflow 'none'\nName one of them behind a colon: etl, naps"),
+        (["pipeline.py:none"], "has no workflow 'none'\nWrite one of them after a colon: etl, naps"),
         (["nothing.py:etl"], "there is no file"),
         (["notes.md"], "notes.md is no Python file\nName one that ends in .py"),
         (["pipeline.py"], "defines 3 workflows"),

@@ -96,7 +96,7 @@ def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[An
 
 def _known(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Workflow)]
-    return f"Name one of them behind a colon: {', '.join(names)}." if names else ""
+    return f"Write one of them after a colon: {', '.join(names)}." if names else ""
 
 
 def _is_loaded_from_file(module: str) -> bool:
