@@ -106,16 +106,24 @@ class Pauses:
         Raises:
             FlowckptError: it cannot be recorded.
         """
-        await self._write(run, await self._next(run), has_died=True)
+        count, (_, older) = await self._next(run), await self._recorded(run.workflow_id)
+        await self._write(run, count, has_died=True, older=older)
 
     async def end(self, run: DueRun, *, has_died: bool) -> None:
         """Record that the run is as it was, or that its process died.
+
+        The run is no longer kept: where another recoverer has tried it since, its pause is the longer one, and stays.
 
         Raises:
             FlowckptError: it cannot be recorded.
         """
         begun = self._own.get(run.workflow_id)
-        await self._write(run, 1 if begun is None else begun.count, has_died=has_died)
+        recorded, older = await self._recorded(run.workflow_id)
+        if begun is not None and begun.note:
+            if recorded is not None and recorded.note != begun.note:
+                return
+            older = [begun.note]  # nothing that comes meanwhile
+        await self._write(run, 1 if begun is None else begun.count, has_died=has_died, older=older)
 
     def leave(self, run: DueRun) -> None:
         """Note that the run cannot be resumed by this recoverer; others are not held up."""
@@ -142,11 +150,10 @@ class Pauses:
         is_again = before is not None and (before.has_died or before.state == _state(run))
         return before.count + 1 if before is not None and is_again else 1
 
-    async def _write(self, run: DueRun, count: int, *, has_died: bool) -> None:
+    async def _write(self, run: DueRun, count: int, *, has_died: bool, older: list[str]) -> None:
         pause = self._pause(run, count, has_died=has_died)
         workflow_id = run.workflow_id
         if self.store.has(Ability.SIGNALS):
-            _, older = await self._recorded(workflow_id)
             note = new_message_id()
             message = Signal(note, "recover", self.clock.now(), pause.to_data(), kind=WaitKind.RECOVERY)
             await self.store.send_signal(workflow_id, message)

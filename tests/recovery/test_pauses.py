@@ -111,6 +111,19 @@ async def test_while_a_process_is_on_its_way_nobody_else_tries(store, clock):
     assert not await other.may_try(due(2))
 
 
+async def test_a_process_that_ends_late_does_not_shorten_the_pause_of_who_tried_after_it(store, clock):
+    mine, other, third = (Pauses(store, clock) for _ in range(3))
+    await mine.begin(due())
+    clock.advance(30)
+    assert await other.may_try(due())
+    await other.begin(due())
+    await mine.end(due(), has_died=True)  # its process took longer than its pause
+    clock.advance(59)
+    assert not await third.may_try(due())
+    clock.advance(1)
+    assert await third.may_try(due())
+
+
 async def test_what_got_further_has_no_pause_and_no_message(store, clock):
     mine, other = Pauses(store, clock), Pauses(store, clock)
     await failed(mine, due(), has_died=True)

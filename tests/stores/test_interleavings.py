@@ -294,6 +294,15 @@ def test_no_process_sees_a_half_of_what_another_does(worlds, world, first, secon
     assert mixed(worlds[world], WORKS[first], CHANGES[second]) == {}
 
 
+@pytest.mark.parametrize("world", ["files", "sealed files", "objects"])
+def test_a_message_that_replaces_another_one_is_seen_or_the_other_one_is(worlds, world):
+    def replaced(store):
+        done(store.send_signal(RUN, NEW))
+        done(store.remove_signals(RUN, ["old"]))
+
+    assert mixed(worlds[world], LOOKS["signals"], replaced) == {}
+
+
 def test_no_process_sees_a_half_of_anything(worlds):
     for world, first, second in Random().sample(PAIRS, 12):
         assert mixed(worlds[world], WORKS[first], CHANGES[second], points=2) == {}, (world, first, second)

@@ -27,6 +27,9 @@ from flowckpt.stores.log import line as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
+_LOOKS = 5
+"""How often the messages are listed while others remove some of them."""
+
 
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
     """Make a message durable in the directory of a run; tell whether it is new.
@@ -73,17 +76,21 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
         return []
     directory = filesystem.open_directory(run, SIGNALS)
     try:
-        found = []
-        for name in filter(is_signal, filesystem.names(directory)):
-            try:
-                content = read_file(filesystem, directory, name)
-            except FileNotFoundError:  # taken, and removed, meanwhile
-                continue
-            except OSError as error:
-                if error.errno not in NOT_OURS:
-                    raise
-                raise _damaged(workflow_id, name, f"it cannot be read: {error.strerror}") from error
-            found.append(_read(content, workflow_id, name, seals))
+        for _ in range(_LOOKS):
+            found, has_lost_one = [], False
+            for name in filter(is_signal, filesystem.names(directory)):
+                try:
+                    content = read_file(filesystem, directory, name)
+                except FileNotFoundError:  # removed meanwhile, perhaps for another one that the names do not have yet
+                    has_lost_one = True
+                    continue
+                except OSError as error:
+                    if error.errno not in NOT_OURS:
+                        raise
+                    raise _damaged(workflow_id, name, f"it cannot be read: {error.strerror}") from error
+                found.append(_read(content, workflow_id, name, seals))
+            if not has_lost_one:
+                break
     finally:
         filesystem.close(directory)
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))

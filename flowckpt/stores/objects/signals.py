@@ -23,6 +23,9 @@ from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpacked
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
+_LOOKS = 5
+"""How often the messages are listed while others remove some of them."""
+
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
     """Make a message durable; tell whether it is new.
@@ -66,9 +69,13 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
     keys = look(bucket, workflow_id)
     if not keys.has_signals or not _is_a_run(bucket, keys, workflow_id):
         return []
-    wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
-    bodies = zip(wanted, bucket.get_all(wanted, workflow_id), strict=True)
-    found = [_read(body, workflow_id, key) for key, body in bodies if body is not None]  # else taken meanwhile
+    for _ in range(_LOOKS):
+        wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
+        bodies = [*bucket.get_all(wanted, workflow_id)]
+        if None not in bodies:  # else one was removed, perhaps for another one that was not listed yet
+            break
+    named = zip(wanted, bodies, strict=True)
+    found = [_read(body, workflow_id, key) for key, body in named if body is not None]
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
 
