@@ -48,6 +48,21 @@ def run(*words: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+MODULES = {"python-ulid": "ulid"}
+"""What a distribution is imported as, where its name differs."""
+
+
+@pytest.mark.parametrize("requirement", PYPROJECT["project"]["dependencies"])
+def test_each_core_dependency_is_imported_by_a_module_that_is_imported(requirement):
+    distribution = re.split("[<>=~! ]", requirement)[0]
+    name = MODULES.get(distribution, distribution)
+    files = {file: file.read_text("utf-8") for file in (ROOT / "flowckpt").rglob("*.py")}
+    users = [file for file, text in files.items() if re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE)]
+    modules = [".".join(user.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for user in users]
+    imports = "\n".join(line for text in files.values() for line in text.splitlines() if "import" in line)
+    assert [module for module in modules if re.search(rf"\b{re.escape(module)}\b", imports)]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     """A directory with the sdist, and the wheel that was built from the sdist."""

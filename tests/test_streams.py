@@ -1,11 +1,13 @@
-"""Streams of files: every byte in order, on the disk when a write returns, and a loop that stays live."""
+"""Large files: every byte in order, there as a whole or not at all, and a loop that stays live."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import subprocess
 import sys
+import threading
 from contextlib import aclosing
 
 import pytest
@@ -15,108 +17,92 @@ from hypothesis import strategies as st
 from flowckpt.core.system import streams
 
 
-async def collected(chunks):
-    return [chunk async for chunk in chunks]
+async def collected(file, **options):
+    with file.open("rb") as opened:
+        return [chunk async for chunk in streams.read_chunks(opened.fileno(), **options)]
 
 
-async def given_as_chunks(*chunks):
-    for chunk in chunks:
-        yield chunk
-
-
-async def test_a_file_comes_in_chunks_of_the_asked_size_from_the_asked_offset(tmp_path):
+async def test_a_file_comes_from_its_beginning_in_chunks_of_the_asked_size(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"0123456789")
-    assert await collected(streams.read_chunks(file, size=4)) == [b"0123", b"4567", b"89"]
-    assert await collected(streams.read_chunks(file, size=4, offset=5)) == [b"5678", b"9"]
-    assert await collected(streams.read_chunks(file, offset=10)) == []
+    assert await collected(file, size=4) == [b"0123", b"4567", b"89"]
+    with file.open("rb") as opened:
+        assert opened.read(3) == b"012"
+        async with aclosing(streams.read_chunks(opened.fileno(), size=4)) as chunks:
+            assert await anext(chunks) == b"0123"
+        os.fstat(opened.fileno())  # it is open still
 
 
-async def test_written_chunks_are_synced_before_the_call_returns(tmp_path, monkeypatch):
-    synced = []
-    sync = os.fsync
-
-    def watched(descriptor):
-        synced.append(os.fstat(descriptor).st_size)
-        sync(descriptor)
-
-    monkeypatch.setattr(streams.os, "fsync", watched)
-    file = tmp_path / "file"
-    assert await streams.write_chunks(file, given_as_chunks(b"ab", b"", b"cde")) == 5
-    assert (file.read_bytes(), synced) == (b"abcde", [5])
+@given(st.lists(st.binary(max_size=30)), st.booleans())
+def test_a_written_file_has_all_parts_and_only_its_owner_may_read_it(tmp_path_factory, parts, is_compressed):
+    file = tmp_path_factory.mktemp("whole") / "file"
+    asyncio.run(streams.write_whole(file, parts, is_compressed=is_compressed))
+    read = subprocess.run(["gzip", "-dc", file], capture_output=True, check=True).stdout if is_compressed else None
+    assert (file.read_bytes() if read is None else read) == b"".join(parts)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [*file.parent.iterdir()] == [file]
 
 
-async def test_a_file_is_overwritten_or_appended_to_only_on_request(tmp_path):
+async def test_what_has_the_place_of_a_file_is_durable_before(tmp_path, monkeypatch):
+    done = []
+    sync, replace = os.fsync, streams.Path.replace
+    monkeypatch.setattr(streams.os, "fsync", lambda file: (done.append(os.fstat(file).st_size), sync(file)))
+    monkeypatch.setattr(streams.Path, "replace", lambda *given: (done.append("replace"), replace(*given)))
+    await streams.write_whole(tmp_path / "file", [b"ab", b"", b"cde"])
+    assert done == [5, "replace", tmp_path.stat().st_size]
+
+
+async def test_parts_that_fail_leave_the_earlier_file_and_nothing_else(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"old")
-    with pytest.raises(FileExistsError):
-        await streams.write_chunks(file, given_as_chunks(b"new"))
-    assert file.read_bytes() == b"old"
-    await streams.write_chunks(file, given_as_chunks(b"er"), mode="ab")
-    assert file.read_bytes() == b"older"
-    await streams.write_chunks(file, given_as_chunks(b"new"), mode="wb")
-    assert file.read_bytes() == b"new"
+
+    def parts():
+        yield b"x" * (2 << 20)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        await streams.write_whole(file, parts())
+    assert (file.read_bytes(), [*tmp_path.iterdir()]) == (b"old", [file])
 
 
-async def test_a_copy_has_the_same_bytes(tmp_path):
-    content = os.urandom(100_003)
-    (tmp_path / "source").write_bytes(content)
-    assert await streams.copy(tmp_path / "source", tmp_path / "target", size=4096) == len(content)
-    assert (tmp_path / "target").read_bytes() == content
+async def test_the_loop_stays_live_while_parts_are_made(tmp_path):
+    asked = threading.Event()
+
+    def parts():
+        assert asked.wait(60)  # only the loop can say so
+        yield b"at last"
+
+    writing = asyncio.ensure_future(streams.write_whole(tmp_path / "file", parts()))
+    asyncio.get_running_loop().call_later(0, asked.set)
+    await writing
+    assert (tmp_path / "file").read_bytes() == b"at last"
 
 
-async def test_a_descriptor_stays_open(tmp_path):
-    (tmp_path / "source").write_bytes(b"content")
-    source = os.open(tmp_path / "source", os.O_RDONLY)
-    target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT)
-    try:
-        assert await streams.write_chunks(target, streams.read_chunks(source), mode="wb") == 7
-        assert os.fstat(source).st_size == os.fstat(target).st_size == 7
-    finally:
-        os.close(source)
-        os.close(target)
+async def test_a_write_that_is_cancelled_leaves_nothing(tmp_path):
+    begun, end = threading.Event(), threading.Event()
+
+    def parts():
+        begun.set()
+        assert end.wait(60)
+        yield b"too late"
+
+    writing = asyncio.ensure_future(streams.write_whole(tmp_path / "file", parts()))
+    assert await asyncio.to_thread(begun.wait, 60)
+    writing.cancel()
+    end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert [*tmp_path.iterdir()] == []
 
 
-async def test_a_reader_that_ends_early_closes_the_file(tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(b"x" * 100)
-    before = len(os.listdir("/proc/self/fd"))
-    async with aclosing(streams.read_chunks(file, size=10)) as chunks:
-        async for _ in chunks:
-            break
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-@given(st.lists(st.binary(max_size=5), max_size=8), st.binary(max_size=5).map(lambda end: end.replace(b"\n", b"")))
-def test_a_tail_is_the_whole_lines_whatever_the_size_of_the_chunks(tmp_path_factory, lines, unfinished):
-    file = tmp_path_factory.mktemp("tail") / "log"
-    whole = b"".join(line + b"\n" for line in lines)
-    file.write_bytes(whole + unfinished)
-    for size in (1, 3, 100):
-        found = asyncio.run(collected(streams.tail(file, size=size)))
-        assert b"".join(found) == whole
-        assert all(each.endswith(b"\n") for each in found)
-
-
-async def test_a_tail_goes_on_where_the_last_one_ended(tmp_path):
-    file = tmp_path / "log"
-    file.write_bytes(b"one\ntw")
-    first = b"".join(await collected(streams.tail(file)))
-    with file.open("ab") as log:
-        log.write(b"o\nthree\n")
-    second = b"".join(await collected(streams.tail(file, offset=len(first))))
-    assert (first, second) == (b"one\n", b"two\nthree\n")
-
-
-async def test_the_loop_stays_live_while_a_pipe_has_nothing_to_read():
-    reading, writing = os.pipe()
-    chunks = asyncio.ensure_future(collected(streams.read_chunks(reading)))
-    await asyncio.sleep(0.01)  # the loop turns, though the read waits
-    assert not chunks.done()
-    os.write(writing, b"at last")
-    os.close(writing)
-    assert await chunks == [b"at last"]
-    os.close(reading)
+async def test_a_symbolic_link_is_refused_and_a_pipe_is_written_to(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError, match="symbolic link"):
+        await streams.write_whole(tmp_path / "link", [b"x"])
+    os.mkfifo(tmp_path / "pipe")
+    reading = asyncio.create_task(asyncio.to_thread((tmp_path / "pipe").read_bytes))
+    await streams.write_whole(tmp_path / "pipe", [b"through", b" it"])
+    assert await reading == b"through it"
 
 
 def test_neither_the_package_nor_its_engine_loads_aiofiles():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from datetime import timedelta
 from hashlib import sha256
@@ -9,7 +10,7 @@ from hashlib import sha256
 import attrs
 
 from flowckpt.core.records import Reason, Status, StepError
-from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.blocking import run_alone
 from flowckpt.maintenance.portable.export import gathered, run_lines
 from flowckpt.maintenance.portable.format import Counts, end_line
 from flowckpt.testing.contract import NOON, checkpoint, results
@@ -17,14 +18,10 @@ from flowckpt.testing.contract import NOON, checkpoint, results
 LARGE = "ü" * 40_000
 
 
-def done(coroutine):
-    """Run a coroutine of a store to its end without a loop: where it may block, it never waits."""
-    with blocking_allowed(allowed=True):
-        try:
-            coroutine.send(None)
-        except StopIteration as stop:
-            return stop.value
-    raise RuntimeError("it waited")
+def done(work):
+    """Run something to its end, in a loop where nothing else runs, as the command line does."""
+    with asyncio.Runner() as runner:
+        return run_alone(runner, work)
 
 
 def history(large=LARGE):

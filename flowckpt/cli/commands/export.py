@@ -18,9 +18,10 @@ from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.streams import write_whole
 from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.maintenance import ExportedRun, export_documents, export_run
-from flowckpt.maintenance.portable.export import document_name, refuse_other, stream_run, whole_file
+from flowckpt.maintenance.portable.export import document_name, refuse_other, stream_run
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 
@@ -120,6 +121,5 @@ def _write_document(data: CheckpointData, run: str, output: str | None, *, is_di
         place.parent.mkdir(parents=True, exist_ok=True)
     if not is_forced:
         refuse_other(place, text.encode())
-    with whole_file(place, is_compressed=place.suffix == ".gz") as stream:
-        stream.write(text.encode())
+    waited(write_whole(place, [text.encode()], is_compressed=place.suffix == ".gz"))
     say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(str(place))}")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from flowckpt.maintenance.portable.export import whole_file
+from flowckpt.cli.runs import waited
+from flowckpt.core.system.streams import write_whole
 
 MISNAMED = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
@@ -24,8 +25,7 @@ def write_output(path: Path, text: str) -> None:
         OSError: the disk failed; an earlier file is unchanged.
     """
     try:
-        with whole_file(path) as stream:
-            stream.write(text.encode())
+        waited(write_whole(path, [text.encode()]))
     except OSError as error:
         if error.errno in MISNAMED:
             raise click.UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,64 +1,106 @@
-"""Files read, written and followed while the event loop stays live: by aiofiles, in large chunks.
+"""Large files, read and written while the event loop stays live: by aiofiles, in large chunks.
 
 Each call of aiofiles is a hop to a thread, 50 to 110 µs: nothing beside a chunk of a megabyte, and a thousand times the
 price of a line. So nothing here reads lines one by one, and saves of checkpoints, which are small, do not come here.
-
-A file is given by its path, or by a descriptor, which stays open. An `async for` that may end early belongs into
-`contextlib.aclosing`, or the file is closed only by the garbage collector.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
-from collections.abc import AsyncIterable, AsyncIterator
-from typing import Literal
+import tempfile
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from pathlib import Path
 
 import aiofiles
 
 CHUNK = 1 << 20
+_GZIP_WBITS = 31
 
-File = str | os.PathLike[str] | int
 
+async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
+    """Yield an open file from its beginning in chunks of at most `size` bytes; the file stays open.
 
-async def read_chunks(file: File, *, size: int = CHUNK, offset: int = 0) -> AsyncIterator[bytes]:
-    """Yield the content of a file in chunks of at most `size` bytes, from an offset to its end."""
-    async with aiofiles.open(file, "rb", closefd=not isinstance(file, int)) as stream:
-        if offset:
-            await stream.seek(offset)
+    A loop that may end early belongs into `contextlib.aclosing`.
+    """
+    async with aiofiles.open(file, "rb", closefd=False) as stream:
+        await stream.seek(0)
         while chunk := await stream.read(size):
             yield chunk
 
 
-async def write_chunks(file: File, chunks: AsyncIterable[bytes], *, mode: Literal["xb", "wb", "ab"] = "xb") -> int:
-    """Write chunks to a file and return how many bytes they were; all of them are on the disk by then.
+async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool = False) -> None:
+    """Write a file that is all there or not there at all: under another name first, and in its place when it is durable.
 
-    Chunks should be large: each is a hop to a thread. A file that was cut short by an error or a cancel stays as it is;
-    write under a temporary name and rename it if a reader could mistake it for a whole one.
+    Only its owner may read the file. A device or a pipe is written to as it is; a symbolic link is refused, because it
+    may lead to another file than the one that is named. The parts are made on a thread, so they may take their time.
+
+    Args:
+        file: the destination.
+        parts: the content, in parts of any size.
+        is_compressed: whether gzip compresses the content; the same content makes the same bytes.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
     """
-    written = 0
-    async with aiofiles.open(file, mode, closefd=not isinstance(file, int)) as stream:
-        async for chunk in chunks:
-            written += await stream.write(chunk)
-        await stream.flush()
-        await asyncio.to_thread(os.fsync, stream.fileno())
-    return written
+    chunks = _in_chunks(_packed(parts) if is_compressed else parts)
+    if _is_device_or_pipe(file):
+        async with aiofiles.open(file, "wb") as stream:
+            while chunk := await asyncio.to_thread(next, chunks, b""):
+                await stream.write(chunk)
+        return
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # with mode 0600
+    try:
+        async with aiofiles.open(descriptor, "wb") as stream:
+            while chunk := await asyncio.to_thread(next, chunks, b""):
+                await stream.write(chunk)
+            await stream.flush()
+            await asyncio.to_thread(os.fsync, descriptor)
+        await asyncio.to_thread(_put_in_place, Path(name), file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(name)
+        raise
 
 
-async def copy(source: File, target: File, *, size: int = CHUNK) -> int:
-    """Copy a file to a new one, chunk by chunk, and return its size; the copy is on the disk by then."""
-    return await write_chunks(target, read_chunks(source, size=size))
+def _is_device_or_pipe(file: Path) -> bool:
+    if file.is_symlink() and not file.is_relative_to("/dev"):  # /dev/stdout is one
+        raise OSError(errno.ELOOP, "it is a symbolic link: name the file itself", str(file))
+    return file.exists() and not file.is_file()
 
 
-async def tail(file: File, *, offset: int = 0, size: int = CHUNK) -> AsyncIterator[bytes]:
-    """Yield the whole lines after an offset, many at a time, up to the present end of the file.
+def _in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Join parts to chunks of some `CHUNK` bytes, none of them empty."""
+    held: list[bytes] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            yield b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)
 
-    A last line without its end is left for the next call, whose offset is this one's plus the lengths of what came.
-    """
-    rest: list[bytes] = []
-    async for chunk in read_chunks(file, size=size, offset=offset):
-        end = chunk.rfind(b"\n") + 1
-        if end:
-            yield b"".join((*rest, chunk[:end]))
-            rest = []
-        rest.append(chunk[end:])
+
+def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(level=6, wbits=_GZIP_WBITS)  # its header has neither a name nor a time
+    for part in parts:
+        yield packer.compress(part)
+    yield packer.flush()
+
+
+def _remove(name: str) -> None:
+    Path(name).unlink()
+
+
+def _put_in_place(written: Path, file: Path) -> None:
+    written.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

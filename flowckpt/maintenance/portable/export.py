@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gzip
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import attrs
 
@@ -22,6 +19,7 @@ from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
 from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
+from flowckpt.core.system.streams import write_whole
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError
 from flowckpt.maintenance.attempts import DAMAGE, warn_of_damage
 from flowckpt.maintenance.portable.format import (
@@ -204,62 +202,6 @@ async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
         raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
     owner = await store.owner(workflow_id)
     return Gathered(workflow_id, checkpoints, owner)
-
-
-# Writing a file that is either all there or not there at all.
-
-
-@contextlib.contextmanager
-def whole_file(file: Path, *, is_compressed: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for writing: under another name first, and in its place, durably, when the block is done.
-
-    Only its owner may read the file. A device or a pipe is written to as it is; a symbolic link is refused, because it
-    may lead to another file than the one that is named.
-
-    Args:
-        file: the destination.
-        is_compressed: whether gzip compresses the content.
-
-    Raises:
-        OSError: it cannot be written; what was there before is still there.
-    """
-    if file.is_symlink() and not file.is_relative_to("/dev"):  # /dev/stdout is one
-        raise OSError(errno.ELOOP, "it is a symbolic link: name the file itself", str(file))
-    if file.exists() and not file.is_file():
-        with file.open("wb") as stream, _packed(stream, is_compressed) as packed:
-            yield packed
-        return
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # with mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            with _packed(stream, is_compressed) as packed:
-                yield packed
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(file)
-        _sync_directory(file.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
-@contextlib.contextmanager
-def _packed(stream: IO[bytes], is_compressed: bool) -> Iterator[IO[bytes]]:
-    if not is_compressed:
-        yield stream
-        return
-    # No name and no time in it: the same run makes the same bytes.
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
-        yield packed  # type: ignore[misc]
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # A run as the lines of a file: pure, checkpoints in and bytes out.
@@ -446,13 +388,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
     store = adapt(store)
     run = await gathered(store, workflow_id)
     place = Path(file)
-
-    def write() -> None:
-        with whole_file(place, is_compressed=place.suffix == ".gz") as stream:
-            for line in run_lines(workflow_id, run.checkpoints):
-                stream.write(line)
-
-    await run_blocking(write)
+    await write_whole(place, run_lines(workflow_id, run.checkpoints), is_compressed=place.suffix == ".gz")
     return exported(run, str(file))
 
 
@@ -504,16 +440,15 @@ async def export_documents(
     run = await gathered(store, workflow_id)
     place = Path(directory)
 
-    def write() -> None:
+    def prepare() -> None:
         if not is_forced:
             for data in run.checkpoints:
                 refuse_other(place / document_name(data), export_text(data).encode())
         place.mkdir(parents=True, exist_ok=True)
-        for data in run.checkpoints:
-            with whole_file(place / document_name(data)) as stream:
-                stream.write(export_text(data).encode())
 
-    await run_blocking(write)
+    await run_blocking(prepare)
+    for data in run.checkpoints:
+        await write_whole(place / document_name(data), [export_text(data).encode()])
     return exported(run, str(directory))
 
 

@@ -8,7 +8,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from flowckpt.core.records.history import CHAIN_START
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.ids import new_run_id
+from flowckpt.core.system.streams import read_chunks
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
 from flowckpt.maintenance.portable.copy import brought_in
 from flowckpt.maintenance.portable.export import Gathered, LeftBehind, identity_of
@@ -361,8 +362,8 @@ class Source:
         return self._stream.read(size)
 
 
-@contextlib.contextmanager
-def opened_source(file: Path | str, limits: ImportLimits) -> Iterator[Source]:
+@contextlib.asynccontextmanager
+async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[Source]:
     """Open a file for the block. Whether it is compressed, its content says, not its name.
 
     Args:
@@ -375,15 +376,15 @@ def opened_source(file: Path | str, limits: ImportLimits) -> Iterator[Source]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            if str(file) == "-":
-                raw: IO[bytes] = stack.enter_context(os.fdopen(os.dup(sys.__stdin__.fileno()), "rb"))  # type: ignore[union-attr]
-            else:
-                raw = stack.enter_context(Path(file).open("rb"))
+            raw = stack.enter_context(_opened(file))
             is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
             beginning = raw.read(len(_GZIP))
             if beginning == _GZIP or not is_plain_file:
                 spool = stack.enter_context(tempfile.TemporaryFile(prefix="flowckpt-import-"))
-                _spooled(raw, beginning, spool, limits)
+                # A thread that waits for a pipe could not be cancelled: the loop waits for it itself.
+                chunks = read_chunks(raw.fileno(), size=CHUNK) if is_plain_file else _waited_chunks(beginning, raw)
+                async with contextlib.aclosing(chunks):
+                    await _spool(chunks, spool, limits, is_compressed=beginning == _GZIP)
                 yield Source(spool, limits)
             else:
                 yield Source(raw, limits)
@@ -393,48 +394,56 @@ def opened_source(file: Path | str, limits: ImportLimits) -> Iterator[Source]:
             raise SourceUnreadableError(str(file), detail=error.strerror or str(error)) from error
 
 
-def _spooled(raw: IO[bytes], beginning: bytes, spool: IO[bytes], limits: ImportLimits) -> None:
-    def more() -> bytes:
-        nonlocal beginning
-        chunk, beginning = beginning + raw.read(CHUNK), b""
-        return chunk
+def _opened(file: Path | str) -> IO[bytes]:
+    if str(file) == "-":
+        return os.fdopen(os.dup(sys.__stdin__.fileno()), "rb")  # type: ignore[union-attr]
+    return Path(file).open("rb")
 
-    parts = _unpacked(more, limits) if beginning == _GZIP else iter(more, b"")
+
+async def _waited_chunks(beginning: bytes, raw: IO[bytes]) -> AsyncGenerator[bytes]:
+    chunk = beginning
+    while chunk:
+        yield chunk
+        chunk = raw.read(CHUNK)
+
+
+async def _spool(chunks: AsyncGenerator[bytes], spool: IO[bytes], limits: ImportLimits, *, is_compressed: bool) -> None:
     size = 0
-    for part in parts:
-        size += len(part)
-        if size > limits.max_bytes:
-            raise MalformedError(f"it has more than {limits.max_bytes} bytes (see --max-bytes)")
-        spool.write(part)
+    async with contextlib.aclosing(_unpacked(chunks, limits) if is_compressed else chunks) as parts:
+        async for part in parts:
+            size += len(part)
+            if size > limits.max_bytes:
+                raise MalformedError(f"it has more than {limits.max_bytes} bytes (see --max-bytes)")
+            spool.write(part)
     spool.flush()
 
 
-def _unpacked(more: Callable[[], bytes], limits: ImportLimits) -> Iterator[bytes]:
-    """Return what gzip has packed, a part at a time, as long as it does not swell beyond the ratio."""
+async def _unpacked(chunks: AsyncGenerator[bytes], limits: ImportLimits) -> AsyncGenerator[bytes]:
+    """Yield what gzip has packed, a part at a time, as long as it does not swell beyond the ratio."""
     packed = unpacked = 0
     unpacker = zlib.decompressobj(wbits=31)
-    chunk = more()
-    packed += len(chunk)
-    while chunk:
-        try:
-            part = unpacker.decompress(chunk, CHUNK)
-        except zlib.error as error:
-            raise MalformedError(f"it is compressed, and damaged: {error}") from None
-        unpacked += len(part)
-        if unpacked > RATIO_FROM and unpacked > packed * limits.max_ratio:
-            raise MalformedError(f"it is more than {limits.max_ratio} times larger than its file (see --max-ratio)")
-        yield part
-        chunk = unpacker.unconsumed_tail
+    async for chunk in chunks:
         if unpacker.eof:
-            if unpacker.unused_data or more():
-                raise MalformedError("something follows its compressed content")
-            return
-        if not chunk:
-            chunk = more()
-            packed += len(chunk)
-    raise MalformedError("it is compressed, and cut")
+            raise MalformedError(_FOLLOWED)
+        packed += len(chunk)
+        left = chunk
+        while left:
+            try:
+                part = unpacker.decompress(left, CHUNK)
+            except zlib.error as error:
+                raise MalformedError(f"it is compressed, and damaged: {error}") from None
+            unpacked += len(part)
+            if unpacked > RATIO_FROM and unpacked > packed * limits.max_ratio:
+                raise MalformedError(f"it is more than {limits.max_ratio} times larger than its file (see --max-ratio)")
+            yield part
+            if unpacker.unused_data:
+                raise MalformedError(_FOLLOWED)
+            left = unpacker.unconsumed_tail
+    if not unpacker.eof:
+        raise MalformedError("it is compressed, and cut")
 
 
+_FOLLOWED = "something follows its compressed content"
 _REMEDY = "Import a file that 'flowckpt export RUN -o FILE' wrote, unchanged."
 
 
@@ -513,7 +522,7 @@ async def import_run(
     limits = limits or ImportLimits()
     if workflow_id is not None:
         checked_new_id(workflow_id)
-    with opened_source(file, limits) as source:
+    async with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits))
         is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints()))
     latest = proved.latest
