@@ -21,7 +21,7 @@ BOUNDS = {  # the figure today; behind it the target
     "moves between modules of a checkpointed step": 40,
     "modules crossed by a resume of two steps": 72,  # 60
     "moves between modules of a resume of two steps": 453,
-    "modules loaded by flowckpt resume": 188,
+    "modules loaded by flowckpt resume": 184,
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,
     "lazy imports": 120,  # 25

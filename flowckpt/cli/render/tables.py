@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from flowckpt.cli.render.terminal import escaped, is_terminal, write
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.system.numbers import counted
-from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
+
+if TYPE_CHECKING:
+    from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
 
 
 def show_table(
