@@ -12,9 +12,9 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 343,  # 285
-    "lines, comments and blanks left out": 61_700,
-    "code lines, docstrings left out too": 48_500,  # 38,000
+    "modules": 344,  # 285
+    "lines, comments and blanks left out": 61_900,
+    "code lines, docstrings left out too": 48_650,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
     "modules crossed by a checkpointed step": 22,  # 16

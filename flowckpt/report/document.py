@@ -13,18 +13,23 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.records.wait import Wait
+from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
+from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import redacted_text
-from flowckpt.maintenance.attempts import Attempt
+from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.report.comparison import Comparison
 from flowckpt.report.graph import Graph, graph_of_run
 from flowckpt.report.timeline import Lane, LaneState, Outcome, Timeline, timeline_of
+from flowckpt.stores.base import Ability, StoreBase
 
 _MOST_DETAILS = 3_000
 """How many steps show their arguments, output and claims: a report of 100,000 steps stays below 5 MB."""
 _MOST_VALUE, _MOST_TRACEBACK, _MOST_TEXT = 2_000, 6_000, 1_500_000
 _STATES = [*LaneState]
+RUNS = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)
+"""The decisions of a plan by which a step runs."""
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
@@ -60,8 +65,12 @@ class RunReport:
         parts = [_ending(self), _crashes(self.timeline), _reuse(self.timeline)]
         return " ".join(part for part in parts if part)
 
-    def data(self) -> dict[str, Any]:
-        """Return what the scripts of the page draw, as plain JSON: columns rather than objects, to stay small."""
+    def data(self, *, most_details: int = _MOST_DETAILS) -> dict[str, Any]:
+        """Return what the scripts of the page draw, as plain JSON: columns rather than objects, to stay small.
+
+        Args:
+            most_details: how many steps show their arguments, output and claims.
+        """
         lanes, attempts = self.timeline.lanes, self.timeline.attempts
         starts = [each.started_at for each in attempts] or [self.latest.saved_at]
         epoch = min([*starts, *(each.started_at for each in lanes if each.started_at is not None)])
@@ -95,16 +104,16 @@ class RunReport:
                 "tries": {index: each.tries for index, each in enumerate(lanes) if each.tries > 1},
                 "critical": [index for index, each in enumerate(lanes) if each.is_critical],
             },
-            "details": self._details(),
+            "details": self._details(most_details),
         }
 
-    def _details(self) -> dict[int, dict[str, Any]]:
+    def _details(self, most: int) -> dict[int, dict[str, Any]]:
         """Return what is shown of single steps, by their lane: failures first, as long as there is room."""
         lanes = [(index, each) for index, each in enumerate(self.timeline.lanes) if each.result is not None]
         lanes.sort(key=lambda each: (each[1].state is not LaneState.FAILED, each[1].depth, each[0]))
         left = _MOST_TEXT
         found: dict[int, dict[str, Any]] = {}
-        for index, lane in lanes[:_MOST_DETAILS]:
+        for index, lane in lanes[:most]:
             assert lane.result is not None
             found[index] = detail = _detail(lane.result)
             left -= sum(len(str(value)) for value in detail.values())
@@ -144,6 +153,29 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
 
 
+async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
+    """Return the report of a run in a store, without a comparison and a plan.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    checkpoints = await store.list_checkpoints(workflow_id)
+    if store.has(Ability.ATTEMPTS):
+        attempts = await attempts_of(store, workflow_id, latest, checkpoints)
+    else:  # the store keeps only what counts
+        counting = [(each, Standing.COUNTS) for each in latest.step_results]
+        references = [(each, Standing.COUNTS) for each in checkpoints]
+        attempts = [Attempt(latest.attempt, latest, references, counting)]
+    info = await store.describe_run(workflow_id)
+    status = latest.status if info is None else info.status
+    waits = () if status is Status.COMPLETED else open_waits(latest.metadata, latest.step_results)
+    return report_of(workflow_id, latest, status, attempts, waits=waits)
+
+
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 
@@ -160,6 +192,16 @@ def duration_in_words(seconds: float) -> str:
     if seconds < 2 * _DAY:
         return f"{seconds / _HOUR:.1f} h".replace(".0 h", " h")
     return f"{seconds / _DAY:.0f} days"
+
+
+def plan_sentence(plan: ResumePlan) -> str:
+    """Return what a resume would do, in a sentence."""
+    if plan.stops:
+        return f"A resume would stop: {plan.stops}"
+    runs = sum(step.decision in RUNS for step in plan.steps)
+    more = f"; the plan sees no further: {plan.ends_at}" if plan.ends_at else ""
+    reused = counted(plan.count(Decision.REUSE), "result")
+    return f"A resume would reuse {reused} and run {counted(runs, 'step')}{more}."
 
 
 def _ending(report: RunReport) -> str:

@@ -22,27 +22,40 @@ from flowckpt.report.document import RunReport, duration_in_words, error_text, l
 from flowckpt.report.drawing import STYLE, escape, svg
 
 SCRIPTS = ("rows.js", "waterfall.js", "report.js")
+WATERFALL = """<div id="waterfall" class="waterfall"></div>
+<aside id="detail" class="detail" aria-live="polite" hidden></aside>"""
+"""Where the scripts draw the waterfall and the details of a step."""
 _MOST_PLAIN = 200
 """How many steps the table shows where a browser runs no scripts."""
 
 
 def page(report: RunReport) -> str:
     """Return the HTML of a report."""
+    title = f"{report.latest.workflow_name} · {report.workflow_id}"
+    made = f"Made by flowckpt {__version__} at {shown_moment(report.made_at)}."
+    return document(title, f"<main>{body_of(report)}</main>\n<footer>{made}</footer>")
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole HTML document that brings its stylesheet and its scripts, and may load nothing.
+
+    Args:
+        title: its title, as text.
+        body: its content, as markup, with the data that the scripts draw.
+    """
     style = stylesheet()
     scripts = [static(name) for name in SCRIPTS]
     allowed = " ".join(f"'{digest_of(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; style-src '{digest_of(style)}'; script-src {allowed}; base-uri 'none'; form-action 'none'"
     )
-    title = f"{report.latest.workflow_name} · {report.workflow_id}"
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>",
-        f"<main>{body_of(report)}</main>",
-        f"<footer>Made by flowckpt {__version__} at {shown_moment(report.made_at)}.</footer>",
+        body,
         *(f"<script>{script}</script>" for script in scripts),
         "</body>\n</html>\n",
     ]
@@ -57,9 +70,14 @@ def body_of(report: RunReport) -> str:
         *_graph(report),
         *_steps(report),
         *_comparison(report),
-        f'<script type="application/json" id="run-data">{json_for_script(report.data())}</script>',
+        data_block(report.data()),
     ]
     return "\n".join(parts)
+
+
+def data_block(data: Mapping[str, Any]) -> str:
+    """Return the element with the data that the scripts draw."""
+    return f'<script type="application/json" id="run-data">{json_for_script(data)}</script>'
 
 
 @cache
@@ -120,8 +138,13 @@ def _moment(moment: datetime) -> str:
 
 def _waterfall(report: RunReport) -> Iterator[str]:
     yield '<section aria-labelledby="waterfall-title"><h2 id="waterfall-title">Waterfall</h2>'
-    yield '<div id="waterfall" class="waterfall"></div>'
-    yield '<aside id="detail" class="detail" aria-live="polite" hidden></aside>'
+    yield WATERFALL
+    yield attempts_table(report)
+    yield "</section>"
+
+
+def attempts_table(report: RunReport) -> str:
+    """Return the attempts of a run as a table that a reader can open."""
     rows = [
         [
             str(span.number),
@@ -132,9 +155,8 @@ def _waterfall(report: RunReport) -> Iterator[str]:
         ]
         for span in report.timeline.attempts
     ]
-    yield "<details><summary>Attempts as a table</summary>"
-    yield _table(("Attempt", "Started", "Duration", "Ended", "Last step"), rows)
-    yield "</details></section>"
+    header = ("Attempt", "Started", "Duration", "Ended", "Last step")
+    return f"<details><summary>Attempts as a table</summary>{table(header, rows)}</details>"
 
 
 def _graph(report: RunReport) -> Iterator[str]:
@@ -151,13 +173,18 @@ def _graph(report: RunReport) -> Iterator[str]:
         yield f"<p>{escape(report.graph.note)}.</p>"
     if reasons:
         yield "<details><summary>Notes on the steps</summary>"
-        yield f"{_table(('Step', 'State', 'Note'), reasons)}</details>"
+        yield f"{table(('Step', 'State', 'Note'), reasons)}</details>"
     yield "</section>"
 
 
 def _steps(report: RunReport) -> Iterator[str]:
-    lanes = report.timeline.lanes
     yield '<section aria-labelledby="steps-title"><h2 id="steps-title">Steps</h2><div id="steps"></div>'
+    yield f"<noscript>{steps_table(report)}</noscript></section>"
+
+
+def steps_table(report: RunReport) -> str:
+    """Return the first steps of a run as a plain table."""
+    lanes = report.timeline.lanes
     rows = [
         [
             each.path,
@@ -169,10 +196,9 @@ def _steps(report: RunReport) -> Iterator[str]:
         ]
         for each in lanes[:_MOST_PLAIN]
     ]
-    yield f"<noscript>{_table(('Step', 'Type', 'Result', 'Time', 'Started', 'Attempt'), rows)}"
-    if len(lanes) > _MOST_PLAIN:
-        yield f"<p>{len(lanes) - _MOST_PLAIN:,} more steps; a browser with JavaScript shows them.</p>"
-    yield "</noscript></section>"
+    shown = table(("Step", "Type", "Result", "Time", "Started", "Attempt"), rows)
+    left_out = len(lanes) - _MOST_PLAIN
+    return f"{shown}<p>{left_out:,} more steps; a page with JavaScript shows them.</p>" if left_out > 0 else shown
 
 
 def _comparison(report: RunReport) -> Iterator[str]:
@@ -193,7 +219,7 @@ def _comparison(report: RunReport) -> Iterator[str]:
             ]
             for each in found.slower
         ]
-        yield f"<h3>Slower</h3>{_table(('Step', 'This run', 'Median', 'Runs'), rows)}"
+        yield f"<h3>Slower</h3>{table(('Step', 'This run', 'Median', 'Runs'), rows)}"
     else:
         yield "<p>No step became slower.</p>"
     if found.changes:
@@ -204,7 +230,13 @@ def _comparison(report: RunReport) -> Iterator[str]:
     yield "</section>"
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of texts; without a header, each row begins with its own."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="table-frame"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    first = "td" if head else 'th scope="row"'
+    body = "".join(
+        f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag[:2]}>' for tag, cell in zip((first, *['td'] * 20), row, strict=False))}</tr>"
+        for row in rows
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f'<div class="table-frame"><table>{top}<tbody>{body}</tbody></table></div>'

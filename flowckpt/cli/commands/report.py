@@ -17,12 +17,10 @@ from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run, s
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter
-from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
-from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.report.comparison import MOST_RUNS, ComparedRun, Comparison, comparison_of
-from flowckpt.report.document import report_of
+from flowckpt.report.document import RUNS, plan_sentence, report_of
 from flowckpt.report.page import page
 from flowckpt.stores.base import StoreBase
 
@@ -33,7 +31,6 @@ Examples:
   flowckpt report nightly -o public/nightly.html"""
 
 _NOT_PLAIN = re.compile(r"[^\w@=,+. -]+")
-_RUNS = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)
 
 
 @click.command("report", cls=Command, epilog=_EXAMPLE)
@@ -101,12 +98,7 @@ def _plan(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]
     except FlowckptError as error:
         return {}, f"No plan could be made: {error.message}"
     decisions = {
-        step.path: (str(step.decision), "; ".join(map(str, step.reasons))[:200] if step.decision in _RUNS else "")
+        step.path: (str(step.decision), "; ".join(map(str, step.reasons))[:200] if step.decision in RUNS else "")
         for step in plan.steps
     }
-    if plan.stops:
-        return decisions, f"A resume would stop: {plan.stops}"
-    runs = sum(step.decision in _RUNS for step in plan.steps)
-    reused = sum(step.decision is Decision.REUSE for step in plan.steps)
-    more = f"; the plan sees no further: {plan.ends_at}" if plan.ends_at else ""
-    return decisions, f"A resume would reuse {counted(reused, 'result')} and run {counted(runs, 'step')}{more}."
+    return decisions, plan_sentence(plan)

@@ -5,7 +5,8 @@ const runPage = (function () {
   let data = JSON.parse(document.getElementById("run-data").textContent);
   const detail = document.getElementById("detail");
   const waterfall = new Waterfall(document.getElementById("waterfall"), data, { select: showDetail });
-  const refreshSteps = showSteps(document.getElementById("steps"));
+  const steps = document.getElementById("steps"); // the output of a notebook's cell shows the waterfall alone
+  const refreshSteps = steps ? showSteps(steps) : () => {};
   linkGraph(document.getElementById("graph"));
   return { update };
 

@@ -33,7 +33,7 @@ class Rows {
     this.active = Math.min(this.active, Math.max(0, count - 1));
     this.frame.setAttribute("aria-rowcount", String(count));
     this.space.style.height = `${count * this.height}px`;
-    this.frame.style.height = `${Math.min(count * this.height + 2, 0.65 * window.innerHeight)}px`;
+    this.frame.style.height = `${count * this.height + 2}px`; // the stylesheet limits it
     this.redraw();
   }
 

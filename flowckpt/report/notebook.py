@@ -1,0 +1,124 @@
+"""Runs, results, plans and lists of runs as HTML for the cell of a notebook.
+
+What a notebook shows may not touch the notebook. Tables are plain elements without a style of their own, so they look like
+the tables of the notebook and stay legible where it removes scripts. The waterfall is the one of the report, in a frame
+with an origin of its own: its scripts reach neither the page around it nor another cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.wait import shown_moment
+from flowckpt.engine.rules.plan import ResumePlan
+from flowckpt.engine.values.result import WorkflowResult
+from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
+from flowckpt.report.drawing import escape
+from flowckpt.report.page import WATERFALL, attempts_table, data_block, document, steps_table, table
+
+_MOST_DETAILS = 300
+"""How many steps show their values: the output of a cell is saved with the notebook."""
+_MOST_ROWS = 200
+_MOST_TEXT = 2_000
+_MOST_LANES = 20
+_LANE, _TOOLS = 24, 260
+"""The heights of a lane, and of everything around the lanes, in pixels."""
+
+
+def html_fragment(*shown: RunReport | WorkflowResult | ResumePlan | RunInfo | Sequence[RunInfo]) -> str:
+    """Return HTML for the output of a notebook's cell: no document, no style or script outside a frame, all text escaped.
+
+    Args:
+        shown: what to show, one below the other: a `WorkflowResult`, a `RunReport` with its waterfall (`read_report` reads
+            one), a `ResumePlan`, a `RunInfo`, or a sequence of these.
+    """
+    return f'<div class="flowckpt">{"".join(map(_part, shown))}</div>'
+
+
+def _part(shown: Any) -> str:
+    if isinstance(shown, RunReport):
+        return _run(shown)
+    if isinstance(shown, WorkflowResult):
+        return _result(shown)
+    if isinstance(shown, ResumePlan):
+        return _plan(shown)
+    return _list([shown] if isinstance(shown, RunInfo) else shown)
+
+
+def _run(report: RunReport) -> str:
+    data = report.data(most_details=_MOST_DETAILS)
+    page = document(report.workflow_id, f"<main>{WATERFALL}</main>\n{data_block(data)}")
+    height = _TOOLS + _LANE * min(_MOST_LANES, max(4, len(report.timeline.lanes)))
+    frame = (
+        f'<iframe srcdoc="{escape(page)}" title="Waterfall of {escape(report.workflow_id)}" sandbox="allow-scripts" '
+        f'width="100%" height="{height}" frameborder="0"></iframe>'
+    )
+    steps = f"<details><summary>Steps as a table</summary>{steps_table(report)}</details>"
+    heading = _heading(report.latest.workflow_name, report.workflow_id, report.status.value)
+    return f"{heading}<p>{escape(report.sentence)}</p>{frame}{attempts_table(report)}{steps}"
+
+
+def _result(result: WorkflowResult) -> str:
+    steps = result.steps
+    rows = [
+        ["steps", f"{steps.executed} executed, {steps.restored} restored, {steps.failed} failed"],
+        ["attempt", f"{result.attempt}, {duration_in_words(result.duration_ms / 1000)}"],
+    ]
+    if result.status.value == "completed":
+        rows.append(["output", _shortened(repr(result.output))])
+    if result.failure is not None:
+        rows.append(["error", error_text(result.failure)])
+    elif result.error is not None:
+        rows.append(["error", _shortened(f"{type(result.error).__name__}: {result.error}")])
+    rows += [["waits", str(wait)] for wait in result.waits]
+    if result.undone:
+        rows.append(["undone", ", ".join(result.undone[:_MOST_ROWS])])
+    if result.save_error is not None:
+        rows.append(["not saved", result.save_error.message])
+    return f"{_heading(result.workflow_name, result.workflow_id, result.status.value)}{table((), rows)}"
+
+
+def _plan(plan: ResumePlan) -> str:
+    rows = [
+        [
+            step.path,
+            str(step.decision).replace("_", " "),
+            "; ".join(map(str, step.reasons)),
+            "" if step.duration_ms is None else duration_in_words(step.duration_ms / 1000),
+        ]
+        for step in plan.steps[:_MOST_ROWS]
+    ]
+    more = len(plan.steps) - len(rows)
+    heading = _heading(plan.workflow_name, plan.workflow_id, "plan")
+    shown = table(("Step", "A resume would", "Because", "Took"), rows)
+    return f"{heading}<p>{escape(plan_sentence(plan))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
+
+
+def _list(runs: Sequence[RunInfo]) -> str:
+    if not runs:
+        return "<p>No runs.</p>"
+    rows = [
+        [
+            info.workflow_id,
+            info.workflow_name,
+            info.status.value,
+            str(info.steps),
+            shown_moment(info.started_at),
+            shown_moment(info.updated_at),
+            ", ".join(map(str, info.waits)),
+        ]
+        for info in runs[:_MOST_ROWS]
+    ]
+    more = len(runs) - len(rows)
+    shown = table(("Run", "Workflow", "Status", "Steps", "Started", "Updated", "Waits for"), rows)
+    return f"{shown}{f'<p>{more:,} more runs</p>' if more > 0 else ''}"
+
+
+def _heading(workflow: str, run: str, status: str) -> str:
+    return f"<p><strong>{escape(workflow)}</strong> <code>{escape(run)}</code> {escape(status)}</p>"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… ({len(text):,} characters)"
