@@ -22,8 +22,9 @@ _MOST_DETAILS = 300
 """How many steps show their values: the output of a cell is saved with the notebook."""
 _MOST_ROWS = 200
 _MOST_TEXT = 2_000
-_MOST_LANES = 20
-_LANE, _TOOLS = 24, 260
+_MOST_LANES, _LARGE = 20, 24
+"""The most lanes without scrolling, and the most members that a group shows at first, as in `waterfall.js`."""
+_LANE, _TOOLS = 24, 240
 """The heights of a lane, and of everything around the lanes, in pixels."""
 
 
@@ -50,7 +51,7 @@ def _part(shown: Any) -> str:
 def _run(report: RunReport) -> str:
     data = report.data(most_details=_MOST_DETAILS)
     page = document(report.workflow_id, f"<main>{WATERFALL}</main>\n{data_block(data)}")
-    height = _TOOLS + _LANE * min(_MOST_LANES, max(4, len(report.timeline.lanes)))
+    height = _TOOLS + _LANE * min(_MOST_LANES, _drawn_lanes(report))
     frame = (
         f'<iframe srcdoc="{escape(page)}" title="Waterfall of {escape(report.workflow_id)}" sandbox="allow-scripts" '
         f'width="100%" height="{height}" frameborder="0"></iframe>'
@@ -58,6 +59,24 @@ def _run(report: RunReport) -> str:
     steps = f"<details><summary>Steps as a table</summary>{steps_table(report)}</details>"
     heading = _heading(report.latest.workflow_name, report.workflow_id, report.status.value)
     return f"{heading}<p>{escape(report.sentence)}</p>{frame}{attempts_table(report)}{steps}"
+
+
+def _drawn_lanes(report: RunReport) -> int:
+    """Return how many lanes the waterfall draws before a reader opens one."""
+    outer: list[int] = []
+    members = dict.fromkeys(range(len(report.timeline.lanes)), 0)
+    for index, lane in enumerate(report.timeline.lanes):
+        del outer[lane.depth :]
+        for each in outer:
+            members[each] += 1
+        outer.append(index)
+    drawn, hidden_below = 0, None
+    for index, lane in enumerate(report.timeline.lanes):
+        if hidden_below is not None and lane.depth > hidden_below:
+            continue
+        drawn += 1
+        hidden_below = lane.depth if members[index] > _LARGE else None
+    return drawn
 
 
 def _result(result: WorkflowResult) -> str:

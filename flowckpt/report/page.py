@@ -24,7 +24,7 @@ from flowckpt.report.drawing import STYLE, escape, svg
 SCRIPTS = ("rows.js", "waterfall.js", "report.js")
 WATERFALL = """<div id="waterfall" class="waterfall"></div>
 <aside id="detail" class="detail" aria-live="polite" hidden></aside>"""
-"""Where the scripts draw the waterfall and the details of a step."""
+"""The elements in which the scripts draw the waterfall and the details of a step."""
 _MOST_PLAIN = 200
 """How many steps the table shows where a browser runs no scripts."""
 

@@ -24,7 +24,7 @@ class _Elements(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.srcdoc = dict(attrs).get("srcdoc", self.srcdoc)
+        self.srcdoc += dict(attrs).get("srcdoc") or ""
         assert not [name for name, _ in attrs if name.startswith("on") or name in ("style", "id")]
 
     def handle_data(self, data):
