@@ -289,7 +289,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
         raise TargetError(
             f"there is no file {file}, where run {workflow_id!r} has its workflow",
             target=file,
-            remedy="Where the file has moved, say where it is now: --target path/to/file.py:name.",
+            remedy="If the file has moved, say where it is now: --target path/to/file.py:name.",
         )
     return _loaded(described, f"{described.get('file') or described.get('module')}:{described['name']}")
 

@@ -95,13 +95,12 @@ def recorded_run(
         is_accepted = accepts(workflow_id, target_in_words(latest.metadata.get("target", {})))
     is_refused = IMPORTED in latest.metadata and not is_accepted
     if target is None or (accepts is not None and is_refused):
-        if not is_here and not is_refused:
-            _enter_directory(latest, workflow_id)
+        if not is_refused:
+            enter_directory(latest, workflow_id, is_here=is_here)
         workflow = recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
     else:
         workflow, moved_to = typed_target(target)
-        if not is_here:
-            _enter_directory(latest, workflow_id)
+        enter_directory(latest, workflow_id, is_here=is_here)
     values = convert_inputs(workflow, inputs or {})
     if workflow.secret_inputs:
         at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
@@ -110,23 +109,34 @@ def recorded_run(
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, here)
 
 
-def _enter_directory(latest: CheckpointData, workflow_id: str) -> None:
+def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) -> str | None:
     """Make the directory in which a run was started the current one: its steps and its evidence name paths from there.
+
+    Args:
+        latest: the newest checkpoint of the run.
+        workflow_id: the run.
+        is_here: whether to stay in the current directory.
+
+    Returns:
+        The directory to which the run moves, or None if it stays where it was.
 
     Raises:
         TargetError: there is no such directory here.
     """
+    if is_here:
+        return str(Path.cwd())
     directory = latest.metadata.get("base_path") or latest.metadata.get("target", {}).get("cwd")
     if not isinstance(directory, str) or not directory or directory == str(Path.cwd()):
-        return
+        return None
     try:
         os.chdir(directory)
     except OSError as error:
         raise TargetError(
             f"run {workflow_id!r} was started in {directory}, which cannot be entered: {error.strerror}",
             target=directory,
-            remedy="Create the directory, or resume in the current one: --here.",
+            remedy="Create the directory, or use the current one: --here.",
         ) from error
+    return None
 
 
 def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
@@ -138,51 +148,65 @@ def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
 # The program of a recorded run, for commands that can do without it.
 
 
-def recorded_program(store: StoreBase, workflow_id: str, target: str | None) -> Workflow[..., Any]:
-    """Load the workflow of a run.
+@attrs.frozen
+class ProgramAtNeed:
+    """The program of a run, loaded if its record alone cannot answer.
 
-    Args:
-        store: where the run lies.
+    Attributes:
         workflow_id: the run.
-        target: where the workflow is now, as typed; None for where the record says.
-
-    Raises:
-        CheckpointNotFoundError: there is no such run.
-        TargetError: there is no such workflow.
+        latest: its newest checkpoint.
+        typed: the workflow of a target that was typed, and what the record shall say about where it is.
+        base_path: the directory to which the run moves, or None if it stays where it was.
     """
-    return _loaded(latest_of(store, workflow_id), workflow_id, target)
 
+    workflow_id: str
+    latest: CheckpointData
+    typed: tuple[Workflow[..., Any], Mapping[str, str]] | None
+    base_path: str | None
 
-def program_at_need(store: StoreBase, workflow_id: str, target: str | None) -> Callable[[], Workflow[..., Any] | None]:
-    """Return what loads the workflow of a run where its record alone cannot answer, and says so where it cannot.
+    @property
+    def moved_to(self) -> Mapping[str, str] | None:
+        """The place of a target that was typed; None without one."""
+        return None if self.typed is None else self.typed[1]
 
-    Args:
-        store: where the run lies.
-        workflow_id: the run.
-        target: where the workflow is now, as typed; None for where the record says.
+    def loaded(self) -> Workflow[..., Any]:
+        """Return the workflow.
 
-    Raises:
-        CheckpointNotFoundError: there is no such run.
-    """
-    latest = latest_of(store, workflow_id)
+        Raises:
+            TargetError: it cannot be loaded.
+        """
+        return recorded_target(self.latest.metadata, self.workflow_id) if self.typed is None else self.typed[0]
 
-    def load() -> Workflow[..., Any] | None:
+    def __call__(self) -> Workflow[..., Any] | None:
+        """Return the workflow, or warn that it cannot be loaded."""
         try:
-            return _loaded(latest, workflow_id, target)
+            return self.loaded()
         except UntrustedStoreError:
             raise
         except Exception as error:
             warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
             return None
 
-    return load
 
+def program_at_need(store: StoreBase, workflow_id: str, target: str | None, *, is_here: bool) -> ProgramAtNeed:
+    """Enter the directory in which a run was started, and return its program.
 
-def _loaded(latest: CheckpointData, workflow_id: str, target: str | None) -> Workflow[..., Any]:
+    Args:
+        store: where the run is.
+        workflow_id: the run.
+        target: where the workflow is now, as typed; None for where the record says.
+        is_here: whether to stay in the current directory.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        TargetError: there is no such target or directory.
+    """
+    latest = latest_of(store, workflow_id)
     refuse_task(workflow_id, latest)
-    if target is not None:
-        return typed_target(target)[0]
-    return recorded_target(latest.metadata, workflow_id)
+    typed = None if target is None else typed_target(target)  # before the current directory changes
+    is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
+    base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None
+    return ProgramAtNeed(workflow_id, latest, typed, base_path)
 
 
 # The plan of a run's resume, with the answers of the world that it rests upon.

@@ -94,3 +94,67 @@ def test_a_cancel_from_elsewhere_undoes_where_the_run_was_started(started):
     here, other = started
     other("cancel", "r").expect(0)
     assert (here.directory / "undone").read_text() == str(here.directory)
+
+
+CLAIMS = """
+import os
+from flowckpt import step, workflow
+from flowckpt.evidence import predicate
+
+def is_written(name):
+    return os.path.exists(name)
+
+def write(name):
+    open(name, "w").close()
+
+@workflow
+def claims():
+    yield step("write").python(write, "a.txt").evidence(predicate(is_written, "a.txt")).checkpoint("written")
+    yield step("more").python(os.getcwd)
+"""
+
+
+@pytest.fixture
+def claimed(tmp_path):
+    """A run whose claim only its program can answer, with a path from the current directory."""
+    start, other = tmp_path / "start", tmp_path / "other"
+    start.mkdir(), other.mkdir()
+    (start / "claims.py").write_text(CLAIMS)
+    here = Command(start)
+    here("run", "claims.py", "--id", "r").expect(0)
+    return here, Command(other, {"FLOWCKPT_STORE": str(start / ".flowckpt")})
+
+
+def test_evidence_is_checked_where_the_run_was_started(claimed):
+    _, other = claimed
+    assert other("verify", "r", "--json").expect(0).document["stale"] == 0
+    assert other("verify", "r", "--json", "--here").expect(10).document["stale"] == 1
+    assert other("fork", "r", "--id", "f", "--here").expect(10)
+    other("fork", "r", "--id", "f").expect(0)
+    assert other("rollback", "r", "written", "--here").expect(10)
+    other("rollback", "r", "written").expect(0)
+    assert os.listdir(other.directory) == []
+
+
+def test_a_typed_target_of_a_check_is_that_of_the_shell(claimed):
+    here, other = claimed
+    os.rename(here.directory / "claims.py", other.directory / "claims.py")
+    other("verify", "r", "--target", "claims.py").expect(0)
+    other("fork", "r", "--id", "f", "--target", "claims.py").expect(0)
+    assert other("resume", "f", "--json").expect(0).document["status"] == "completed"
+
+
+def test_a_fork_and_a_rollback_move_the_run_with_here(claimed):
+    here, other = claimed
+    (other.directory / "a.txt").touch()
+    other("fork", "r", "--id", "f", "--from", "more", "--here").expect(0)
+    other("rollback", "r", "written", "--here").expect(0)
+    os.remove(here.directory / "a.txt")
+    for run in ("f", "r"):
+        assert here("resume", run, "--json").expect(0).document["steps"] == {"executed": 1, "restored": 1, "failed": 0}
+
+
+def test_a_cancel_with_here_undoes_in_the_current_directory(started):
+    _, other = started
+    other("cancel", "r", "--here").expect(0)
+    assert (other.directory / "undone").read_text() == str(other.directory)

@@ -87,3 +87,18 @@ def test_versions_are_found_whatever_the_package_is_called():
     import numpy as np
 
     assert found["numpy"] == np.__version__
+
+
+DIES = 'def plain(x):\n    import os\n    os.path.exists("go") or os.kill(os.getpid(), 9)'
+
+
+def test_an_option_of_recover_runs_steps_again(folder):
+    flow = (folder / "flow.py").read_text().replace("def plain(x):", DIES)
+    (folder / "flow.py").write_text(flow.replace("return total(x)", 'print("added"); return total(x)'))
+    for store, added in (("./reusing", ()), ("./rerunning", ("--on-package-change", "rerun"))):
+        (folder / "go").unlink(missing_ok=True)
+        assert flowckpt(folder, "run", "flow.py", "--store", store).returncode == -9
+        (folder / "go").touch()
+        done = flowckpt(folder, "recover", "--show-output", "--store", store, *added, version="9.9")
+        assert "1 completed" in done.stderr
+        assert ("added" in done.stderr) is bool(added)

@@ -11,6 +11,7 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     SecondsRange,
+    here_option,
     input_option,
     json_option,
     store_option,
@@ -55,15 +56,17 @@ class _ProgramNeededError(Exception):
 )
 @input_option
 @target_option
+@here_option
 @json_option
 @store_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     no_rollback: bool,
     force: bool,
     patience: float,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
+    is_here: bool,
     as_json: bool,
     store: str | None,
 ) -> None:
@@ -87,9 +90,13 @@ def command(
     try:
         done = waited(cancel_run(checkpoints, SystemClock(), run, undo=undo, patience_seconds=patience))
     except _ProgramNeededError:
-        recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True)
+        recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True, is_here=is_here)
         session = WorkflowEngine(checkpoints).prepare_resume(
-            recorded.workflow, run, RunOptions(force=force), recorded.inputs, is_cancel=True
+            recorded.workflow,
+            run,
+            RunOptions(force=force, base_path=recorded.base_path),
+            recorded.inputs,
+            is_cancel=True,
         )
         done = waited(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
     if as_json:

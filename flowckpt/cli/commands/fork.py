@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import click
 
-from flowckpt.cli.arguments import convert_inputs, edits_from_texts, typed_target
-from flowckpt.cli.loaded_run import program_at_need, recorded_program
+from flowckpt.cli.arguments import convert_inputs, edits_from_texts
+from flowckpt.cli.loaded_run import program_at_need
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     Command,
@@ -16,6 +17,7 @@ from flowckpt.cli.options import (
     NewRunName,
     RunName,
     StepName,
+    here_option,
     input_option,
     json_option,
     network_option,
@@ -65,12 +67,11 @@ Examples:
     help="Put this in the place of a step's recorded output, converted by its function's annotation.",
 )
 @input_option
-@click.option(
-    "--id", "new_id", type=NewRunName(), metavar="NEW", help="The id of the new run; a new ULID where not given."
-)
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="Id of the new run; by default a new ULID.")
 @verify_option
 @network_option
 @target_option
+@here_option
 @json_option
 @store_option
 def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
@@ -83,6 +84,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     verify: str | None,
     allow_network: tuple[str, ...],
     target: str | None,
+    is_here: bool,
     as_json: bool,
     store: str | None,
 ) -> None:
@@ -97,13 +99,15 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = chosen_run(checkpoints, run)
     edits = edits_from_texts(without_repeats(outputs, "--set"))
     texts = without_repeats(inputs, "-i")
-    program = program_at_need(checkpoints, run, target)
+    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    load: Callable[[], Workflow[..., Any] | None] = program
     values: dict[str, Any] = {}
     if edits or texts:
-        workflow = recorded_program(checkpoints, run, target)
-        values, program = convert_inputs(workflow, texts), partial(_same, workflow)
-    moved_to = None if target is None else typed_target(target)[1]
-    options = RunOptions(verify=verify, allow_network=allow_network, target=moved_to)
+        workflow = program.loaded()
+        values, load = convert_inputs(workflow, texts), partial(_same, workflow)
+    options = RunOptions(
+        verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
+    )
     plan = ForkPlan(
         new_id=new_id or new_run_id(),
         checkpoint=checkpoint or "",
@@ -111,7 +115,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         edits=edits,
         inputs=values,
     )
-    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=program)))
+    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=load)))
     if as_json:
         write(f"{json_text(made.to_document(), indent=2)}\n")
     else:

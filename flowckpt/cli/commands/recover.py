@@ -37,6 +37,7 @@ Examples:
   flowckpt recover
   flowckpt recover --watch --every 10 --jobs 4
   flowckpt recover --on-code-change reuse
+  flowckpt recover --on-package-change rerun
   flowckpt recover --executor gpu=dask://scheduler:8786
   flowckpt recover --workflow etl --json"""
 
@@ -66,6 +67,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--show-output", is_flag=True, help="Print the output of the runs, each line after the id of its run.")
 @setting_option("on_stale")
 @setting_option("on_code_change")
+@setting_option("on_package_change")
 @executor_option
 @json_option
 @store_option
@@ -78,6 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     show_output: bool,
     on_stale: str | None,
     on_code_change: str | None,
+    on_package_change: str | None,
     executors: tuple[str, ...],
     as_json: bool,
     store: str | None,
@@ -99,8 +102,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     found: list[Recovered] = []
-    policy = (("--on-stale", on_stale), ("--on-code-change", on_code_change))
-    options = [word for option, value in policy if value is not None for word in (option, value)]
+    policy = {
+        "--on-stale": on_stale,
+        "--on-code-change": on_code_change,
+        "--on-package-change": on_package_change,
+    }
+    options = [word for option, value in policy.items() if value is not None for word in (option, value)]
     options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
         _recover(

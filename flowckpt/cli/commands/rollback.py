@@ -9,6 +9,7 @@ from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     Command,
     RunName,
+    here_option,
     json_option,
     network_option,
     store_option,
@@ -37,6 +38,7 @@ _MOST = 8
 @verify_option
 @network_option
 @target_option
+@here_option
 @json_option
 @store_option
 def command(
@@ -45,6 +47,7 @@ def command(
     verify: str | None,
     allow_network: tuple[str, ...],
     target: str | None,
+    is_here: bool,
     as_json: bool,
     store: str | None,
 ) -> None:
@@ -58,8 +61,9 @@ def command(
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)
     run = chosen_run(checkpoints, run)
-    program = program_at_need(checkpoints, run, target)
-    rechecking = Rechecking(RunOptions(verify=verify, allow_network=allow_network), program=program)
+    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
+    rechecking = Rechecking(options, program=program)
     done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
     if as_json:
         write(f"{json_text(done.to_document(), indent=2)}\n")

@@ -10,10 +10,12 @@ import click
 
 from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.loaded_run import program_at_need
 from flowckpt.cli.options import (
     Command,
     RunName,
     color_option,
+    here_option,
     json_option,
     network_option,
     setting_option,
@@ -25,7 +27,7 @@ from flowckpt.cli.render.documents import verdict_text
 from flowckpt.cli.render.steps import Folded, folded
 from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, keep_for_document, write
 from flowckpt.cli.render.verification import Checked, check_evidence
-from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.records import CheckpointData
 from flowckpt.engine import RunOptions
@@ -54,6 +56,7 @@ _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not
 @verify_option
 @network_option
 @target_option
+@here_option
 @json_option
 @store_option
 @color_option
@@ -64,6 +67,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     verify: str | None,
     allow_network: tuple[str, ...],
     target: str | None,
+    is_here: bool,
     as_json: bool,
     store: str | None,
     no_color: bool,
@@ -77,11 +81,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         keep_for_document()
     checkpoints = opened_store(store)
     run = chosen_run(checkpoints, run)
-    data = latest_of(checkpoints, run)
+    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    data = program.latest
     if checkpoint is not None:
         data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
-    options = RunOptions(verify=verify, allow_network=allow_network)
-    found = check_evidence(data, run, options, jobs=jobs or SETTINGS["jobs"].default, target=target)
+    options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
+    found = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
     stale = sum(not each.holds for each in found)
     if as_json:
         write(f"{json_text(_document(run, data, found, stale), indent=2)}\n")

@@ -10,13 +10,11 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.arguments import recorded_target, typed_target
 from flowckpt.cli.notices import warn
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.engine import RunOptions
-from flowckpt.engine.history.checkpoints import checkpoint_packs, lend_functions
+from flowckpt.engine.history.checkpoints import Program, checkpoint_packs, lend_functions
 from flowckpt.engine.values.placeholders import PlanStopped
-from flowckpt.errors import UntrustedStoreError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
@@ -50,17 +48,14 @@ class Checked:
         return {"path": self.path, **self.report.to_document()}
 
 
-def check_evidence(
-    data: CheckpointData, workflow_id: str, options: RunOptions, *, jobs: int, target: str | None
-) -> list[Checked]:
+def check_evidence(data: CheckpointData, options: RunOptions, program: Program, *, jobs: int) -> list[Checked]:
     """Check the recorded claims of every result of a checkpoint, and its own.
 
     Args:
         data: the checkpoint.
-        workflow_id: its run.
         options: how files are checked, and what may be reached.
+        program: loads the workflow of the run; called if a claim needs it.
         jobs: how many checks run at the same time.
-        target: where the workflow is now, as typed; None for where the record says.
 
     Raises:
         DecodingError: a record of claims is malformed.
@@ -74,7 +69,7 @@ def check_evidence(
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
         reports = asyncio.run(_reports(verifier, [each[1:] for each in asked], jobs))
         again = [index for index, report in enumerate(reports) if _is_unanswered(report)]
-        if again and _learn_from_program(data, workflow_id, target):
+        if again and _learn_from_program(data, program):
             answers = asyncio.run(_reports(verifier, [asked[index][1:] for index in again], jobs))
             for index, report in zip(again, answers, strict=True):
                 reports[index] = report
@@ -109,17 +104,10 @@ def _is_unanswered(report: VerificationReport) -> bool:
 # --- what only the program knows -------------------------------------------------------------------------------------
 
 
-def _learn_from_program(data: CheckpointData, workflow_id: str, target: str | None) -> bool:
-    """Load the run's program and let its generator make its claims; tell whether there was anything to learn."""
-    try:
-        if target is None:
-            workflow = recorded_target(data.metadata, workflow_id)
-        else:
-            workflow, _ = typed_target(target)
-    except UntrustedStoreError:
-        raise
-    except Exception as error:
-        warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
+def _learn_from_program(data: CheckpointData, program: Program) -> bool:
+    """Load the run's program and let its generator make its claims; return whether there was anything to learn."""
+    workflow = program()
+    if workflow is None:
         return False
     try:
         lend_functions(workflow, data)

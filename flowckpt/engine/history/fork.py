@@ -432,8 +432,7 @@ def _first_checkpoint(
         "checkpoint_id": latest.checkpoint_id,
         "sequence": latest.sequence,
     }
-    if options.target is not None:
-        metadata["target"] = dict(options.target)
+    metadata = options.written_to(metadata)
     return attrs.evolve(
         latest,
         checkpoint_id=CHECKPOINT_ID,

@@ -93,7 +93,8 @@ async def roll_back(
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         superseded = Superseded(latest.metadata)
         superseded.add(dropped)
-        metadata = _held(superseded.written_to(without_reusable(latest.metadata)), target)
+        kept = rechecking.options.written_to(without_reusable(latest.metadata))
+        metadata = _held(superseded.written_to(kept), target)
         data = attrs.evolve(
             latest,
             checkpoint_id=f"@rollback.{lease.attempt}",
