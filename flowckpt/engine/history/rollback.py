@@ -91,8 +91,7 @@ async def roll_back(
         is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
-        superseded = Superseded(latest.metadata)
-        superseded.add(dropped)
+        (superseded := Superseded(latest.metadata)).add(dropped)
         kept = rechecking.options.written_to(without_reusable(latest.metadata))
         metadata = _held(superseded.written_to(kept), target)
         data = attrs.evolve(
