@@ -95,7 +95,7 @@ PAGES = (
             "Forked",
             "Sent",
             "Cancelled",
-            "parked",
+            "crash_loop",
             "ProcessExecutor",
             "DaskExecutor",
             "open_executor",
@@ -266,7 +266,7 @@ PAGES = (
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
                 "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
-                "RunParkedError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
+                "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "
                 "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "

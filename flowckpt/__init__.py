@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.loops import CheckpointManager, CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
     from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
-    from flowckpt.engine.run.resumption import parked
+    from flowckpt.engine.run.resumption import crash_loop
     from flowckpt.engine.session.cancel import Cancelled
     from flowckpt.engine.session.respond import Sent
     from flowckpt.engine.values.options import (
@@ -85,7 +85,7 @@ _EXPORTS = {
     "flowckpt.engine.loops": "StartedStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
     "flowckpt.engine.run.checkpointer": "Checkpointer",
-    "flowckpt.engine.run.resumption": "parked",
+    "flowckpt.engine.run.resumption": "crash_loop",
     "flowckpt.engine.session.cancel": "Cancelled",
     "flowckpt.engine.session.respond": "Sent",
     "flowckpt.engine.values.options": "CompositeTrigger Progress StepCountTrigger TimeTrigger Trigger asks_for_checkpoint",
@@ -170,13 +170,13 @@ __all__ = [
     "check_determinism",
     "configured_engine",
     "configured_options",
+    "crash_loop",
     "current_step",
     "in_sync",
     "now",
     "open_executor",
     "open_store",
     "parallel",
-    "parked",
     "patched",
     "prune",
     "random",

@@ -28,20 +28,70 @@ from flowckpt.core.system.declared import (
 
 # fmt: off
 __all__ = [
-    "ApprovalRejectedError", "ApprovalStaleError", "CancelPendingError", "CancelRefusedError",
-    "CheckpointCorruptedError", "CheckpointNotFoundError", "CheckpointStorageError", "CommandFailedError",
-    "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError", "EvidenceNotVerifiedError",
-    "ExecutorError", "FanOutFailedError", "FencedError", "FlowckptError", "ForeignRecordError", "ImportRefusedError",
-    "InputError", "InputMismatchError", "KeyFileError", "KeyMissingError", "NestedLoopError", "NoAsyncioError",
-    "NotSendableError", "NotUndoableError", "ReadOnlyStoreError", "RunCancelledError", "RunExistsError",
-    "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
-    "SecretMissingError", "SettingError", "SignalRefusedError", "SourceUnreadableError",
-    "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepFilesError",
+    "ApprovalRejectedError",
+    "ApprovalStaleError",
+    "CancelPendingError",
+    "CancelRefusedError",
+    "CheckpointCorruptedError",
+    "CheckpointNotFoundError",
+    "CheckpointStorageError",
+    "CommandFailedError",
+    "CrashLoopError",
+    "DecodingError",
+    "EncodingError",
+    "EvidenceCaptureError",
+    "EvidenceError",
+    "EvidenceNotVerifiedError",
+    "ExecutorError",
+    "FanOutFailedError",
+    "FencedError",
+    "FlowckptError",
+    "ForeignRecordError",
+    "ImportRefusedError",
+    "InputError",
+    "InputMismatchError",
+    "KeyFileError",
+    "KeyMissingError",
+    "NestedLoopError",
+    "NoAsyncioError",
+    "NotSendableError",
+    "NotUndoableError",
+    "ReadOnlyStoreError",
+    "RunCancelledError",
+    "RunExistsError",
+    "RunLockedError",
+    "RunMovedOnError",
+    "RunSuspendedError",
+    "RunUndoneError",
+    "SaveConflictError",
+    "SecretMissingError",
+    "SettingError",
+    "SignalRefusedError",
+    "SourceUnreadableError",
+    "StaleCheckpointError",
+    "StaleStepError",
+    "StepDefinitionError",
+    "StepFailedError",
+    "StepFilesError",
     "StepInDoubtError",
-    "StepNotFoundError", "StepNotStartedError", "StepNotYieldedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
-    "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
-    "UnsupportedFilesystemError", "UnsupportedSchemaError", "UntrustedStoreError", "VanishedError", "WorkerDiedError",
-    "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
+    "StepNotFoundError",
+    "StepNotStartedError",
+    "StepNotYieldedError",
+    "StepTimeoutError",
+    "StoreAbilityError",
+    "StoreSpecError",
+    "SuspensionUnsavedError",
+    "TargetError",
+    "UnauthenticatedRecordError",
+    "UnknownExecutorError",
+    "UnsupportedFilesystemError",
+    "UnsupportedSchemaError",
+    "UntrustedStoreError",
+    "VanishedError",
+    "WorkerDiedError",
+    "WorkflowChangedError",
+    "WorkflowDefinitionError",
+    "WrongKeyError",
 ]
 # fmt: on
 
@@ -497,7 +547,7 @@ class StepInDoubtError(FlowckptError):
         return {"step": shell_word(self.path)}
 
 
-class RunParkedError(FlowckptError):
+class CrashLoopError(FlowckptError):
     """A run crashed repeatedly at the same step without saving anything new, and is not resumed."""
 
     workflow_id: str = field("the run", kw_only=False)
@@ -506,7 +556,7 @@ class RunParkedError(FlowckptError):
     since: str = field("when the first of these attempts saved last; empty if unknown", default="")
     candidates: Sequence[str] = field("all steps that may have been running", default=())
     message: str = derived(
-        "run {workflow_id!r} is parked: its process died {count} times {where}{moment}, with nothing new saved between"
+        "run {workflow_id!r} is in a crash loop: its process died {often} {where}{moment}, with nothing new saved between"
     )
     remedy: str = derived(
         "Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
@@ -519,7 +569,8 @@ class RunParkedError(FlowckptError):
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             where += f" (or at one that had started before it: {', '.join(map(repr, others[:3]))}{more})"
-        return {"where": where, "moment": f" since {self.since}" if self.since else ""}
+        often = "once" if self.count == 1 else f"{self.count} times"
+        return {"often": often, "where": where, "moment": f" since {self.since}" if self.since else ""}
 
 
 class StepNotStartedError(FlowckptError):

@@ -25,7 +25,7 @@ NAMES = {
     ResumePlan Retention RolledBack RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
-    configured_options current_step in_sync now open_executor open_store parallel parked patched prune random
+    configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune random
     register_type run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
@@ -34,7 +34,7 @@ NAMES = {
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
-    RunExistsError RunLockedError RunMovedOnError RunParkedError RunSuspendedError RunUndoneError SaveConflictError
+    RunExistsError RunLockedError RunMovedOnError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
@@ -86,7 +86,7 @@ run_sync(workflow, /, *, workflow_id=None, options=None, **inputs)
 open_store(spec, *, key_file=None, compression='none', trust=False)
 in_sync(target)
 prune(store, *, keep=None, older_than=None, statuses=…, workflow=None, is_dry_run=False, clock=None, on_run=None)
-WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_deaths=5, new_uuid=…, executors=None)
+WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_crashes=5, new_uuid=…, executors=None)
 EvidenceVerifier(base_path='.', *, mode='hash', allow_absolute=False, allow_network=(), predicates=(), checks=None, executor=None, limits=None, clock=None)
 CheckpointManager(store, base_path=None, auto_verify=True, max_per_task=None, *, verifier=None, clock=None)
 Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, captured=None, role='', extra=…)
@@ -196,7 +196,7 @@ FIELDS = {
     "flowckpt.RunOptions": """
     tags target base_path every interval steal on_stale on_code_change on_package_change reuse verify from_step force done
     not_done settled_by comment allow_network retry_budget
-    max_deaths executors rolls_back stay if_attempt
+    max_crashes executors rolls_back stay if_attempt
     """,
 }
 

@@ -69,7 +69,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.WorkflowChangedError: ExitCode.MISMATCH,
     errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
     errors.StepInDoubtError: ExitCode.IN_DOUBT,
-    errors.RunParkedError: ExitCode.IN_DOUBT,  # like a doubt: nothing goes on until a person has looked
+    errors.CrashLoopError: ExitCode.IN_DOUBT,  # like a doubt: nothing goes on until a person has looked
     errors.RunLockedError: ExitCode.LOCKED,
     errors.RunMovedOnError: ExitCode.LOCKED,
     errors.RunCancelledError: ExitCode.SIGTERM,

@@ -14,7 +14,7 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
 from flowckpt.cli.runs import chosen_run, latest_of, opened, waited
 from flowckpt.cli.secrets import ask_for_secrets
-from flowckpt.cli.settings import StoreChoice, max_deaths_setting
+from flowckpt.cli.settings import StoreChoice, max_crashes_setting
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
@@ -220,10 +220,10 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
         WorkflowChangedError: it is another workflow.
         StepNotFoundError: the step to go on from is not in the record.
     """
-    most = max_deaths_setting()
+    most = max_crashes_setting()
     return waited(
         plan_resume(
-            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_deaths=most
+            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
         )
     )
 
@@ -237,7 +237,7 @@ def code_of_plan(plan: ResumePlan) -> ExitCode:
 
 def code_of_stop(plan: ResumePlan) -> ExitCode:
     """Return the exit code of the resume that a plan says would stop."""
-    if plan.is_parked:
+    if plan.is_crash_loop:
         return ExitCode.IN_DOUBT
     if plan.is_undoing:
         return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED

@@ -16,7 +16,7 @@ from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
 from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.values.approved import digests_of
-from flowckpt.errors import FlowckptError, NotUndoableError, RunParkedError, StaleStepError, StepInDoubtError
+from flowckpt.errors import CrashLoopError, FlowckptError, NotUndoableError, StaleStepError, StepInDoubtError
 from flowckpt.stores.open import shown_spec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 CODE = "code"
-STOPS = (StaleStepError, StepInDoubtError, RunParkedError, NotUndoableError)
+STOPS = (StaleStepError, StepInDoubtError, CrashLoopError, NotUndoableError)
 """The errors at which a resume stops until a person decides."""
 
 
@@ -75,7 +75,7 @@ class ResumeLine:
         for name in ("on_stale", "on_code_change", "on_package_change", "reuse", "verify"):
             if (value := getattr(options, name)) is not None and not is_set_already(name, value):
                 yield SETTINGS[name].option, str(value)
-        for name in ("retry_budget", "max_deaths"):
+        for name in ("retry_budget", "max_crashes"):
             if (number := getattr(options, name)) is not None:
                 yield f"--{name.replace('_', '-')}", str(number)
         if not is_set_already("allow_network", tuple(options.allow_network)):
@@ -132,7 +132,7 @@ def in_doubt_ways(line: ResumeLine, path: str) -> list[str]:
     ]
 
 
-def parked_ways(line: ResumeLine) -> list[str]:
+def crash_loop_ways(line: ResumeLine) -> list[str]:
     """Return the ways on from a run that died too often at the same step."""
     return [
         "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
@@ -181,7 +181,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     elif isinstance(error, NotUndoableError):
         ways = not_undoable_ways(line)
     else:
-        ways = in_doubt_ways(line, error.path) if isinstance(error, StepInDoubtError) else parked_ways(line)
+        ways = in_doubt_ways(line, error.path) if isinstance(error, StepInDoubtError) else crash_loop_ways(line)
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
 
 

@@ -192,7 +192,7 @@ _SECTIONS = {
         "only_plan",
     ),
     "Saving": ("every", "interval", "on_save_error"),
-    "Limits and ends": ("retry_budget", "max_crashes", "max_deaths", "stay", "rolls_back", "steal"),
+    "Limits and ends": ("retry_budget", "max_crashes", "stay", "rolls_back", "steal"),
     "Execution": ("executors", "jobs", "check", "same_process"),
     "Output": ("as_json", "as_events", "no_color"),
 }
@@ -468,7 +468,7 @@ def limit_options(command: F) -> F:
             help="How many retries the run may make, all its steps and attempts together; recorded. A resume: a fresh budget.",
         ),
         click.option(
-            "--max-deaths",
+            "--max-crashes",
             type=click.IntRange(0),
             metavar="N",
             help="How often the run may die at one step before a resume refuses it; 0: no limit; 5 by default; recorded.",

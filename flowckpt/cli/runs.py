@@ -16,15 +16,15 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.render.terminal import escaped, say
-from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
+from flowckpt.cli.settings import StoreChoice, choose_store, max_crashes_setting
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits
 from flowckpt.core.system.blocking import run_alone
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.history.checkpoints import left_behind
-from flowckpt.engine.rules.crash_loop import Deaths, limit_of
-from flowckpt.engine.run.resumption import parked, parked_at
+from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
+from flowckpt.engine.run.resumption import crash_loop, crash_loop_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.maintenance.attempts import damaged_attempts
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
@@ -59,7 +59,7 @@ class StoredRun:
         signals: messages that the run has not taken yet, in the order in which they were sent.
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
-        parked: how often it died at the same step, where a resume would refuse it for that.
+        crash_loop: how often it died at the same step, where a resume would refuse it for that.
         left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
     """
 
@@ -70,7 +70,7 @@ class StoredRun:
     signals: Sequence[Signal] = ()
     started: datetime | None = None
     pinned: frozenset[int] = frozenset()
-    parked: Deaths | None = None
+    crash_loop: CrashCount | None = None
     left_behind: int = 0
 
     @property
@@ -125,13 +125,13 @@ def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurve
     return waited(store.survey_runs(wanted))
 
 
-def parked_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
+def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
     """Return those of some runs that a resume would refuse because they died too often, by id."""
-    most = max_deaths_setting()
+    most = max_crashes_setting()
 
-    async def look() -> dict[str, Deaths]:
-        found = {info.workflow_id: await parked(store, info, max_deaths=most) for info in runs}
-        return {run: deaths for run, deaths in found.items() if deaths is not None}
+    async def look() -> dict[str, CrashCount]:
+        found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
+        return {run: crashes for run, crashes in found.items() if crashes is not None}
 
     return waited(look())
 
@@ -242,12 +242,12 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
     untaken = await _untaken(store, workflow_id, latest)
-    parked = None
+    crash_loop = None
     if status is Status.CRASHED:
-        most = limit_of(latest.metadata, default=max_deaths_setting())
-        parked = await parked_at(store, workflow_id, latest, most=most)
+        most = limit_of(latest.metadata, default=max_crashes_setting())
+        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked, behind)
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind)
 
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:

@@ -123,16 +123,16 @@ def limits_setting() -> dict[str, Any]:
         SettingError: a setting is unknown, or has a value that cannot be.
     """
     settings = command_settings()
-    return {name: settings[name] for name in ("retry_budget", "max_deaths")}
+    return {name: settings[name] for name in ("retry_budget", "max_crashes")}
 
 
-def max_deaths_setting() -> int:
+def max_crashes_setting() -> int:
     """Return how often a run may die at one step, where neither the command line nor its record says.
 
     Raises:
         SettingError: a setting is unknown, or has a value that cannot be.
     """
-    return int(command_settings()["max_deaths"])
+    return int(command_settings()["max_crashes"])
 
 
 # For programs that want what the command has: an engine and options from the environment and `pyproject.toml`.

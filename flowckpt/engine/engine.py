@@ -13,7 +13,7 @@ from flowckpt.core.system.blocking import run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.reasons import MAX_DEATHS
+from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
 from flowckpt.engine.values.options import Limits, RunOptions, Saving
@@ -255,7 +255,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             `CheckpointFailed` and continues without a durable checkpoint.
         retention: which checkpoints of a run stay; all by default.
         retry_budget: total retries for all steps and attempts of a run without its own budget; None for no limit.
-        max_deaths: crashes at the same step after which a run without its own limit is not resumed; 0 for no limit.
+        max_crashes: crashes at the same step after which a run without its own limit is not resumed; 0 for no limit.
         executors: where steps can run, by the names of `.on()`: an executor, a function that creates one, or a
             description such as `process:8`. `default` takes all steps that name none and may run there. Executors
             created by functions or descriptions end with the run.
@@ -280,7 +280,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         on_save_error: str = "fail",
         retention: Retention | None = None,
         retry_budget: int | None = None,
-        max_deaths: int = MAX_DEATHS,
+        max_crashes: int = MAX_CRASHES,
         new_uuid: Callable[[], UUID] = ids.new_uuid,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
@@ -290,7 +290,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self._random = random
         self._new_uuid = new_uuid
         self._verifier = verifier
-        self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_deaths))
+        self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
             places.check_given(executors)
         self._executors = dict(executors or {})
@@ -391,8 +391,8 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         latest = await self.store.load_latest(run)
         if latest is None:
             raise CheckpointNotFoundError(run)
-        most, given = self._saving.limits.max_deaths, self._verifier
-        how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_deaths": most}
+        most, given = self._saving.limits.max_crashes, self._verifier
+        how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most}
         return (await plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
 
     def plan_sync(

@@ -213,12 +213,12 @@ def test_of_two_runs_of_a_process_only_the_one_that_is_meant_is_cancelled(trips)
     assert (owner.returncode, out) == (0, "completed cancelled\n")
 
 
-def test_a_run_that_is_parked_after_many_deaths_is_left_by_recover_and_can_be_cancelled(trips):
+def test_a_run_that_is_in_a_crash_loop_after_many_deaths_is_left_by_recover_and_can_be_cancelled(trips):
     (trips.directory / "die").touch()
-    trips("run", "trip.py:trip", "--id", "one", "--max-deaths", "1").expect(-signal.SIGKILL)
+    trips("run", "trip.py:trip", "--id", "one", "--max-crashes", "1").expect(-signal.SIGKILL)
     ran = trips("recover", "--json").expect(1)
     assert (ran.document["counts"], ran.document["runs"][0]["exit_code"]) == ({"left": 1}, 15)
-    assert "parked" in ran.document["runs"][0]["detail"]
+    assert "crash loop" in ran.document["runs"][0]["detail"]
     assert trips("cancel", "one", "--json").expect(0).document["undone"] == ["flight", "hotel"]
     assert trips.log() == UNDONE
 

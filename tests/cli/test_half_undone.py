@@ -104,15 +104,15 @@ def test_a_failed_resume_that_restored_all_and_undid_it_does_not_say_that_the_ne
     assert "Every step was restored" not in sagas("resume", "one").expect(1).err
 
 
-def test_a_run_that_dies_in_each_undoing_is_shown_as_parked(sagas: Any) -> None:
+def test_a_run_that_dies_in_each_undoing_is_shown_as_in_a_crash_loop(sagas: Any) -> None:
     dies(sagas, "always")
-    sagas("resume", "one", "--max-deaths", "2").expect(-signal.SIGKILL)
-    for command in (["resume", "one", "--max-deaths", "2"], ["plan", "one"]):
+    sagas("resume", "one", "--max-crashes", "2").expect(-signal.SIGKILL)
+    for command in (["resume", "one", "--max-crashes", "2"], ["plan", "one"]):
         ran = sagas(*command).expect(15)
-        assert "is parked: its process died 2 times at step 'b@rollback'" in ran.out + ran.err
-    assert "crashed (parked)" in sagas("list").expect(0).out
+        assert "is in a crash loop: its process died 2 times at step 'b@rollback'" in ran.out + ran.err
+    assert "crashed (crash loop)" in sagas("list").expect(0).out
     document = sagas("show", "one", "--json").expect(0).document
-    assert (document["parked"]["count"], document["parked"]["path"]) == (2, "b@rollback")
+    assert (document["crash_loop"]["count"], document["crash_loop"]["path"]) == (2, "b@rollback")
     os.remove(sagas.directory / "dies undoing b")
     assert sagas("resume", "one", "--force", "--json").expect(1).document["undone"] == ["b", "a"]
 

@@ -53,7 +53,7 @@ def test_a_killed_step_goes_on_inside_and_says_how_far_it_is(inside):
     assert "crunch: 1 of 5 (20 %), crunching\\x1b[31m" in killed.err
     shown = inside("show", "c").expect(0).out
     assert "state saved by: crunch" in shown
-    assert "parked" not in shown
+    assert "crash_loop" not in shown
     events = [json.loads(line) for line in inside("resume", "c", "--events").expect(0).out.splitlines()]
     progress = [event for event in events if event["event"] == "StepProgress"]
     assert (progress[0]["done"], progress[0]["total"]) == (4, 5)
@@ -70,32 +70,32 @@ def test_edited_code_of_a_step_that_saved_something_stops_the_resume(inside):
     inside("resume", "c", "--on-code-change", "reuse").expect(0)
 
 
-def test_a_parked_run_is_shown_as_one_and_resumed_with_force(inside):
+def test_a_crash_loop_is_shown_as_one_and_resumed_with_force(inside):
     inside("run", "inside.py:poisoned", "--id", "p").expect(-signal.SIGKILL)
-    inside("resume", "p", "--max-deaths", "2").expect(-signal.SIGKILL)
+    inside("resume", "p", "--max-crashes", "2").expect(-signal.SIGKILL)
     refused = inside("resume", "p").expect(15)
-    assert "run 'p' is parked: its process died 2 times at step 'dies' since 2" in refused.err
+    assert "run 'p' is in a crash loop: its process died 2 times at step 'dies' since 2" in refused.err
     assert "flowckpt resume --force p" in refused.err
     (listed,) = inside("list", "--json").expect(0).document
     assert listed["status"] == "crashed"
-    assert (listed["parked"]["count"], listed["parked"]["path"]) == (2, "dies")
-    assert "crashed (parked)" in inside("list").expect(0).out
-    assert "parked: run 'p' is parked" in inside("show", "p").expect(0).out
-    assert inside("show", "p", "--json").expect(0).document["parked"]["paths"] == ["dies"]
+    assert (listed["crash_loop"]["count"], listed["crash_loop"]["path"]) == (2, "dies")
+    assert "crashed (crash loop)" in inside("list").expect(0).out
+    assert "crash loop: run 'p' is in a crash loop" in inside("show", "p").expect(0).out
+    assert inside("show", "p", "--json").expect(0).document["crash_loop"]["paths"] == ["dies"]
     planned = inside("plan", "p").expect(15)
-    assert "The resume would stop: run 'p' is parked" in planned.out
+    assert "The resume would stop: run 'p' is in a crash loop" in planned.out
     assert "flowckpt resume --force p" in planned.out
     inside("resume", "p", "--force").expect(-signal.SIGKILL)
-    assert inside("list", "--json").expect(0).document[0]["parked"] is None
+    assert inside("list", "--json").expect(0).document[0]["crash_loop"] is None
 
 
 def test_the_limit_of_deaths_is_a_setting(inside):
-    (inside.directory / "pyproject.toml").write_text("[tool.flowckpt]\nmax_deaths = 1\n")
+    (inside.directory / "pyproject.toml").write_text("[tool.flowckpt]\nmax_crashes = 1\n")
     inside("run", "inside.py:poisoned", "--id", "p").expect(-signal.SIGKILL)
-    assert inside("list", "--json").expect(0).document[0]["parked"]["count"] == 1
+    assert inside("list", "--json").expect(0).document[0]["crash_loop"]["count"] == 1
     inside("resume", "p").expect(15)
-    inside("resume", "p", FLOWCKPT_MAX_DEATHS="0").expect(-signal.SIGKILL)
-    assert "FLOWCKPT_MAX_DEATHS must be a whole number" in inside("list", FLOWCKPT_MAX_DEATHS="x").expect(2).err
+    inside("resume", "p", FLOWCKPT_MAX_CRASHES="0").expect(-signal.SIGKILL)
+    assert "FLOWCKPT_MAX_CRASHES must be a whole number" in inside("list", FLOWCKPT_MAX_CRASHES="x").expect(2).err
 
 
 def test_a_budget_of_retries_ends_a_step_early_and_says_so(inside):

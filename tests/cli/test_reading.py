@@ -46,7 +46,7 @@ def test_list(filled):
         "waits",
         "tags",
         "owner",
-        "parked",
+        "crash_loop",
         "stale",
         "is_task",
     ]

@@ -1,4 +1,4 @@
-"""Waits, approvals, cancels and parked runs from the shell, with the runs in a bucket or in a PostgreSQL server."""
+"""Waits, approvals, cancels and crash loops from the shell, with the runs in a bucket or in a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -143,17 +143,17 @@ def test_a_live_run_is_cancelled_and_undone_by_another_process(remote):
     assert [run["status"] for run in remote("list", "--json").document] == ["cancelled"]
 
 
-def test_a_run_that_dies_again_and_again_at_one_step_is_parked_and_force_goes_on(remote):
-    remote("run", "program.py:poisoned", "--id", "r", "--max-deaths", "3").expect(-signal.SIGKILL)
+def test_a_run_that_dies_again_and_again_at_one_step_is_in_a_crash_loop_and_force_goes_on(remote):
+    remote("run", "program.py:poisoned", "--id", "r", "--max-crashes", "3").expect(-signal.SIGKILL)
     for _ in range(2):
         remote("resume", "r").expect(-signal.SIGKILL)
     before = remote("show", "r", "--json").document
     refused = remote("resume", "r").expect(15)
-    assert "is parked: its process died 3 times" in refused.err
+    assert "is in a crash loop: its process died 3 times" in refused.err
     assert "flowckpt resume --force r" in refused.err
     assert remote("show", "r", "--json").document == before
     [listed] = remote("list", "--json").document
-    assert (listed["status"], listed["parked"]["count"]) == ("crashed", 3)
+    assert (listed["status"], listed["crash_loop"]["count"]) == ("crashed", 3)
     assert remote("recover", "--json").expect(1).document["counts"] == {"left": 1}
     assert remote.log() == ["before", *["poison"] * 3]
     remote("resume", "r", "--force").expect(-signal.SIGKILL)  # and counts anew

@@ -82,7 +82,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "max_bytes": ("5000", "5000", 5000),
     "on_success": ("clear", '"clear"', "clear"),
     "retry_budget": ("2", "2", 2),
-    "max_deaths": ("3", "3", 3),
+    "max_crashes": ("3", "3", 3),
     "on_stale": ("reuse", '"reuse"', "reuse"),
     "on_code_change": ("rerun", '"rerun"', "rerun"),
     "on_package_change": ("rerun", '"rerun"', "rerun"),

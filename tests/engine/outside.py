@@ -92,7 +92,7 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
         try:
             if is_there:
                 # However often it dies at one place, nobody has to look at it first.
-                result = engine.resume_sync(workflow, workflow_id="run", options=RunOptions(max_deaths=0))
+                result = engine.resume_sync(workflow, workflow_id="run", options=RunOptions(max_crashes=0))
             else:
                 result = engine.run_sync(workflow, workflow_id="run", **inputs)
         except SimulatedCrash:

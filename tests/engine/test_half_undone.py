@@ -13,7 +13,7 @@ from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
 from flowckpt.engine.undo.plan_resume import plan_resume
-from flowckpt.errors import NotUndoableError, RunParkedError, RunUndoneError, StepInDoubtError
+from flowckpt.errors import CrashLoopError, NotUndoableError, RunUndoneError, StepInDoubtError
 from flowckpt.execution.interrupts import RunInterrupted
 
 world: list[str] = []
@@ -279,19 +279,19 @@ def test_an_output_that_no_longer_fits_its_type_is_named() -> None:
     assert [each.path for each in resume(store, flow(is_edited=True), force=True).rollback_failures] == ["t@rollback"]
 
 
-def test_a_run_that_dies_in_each_undoing_is_parked_and_its_plan_says_so() -> None:
+def test_a_run_that_dies_in_each_undoing_is_in_a_crash_loop_and_its_plan_says_so() -> None:
     store = half_undone(dies="b")
     code.add("dies undoing b")
     with pytest.raises(KeyboardInterrupt):
-        resume(store, max_deaths=2)
+        resume(store, max_crashes=2)
     given_up(store)
-    made = plan(store, max_deaths=2)
-    assert (made.is_parked, made.is_undoing) == (True, True)
-    with pytest.raises(RunParkedError):
-        resume(store, max_deaths=2)
+    made = plan(store, max_crashes=2)
+    assert (made.is_crash_loop, made.is_undoing) == (True, True)
+    with pytest.raises(CrashLoopError):
+        resume(store, max_crashes=2)
     code.remove("dies undoing b")
-    assert not plan(store, max_deaths=2, force=True).is_parked
-    assert resume(given_up(store), max_deaths=2, force=True).undone == ("b", "a")
+    assert not plan(store, max_crashes=2, force=True).is_crash_loop
+    assert resume(given_up(store), max_crashes=2, force=True).undone == ("b", "a")
 
 
 def test_an_input_may_have_the_name_of_an_argument_of_the_plan() -> None:

@@ -243,7 +243,7 @@ def test_a_fork_is_a_new_run_with_the_whole_budget() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"], ids=str)
-@pytest.mark.parametrize("name", ["retry_budget", "max_deaths"])
+@pytest.mark.parametrize("name", ["retry_budget", "max_crashes"])
 def test_a_limit_that_is_no_number_is_refused(name: str, value: Any) -> None:
     made: list[Callable[..., Any]] = [RunOptions, lambda **given: WorkflowEngine(MemoryCheckpointStore(), **given)]
     for make in made:

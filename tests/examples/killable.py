@@ -156,7 +156,7 @@ if __name__ == "__main__":
     LOGS = Path(store)
     print("begun", flush=True)
     if mode == "guest":
-        asyncio.run(as_guest(WorkflowEngine(FileCheckpointStore(store), max_deaths=0)))
+        asyncio.run(as_guest(WorkflowEngine(FileCheckpointStore(store), max_crashes=0)))
     else:
-        in_own_loop(WorkflowEngine(TellingStore(store), max_deaths=0))
+        in_own_loop(WorkflowEngine(TellingStore(store), max_crashes=0))
     print("done", flush=True)

@@ -195,7 +195,7 @@ class Skewed:
         await asyncio.sleep(seconds)
 
 
-KINDS = {"stale": ExitCode.STALE, "secretless": ExitCode.USAGE, "parked": ExitCode.WORKFLOW_FAILED, "dying": -9}
+KINDS = {"stale": ExitCode.STALE, "secretless": ExitCode.USAGE, "crash_loop": ExitCode.WORKFLOW_FAILED, "dying": -9}
 
 
 @attrs.define

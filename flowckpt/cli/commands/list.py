@@ -8,7 +8,7 @@ from flowckpt.cli.options import Command, color_option, json_option, store_optio
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
-from flowckpt.cli.runs import opened_store, parked_runs, stale_runs, surveyed_runs, tell_left_out
+from flowckpt.cli.runs import crash_loops, opened_store, stale_runs, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
@@ -53,7 +53,7 @@ def command(
 ) -> int:
     """List the runs of the store, the one started last first.
 
-    A run is crashed where it is running and its owner is gone; parked, where it died so often at the same step that a
+    A run is crashed where it is running and its owner is gone; in a crash loop, where it died so often at the same step that a
     resume refuses it until --force is given; a task, where it is of a CheckpointManager: the program that made it goes on
     with it, no resume does; stale, where flowckpt recover could not resume it, because it needs a person. Where the record of a run cannot be read, the others are listed, it is named
     on standard error, and the exit code is 11.
@@ -68,12 +68,14 @@ def command(
         info for info in survey.runs if _STALE not in statuses or info.status in statuses or info.workflow_id in stale
     ]
     runs = runs[:limit]
-    parked = parked_runs(opened, runs)
+    looping = crash_loops(opened, runs)
     if as_json:
-        document = [listed_document(info, parked.get(info.workflow_id), stale.get(info.workflow_id)) for info in runs]
+        document = [listed_document(info, looping.get(info.workflow_id), stale.get(info.workflow_id)) for info in runs]
         write(f"{json_text(document, indent=2)}\n")
     elif runs:
-        rows = [_row(info, is_parked=info.workflow_id in parked, is_stale=info.workflow_id in stale) for info in runs]
+        rows = [
+            _row(info, is_crash_loop=info.workflow_id in looping, is_stale=info.workflow_id in stale) for info in runs
+        ]
         kept = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
         header, rows = [_HEADER[index] for index in kept], [[row[index] for index in kept] for row in rows]
         show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"), no_color=no_color)
@@ -98,10 +100,10 @@ def _now(info: RunInfo) -> str:
     return f"{first}, and {more} more" if more else first
 
 
-def _row(info: RunInfo, *, is_parked: bool, is_stale: bool) -> list[str]:
+def _row(info: RunInfo, *, is_crash_loop: bool, is_stale: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    marks = ["stale"] * (is_stale and not is_parked) + ["parked"] * is_parked
+    marks = ["stale"] * (is_stale and not is_crash_loop) + ["crash loop"] * is_crash_loop
     marks += ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
     status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
     return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, _now(info), tags]

@@ -24,7 +24,7 @@ from flowckpt.core.records.listing import IMPORTED, CheckpointRef
 from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
-from flowckpt.engine.run.resumption import SETTLED, parked_error
+from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Standing
@@ -191,8 +191,10 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
     lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
-    if run.parked is not None:
-        lines.append(f"parked: {escaped(parked_error(workflow_id, run.parked).message)}; resume it with --force")
+    if run.crash_loop is not None:
+        lines.append(
+            f"crash loop: {escaped(crash_loop_error(workflow_id, run.crash_loop).message)}; resume it with --force"
+        )
     behind = f", and {run.left_behind} left behind (--history shows them)" if run.left_behind else ""
     lines.append(f"checkpoints: {len(run.checkpoints)}{behind}")
     pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]

@@ -142,7 +142,7 @@ SETTINGS: dict[str, Setting] = {
             default_said="any number",
         ),
         Setting(
-            "max_deaths",
+            "max_crashes",
             Part.ENGINE,
             Count(0),
             "How often a run may die at the same step before a resume refuses it, where the run does not say; 0 for no limit.",

@@ -18,7 +18,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import Signal, Wait, moment_text
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.engine.values.failures import recorded_error
 from flowckpt.engine.values.result import WorkflowResult
@@ -177,12 +177,12 @@ def _plain(value: Any) -> Any:
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 
 
-def listed_document(info: RunInfo, parked: Deaths | None = None, stale: str | None = None) -> Json:
+def listed_document(info: RunInfo, crash_loop: CrashCount | None = None, stale: str | None = None) -> Json:
     """Return a run in a list: one item of `list --json`.
 
     Args:
         info: the run.
-        parked: how often it died at the same step, where it is parked.
+        crash_loop: how often it died at the same step, where it is in a crash loop.
         stale: what it asks a person, where it needs one.
     """
     return {
@@ -197,7 +197,7 @@ def listed_document(info: RunInfo, parked: Deaths | None = None, stale: str | No
         "waits": [wait_document(wait) for wait in info.waits],
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
-        "parked": _parked_document(parked),
+        "crash_loop": _crash_loop_document(crash_loop),
         "stale": stale,
         "is_task": info.workflow_name == MANAGED,
     }
@@ -233,7 +233,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),
-        "parked": _parked_document(run.parked),
+        "crash_loop": _crash_loop_document(run.crash_loop),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
         "left_behind": run.left_behind,
@@ -278,10 +278,10 @@ def _signal_document(signal: Signal) -> Json:
     }
 
 
-def _parked_document(deaths: Deaths | None) -> Json:
-    if deaths is None:
+def _crash_loop_document(crashes: CrashCount | None) -> Json:
+    if crashes is None:
         return None
-    return {"count": deaths.count, "path": deaths.path, "paths": list(deaths.paths), "since": deaths.since}
+    return {"count": crashes.count, "path": crashes.path, "paths": list(crashes.paths), "since": crashes.since}
 
 
 def _owner_document(owner: Owner | None) -> Json:

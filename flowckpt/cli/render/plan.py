@@ -24,10 +24,10 @@ from flowckpt.cli.loaded_run import (
 from flowckpt.cli.next_steps import (
     ResumeLine,
     changed_ways,
+    crash_loop_ways,
     handled_ways,
     in_doubt_ways,
     not_undoable_ways,
-    parked_ways,
     stale_ways,
 )
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
@@ -85,7 +85,7 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
         lines.append(f"The run ends in another way: {escaped(plan.ends_otherwise)}.")
     elif plan.ends_at and not plan.stops:
         lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")
-    if plan.is_undoing and not plan.is_parked and not plan.stopped_by:
+    if plan.is_undoing and not plan.is_crash_loop and not plan.stopped_by:
         lines += _undoing_lines(plan, line)
     elif plan.stops:
         lines.append(f"The resume would stop: {escaped(plan.stops)}")
@@ -178,8 +178,8 @@ def _summary(plan: ResumePlan) -> str:
 
 
 def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
-    if plan.is_parked:
-        return parked_ways(line)
+    if plan.is_crash_loop:
+        return crash_loop_ways(line)
     if plan.is_undoing:
         return not_undoable_ways(line)
     code = code_of_stop(plan)

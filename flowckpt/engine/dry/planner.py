@@ -51,7 +51,7 @@ from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
 from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
-from flowckpt.engine.run.resumption import Resumption, moved_versions, parked_error
+from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
@@ -179,13 +179,13 @@ class Planning(DryResponder):
         finally:
             replay.close()
         self._add_the_unseen(replay, is_finished=not ends_at)
-        is_parked = resumption.parked is not None
-        if resumption.parked is not None:
-            self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
+        is_crash_loop = resumption.crash_loop is not None
+        if resumption.crash_loop is not None:
+            self.stops, self.stopped_by = crash_loop_error(self.workflow_id, resumption.crash_loop).message, ""
         steps = _hidden(self.steps, resumption.judge.secrets)
         made = self.workflow_id, self.workflow.name, steps, ends_at, self.stops, self.stopped_by
         return ResumePlan(
-            *made, is_parked, ends_otherwise=ends_otherwise, handled=handled, repeats_effect=self.repeats_effect
+            *made, is_crash_loop, ends_otherwise=ends_otherwise, handled=handled, repeats_effect=self.repeats_effect
         )
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:

@@ -1,6 +1,6 @@
 """Rules over the record of a run, without I/O: when a crash loop is left alone.
 
-A death is an attempt that ended without a word: the record still says `running`, and no process owns the run. Deaths are
+A crash is an attempt that ended without a word: the record still says `running`, and no process owns the run. Crashes are
 counted while each next one is at the same step as the one before and the attempt saved nothing new: no result, and no
 other partial state. An attempt that came further, died elsewhere, or ended in any other way, begins the count anew.
 
@@ -21,19 +21,19 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.engine.rules.reasons import LIMITS, MAX_DEATHS
+from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 
 if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
 
 
 KEY = "deaths"
-"""In the metadata: what `Deaths.written_to` writes."""
+"""In the metadata: what `CrashCount.written_to` writes."""
 _MOST_PATHS = 20
 
 
 @attrs.frozen(eq=False, repr=False)
-class Deaths(FieldEquality):
+class CrashCount(FieldEquality):
     """How often a run has died at one place, with nothing new saved between.
 
     Attributes:
@@ -51,7 +51,7 @@ class Deaths(FieldEquality):
         """The step that was begun last; empty where nobody knows."""
         return self.paths[-1] if self.paths else ""
 
-    def is_parked(self, most: int) -> bool:
+    def is_crash_loop(self, most: int) -> bool:
         """Tell whether that was often enough.
 
         Args:
@@ -81,7 +81,7 @@ class Deaths(FieldEquality):
         return kept
 
 
-def deaths_of(latest: CheckpointData, begun: Sequence[str], *, silent: int = 0) -> Deaths:
+def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int = 0) -> CrashCount:
     """Return how often a run has died at the place where it died last. Its owner must be gone.
 
     Args:
@@ -90,19 +90,19 @@ def deaths_of(latest: CheckpointData, begun: Sequence[str], *, silent: int = 0) 
         silent: how many attempts after it died before they saved anything.
     """
     if latest.status is not Status.RUNNING:
-        return Deaths(silent)
+        return CrashCount(silent)
     ended = {result.path for result in latest.step_results}
     marked = [path for path in latest.in_flight if path not in begun]
     paths = tuple(path for path in [*marked, *begun] if path not in ended)[-_MOST_PATHS:]
     moment = encode_time(latest.saved_at)
     said = latest.metadata.get(KEY)
     if said is None or _is_new(latest, said):
-        return Deaths(1 + silent, paths, moment)
+        return CrashCount(1 + silent, paths, moment)
     before = tuple(said["paths"])
     common = tuple(path for path in paths if path in before)
     if before and paths and not common:
-        return Deaths(1 + silent, paths, moment)
-    return Deaths(said["count"] + 1 + silent, common or paths or before, said["since"])
+        return CrashCount(1 + silent, paths, moment)
+    return CrashCount(said["count"] + 1 + silent, common or paths or before, said["since"])
 
 
 def digest_of(partial: Mapping[str, PartialState]) -> str:
@@ -118,7 +118,7 @@ def digest_of(partial: Mapping[str, PartialState]) -> str:
     return sha256(dumps(said).encode()).hexdigest()
 
 
-def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int = MAX_DEATHS) -> int:
+def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int = MAX_CRASHES) -> int:
     """Return how often a run may die at one step.
 
     Args:
@@ -128,7 +128,7 @@ def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int
     """
     if asked is not None:
         return asked
-    found = metadata.get(LIMITS, {}).get("max_deaths", default)
+    found = metadata.get(LIMITS, {}).get("max_crashes", default)
     return int(found)
 
 

@@ -88,7 +88,7 @@ class ResumePlan:
         ends_at: why the plan ends before the end of the workflow; otherwise empty.
         stops: why the resume would stop, as far as it can be foreseen; otherwise empty.
         stopped_by: the step at which it would stop.
-        is_parked: whether it would stop because of a crash loop.
+        is_crash_loop: whether it would stop because of a crash loop.
         is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
         ends_otherwise: how the workflow ends now, where that is not how its finished run ended; otherwise empty.
         repeats_effect: whether running the step of `stopped_by` again would repeat an effect that happened once.
@@ -101,7 +101,7 @@ class ResumePlan:
     ends_at: str = ""
     stops: str = ""
     stopped_by: str = ""
-    is_parked: bool = False
+    is_crash_loop: bool = False
     is_undoing: bool = False
     ends_otherwise: str = ""
     handled: HandledFailure | None = None

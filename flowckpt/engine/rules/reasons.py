@@ -218,5 +218,5 @@ class ResumePolicy(FieldEquality):
 
 LIMITS = "limits"
 """In the metadata of a run: the limits that were asked for."""
-MAX_DEATHS = 5
-"""How often a run may die at one step before it is parked, where nobody says so."""
+MAX_CRASHES = 5
+"""How often a run may die at one step before a resume refuses it, where nothing else is said."""

@@ -18,7 +18,7 @@ from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import DroppedResults
 from flowckpt.core.system.blocking import may_block
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import UNDOABLE
 from flowckpt.engine.rules.reasons import ReuseMode
@@ -195,7 +195,7 @@ class Recorder:
     superseded: Superseded = attrs.field(factory=Superseded)
     in_doubt: set[str] = attrs.field(factory=set)
     resumed_from: CheckpointData | None = None
-    crash_count: Deaths | None = None
+    crash_count: CrashCount | None = None
     note_started: Callable[[str, str], None] | None = None
     in_flight: dict[str, int] = attrs.field(init=False, factory=dict)
     start_saved: bool = attrs.field(init=False, default=False)

@@ -16,7 +16,7 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.crash_loop import KEY, Deaths, deaths_of, limit_of
+from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
@@ -26,11 +26,11 @@ from flowckpt.engine.rules.paths import (
     results_behind,
     undone_paths,
 )
-from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
+from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, Superseded
-from flowckpt.errors import InputError, RunParkedError, StepNotFoundError, WorkflowChangedError
+from flowckpt.errors import CrashLoopError, InputError, StepNotFoundError, WorkflowChangedError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.stores.base import (
     Ability,
@@ -46,10 +46,10 @@ else:
     waitings = LazyModule("flowckpt.engine.rules.plan")
 
 
-# A run that keeps dying at the same step is parked: what its record says, read from a store.
+# A crash loop: what its record says, read from a store.
 
 
-async def deaths_at_resume(store: StoreBase, lease: Lease, latest: CheckpointData) -> Deaths:
+async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: CheckpointData) -> CrashCount:
     """Return how often a run that was just taken over has died where it died last.
 
     Args:
@@ -61,27 +61,27 @@ async def deaths_at_resume(store: StoreBase, lease: Lease, latest: CheckpointDat
     between = range(latest.attempt + 1, lease.attempt)
     if between and store.has(Ability.ATTEMPTS):  # those that only deleted checkpoints have written something
         silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
-    return deaths_of(latest, await _started_steps(store, lease.workflow_id, latest), silent=silent)
+    return crash_count_of(latest, await _started_steps(store, lease.workflow_id, latest), silent=silent)
 
 
-async def parked(store: StoreBase, info: RunInfo, *, max_deaths: int = MAX_DEATHS) -> Deaths | None:
+async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_CRASHES) -> CrashCount | None:
     """Return the crash count of a run in a crash loop; None if a resume would start.
 
     Args:
         store: the store of the run.
         info: the run, as the store lists it.
-        max_deaths: the limit, if its record has none.
+        max_crashes: the limit, if its record has none.
     """
-    most, said = limit_of(info.metadata, default=max_deaths), info.metadata.get(KEY)
+    most, said = limit_of(info.metadata, default=max_crashes), info.metadata.get(KEY)
     before = 0 if said is None else said["count"]
     if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (said and info.steps > said["results"]):
         return None
     latest = await store.load_latest(info.workflow_id)
-    return None if latest is None else await parked_at(store, info.workflow_id, latest, most=most)
+    return None if latest is None else await crash_loop_at(store, info.workflow_id, latest, most=most)
 
 
-async def parked_at(store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int) -> Deaths | None:
-    """Return how often a run has died where it died last, if it is parked.
+async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int) -> CrashCount | None:
+    """Return how often a run has died where it died last, if it is in a crash loop.
 
     Args:
         store: where it lies.
@@ -91,21 +91,21 @@ async def parked_at(store: StoreBase, workflow_id: str, latest: CheckpointData, 
     """
     if latest.status is not Status.RUNNING:
         return None
-    found = deaths_of(latest, await _started_steps(store, workflow_id, latest))
-    if not found.is_parked(most):
+    found = crash_count_of(latest, await _started_steps(store, workflow_id, latest))
+    if not found.is_crash_loop(most):
         return None
     return found if await store.owner(workflow_id) is None else None
 
 
-def parked_error(workflow_id: str, deaths: Deaths) -> RunParkedError:
-    """Return the error of a resume of a parked run.
+def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
+    """Return the error of a resume of a run in a crash loop.
 
     Args:
         workflow_id: the run.
-        deaths: how often it died.
+        crashes: how often it died.
     """
-    return RunParkedError(
-        workflow_id, path=deaths.path, count=deaths.count, since=deaths.since, candidates=deaths.paths
+    return CrashLoopError(
+        workflow_id, path=crashes.path, count=crashes.count, since=crashes.since, candidates=crashes.paths
     )
 
 
@@ -139,7 +139,7 @@ class Resumption:
         in_doubt: the steps whose start was recorded and whose end was not.
         spare: results of earlier attempts that their steps may get back, by path.
         begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
-        parked: how often the run died, where a resume would refuse it for that.
+        crash_loop: how often the run died, where a resume would refuse it for that.
         messages: what was sent to the run and nobody has taken, where it waits for something.
         is_guarded: whether the run has effects that no default repeats.
     """
@@ -153,7 +153,7 @@ class Resumption:
     in_doubt: frozenset[str]
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
     begun: frozenset[str] = frozenset()
-    parked: Deaths | None = None
+    crash_loop: CrashCount | None = None
     messages: Sequence[Signal] = ()
     is_guarded: bool = False
 
@@ -205,7 +205,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     options: RunOptions,
     verifying: ClaimChecker,
     store: StoreBase,
-    max_deaths: int = MAX_DEATHS,
+    max_crashes: int = MAX_CRASHES,
     drops_answers: bool | None = None,
 ) -> Resumption:
     """Read a record and compare it with the inputs and with the world.
@@ -218,7 +218,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         options: how the resume is to be done.
         verifying: checks the recorded claims.
         store: what the record came from, for what earlier attempts left behind.
-        max_deaths: how often the run may die at one step, where its record does not say.
+        max_crashes: how often the run may die at one step, where its record does not say.
         drops_answers: whether approvals and signals must be given again; by default for imported runs that can go on.
 
     Raises:
@@ -259,11 +259,11 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(moved_versions(latest.metadata))
     begun = await _interrupted_steps(store, workflow_id, latest)
-    parked = None
+    crash_loop = None
     if not options.force and not options.steal:
-        most = limit_of(latest.metadata, options.max_deaths, max_deaths)
-        parked = await parked_at(store, workflow_id, latest, most=most)
-    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, parked
+        most = limit_of(latest.metadata, options.max_crashes, max_crashes)
+        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
+    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, crash_loop
     marks = (each.marks for each in (*history.results, *superseded.results) if each.marks)
     is_guarded = not all(map(GUARDED.isdisjoint, marks))
     return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded)

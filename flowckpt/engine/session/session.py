@@ -26,7 +26,7 @@ from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.crash_loop import Deaths, limit_of
+from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.partial import kept_partial
 from flowckpt.engine.rules.paths import UNFINISHED
@@ -39,9 +39,9 @@ from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
     PACKAGES,
     accepted,
-    deaths_at_resume,
+    crash_count_at_resume,
+    crash_loop_error,
     kept_history,
-    parked_error,
     read_resumption,
     with_settled,
 )
@@ -368,7 +368,7 @@ class Session:
         latest: CheckpointData,
         end: compensate.UnfinishedRollback,
         claims: ClaimChecker,
-        crash_count: Deaths,
+        crash_count: CrashCount,
     ) -> Drive:
         options = self._options
         undoing = undoings.read_undoing(
@@ -399,18 +399,18 @@ class Session:
         )
         return self._drive(lease, origin, undoing)
 
-    async def _crash_count(self, lease: Lease, latest: CheckpointData) -> Deaths:
+    async def _crash_count(self, lease: Lease, latest: CheckpointData) -> CrashCount:
         """Return how often the run crashed where it crashed last, and refuse a run that crashed too often.
 
         To force a resume, or to take the run from its owner, resets the count.
         """
         options = self._options
         if options.force or options.steal:
-            return Deaths()
-        crash_count = await deaths_at_resume(self._store, lease, latest)
-        most = limit_of(latest.metadata, options.max_deaths, self._saving.limits.max_deaths)
-        if crash_count.is_parked(most) and not self._is_cancel:  # whoever cancels it has looked at it
-            raise parked_error(lease.workflow_id, crash_count)
+            return CrashCount()
+        crash_count = await crash_count_at_resume(self._store, lease, latest)
+        most = limit_of(latest.metadata, options.max_crashes, self._saving.limits.max_crashes)
+        if crash_count.is_crash_loop(most) and not self._is_cancel:  # whoever cancels it has looked at it
+            raise crash_loop_error(lease.workflow_id, crash_count)
         return crash_count
 
     def _drive(self, lease: Lease, origin: _Origin, undoing: undoings.Undoing | None = None) -> Drive:
@@ -523,7 +523,7 @@ class _Origin:
     partial: dict[str, PartialState] = attrs.field(factory=dict)
     in_doubt: set[str] = attrs.field(factory=set)
     superseded: Superseded = attrs.field(factory=Superseded)
-    crash_count: Deaths | None = None
+    crash_count: CrashCount | None = None
     drops_what_changed: bool = False
     reusable: Mapping[str, StepResult] | None = None
 

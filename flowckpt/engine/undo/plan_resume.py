@@ -17,8 +17,8 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import ResumePlan
-from flowckpt.engine.rules.reasons import MAX_DEATHS
-from flowckpt.engine.run.resumption import parked_at, read_resumption
+from flowckpt.engine.rules.reasons import MAX_CRASHES
+from flowckpt.engine.run.resumption import crash_loop_at, read_resumption
 from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.engine.undo.undo_run import read_undoing
 from flowckpt.engine.values.options import RunOptions
@@ -52,7 +52,7 @@ async def plan_resume(
     inputs: Mapping[str, Any],
     options: RunOptions,
     verifier: EvidenceVerifier | None = None,
-    max_deaths: int = MAX_DEATHS,
+    max_crashes: int = MAX_CRASHES,
 ) -> PlannedResume:
     """Return what a resume would do; nothing is run or saved.
 
@@ -64,7 +64,7 @@ async def plan_resume(
         inputs: inputs given again, by name: one may have the name of anything.
         options: how it would be resumed.
         verifier: checks the claims, or None for one that looks where the run was started.
-        max_deaths: how often the run may die at one step, where its record does not say.
+        max_crashes: how often the run may die at one step, where its record does not say.
 
     Raises:
         InputMismatchError: an input differs from the recorded one.
@@ -75,15 +75,15 @@ async def plan_resume(
     unfinished = unfinished_rollback(latest.metadata)
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
-        parked = None
+        crash_loop = None
         if not options.force and not options.steal:
-            most = limit_of(latest.metadata, options.max_deaths, max_deaths)
-            parked = await parked_at(store, workflow_id, latest, most=most)
-        return PlannedResume(await undoing.plan(parked), {}, verifying)
+            most = limit_of(latest.metadata, options.max_crashes, max_crashes)
+            crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
+        return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
     read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
-    resumption = await read(store=store, max_deaths=max_deaths)
+    resumption = await read(store=store, max_crashes=max_crashes)
     plan = await make_plan(workflow, workflow_id, resumption, verifying)
     if latest.status is Status.COMPLETED and IMPORTED in latest.metadata and not plan.is_nothing_to_do:
-        resumption = await read(store=store, max_deaths=max_deaths, drops_answers=True)
+        resumption = await read(store=store, max_crashes=max_crashes, drops_answers=True)
         plan = await make_plan(workflow, workflow_id, resumption, verifying)
     return PlannedResume(plan, resumption.judge.reports, verifying)

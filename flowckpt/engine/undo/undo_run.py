@@ -18,12 +18,12 @@ from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.replay import Execute
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.dry.undo_search import UndoSearch
-from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.paths import ROLLBACK, left_to_undo, not_yielded, undone_paths
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.resumption import check_name, parked_error
+from flowckpt.engine.run.resumption import check_name, crash_loop_error
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.undo.compensate import UnfinishedRollback
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
@@ -97,11 +97,11 @@ class Undoing:
             raise self._refused(reasons)
         run.recorder.undo.undoable, run.recorder.undo.not_undoable = search.undoable, reasons
 
-    async def plan(self, parked: Deaths | None) -> ResumePlan:
+    async def plan(self, crash_loop: CrashCount | None) -> ResumePlan:
         """Return what the attempt would do.
 
         Args:
-            parked: how often the run died, where a resume would refuse it for that.
+            crash_loop: how often the run died, where a resume would refuse it for that.
         """
         view = as_view(self.latest.step_results)
         search = UndoSearch()
@@ -129,8 +129,8 @@ class Undoing:
         stops, stopped_by = self._stops(), ""
         if reasons and not self.options.force:
             stops, stopped_by = self._refused(reasons).message, next(iter(reasons))
-        if parked is not None:
-            stops, stopped_by = parked_error(self.workflow_id, parked).message, ""
+        if crash_loop is not None:
+            stops, stopped_by = crash_loop_error(self.workflow_id, crash_loop).message, ""
         return ResumePlan(
             self.workflow_id,
             self.workflow.name,
@@ -138,7 +138,7 @@ class Undoing:
             ends_at=search.ends_at if search.is_blind else "",
             stops=stops,
             stopped_by=stopped_by,
-            is_parked=parked is not None,
+            is_crash_loop=crash_loop is not None,
             is_undoing=True,
         )
 

@@ -16,7 +16,7 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
-from flowckpt.engine.rules.reasons import LIMITS, MAX_DEATHS
+from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 from flowckpt.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class RunOptions(FieldEquality):
         allow_network: hosts that network claims may reach, as `host:port`, if the engine has no verifier of its own.
         retry_budget: total retries for all steps and attempts of the run; recorded at the start. On resume, sets a new
             budget.
-        max_deaths: crashes at the same step, with nothing new saved, after which a resume raises `RunParkedError`; 0
+        max_crashes: crashes at the same step, with nothing new saved, after which a resume raises `CrashLoopError`; 0
             for no limit; recorded likewise; 5 by default.
         executors: executors by name, as descriptions: `process:8`, `dask://host:8786`; `default` takes all steps that
             name none. Recorded; a resume uses them again, except addresses, which must be given again.
@@ -185,7 +185,7 @@ class RunOptions(FieldEquality):
     comment: str = ""
     allow_network: Sequence[str] = ()
     retry_budget: int | None = attrs.field(default=None, validator=_limit)
-    max_deaths: int | None = attrs.field(default=None, validator=_limit)
+    max_crashes: int | None = attrs.field(default=None, validator=_limit)
     executors: Mapping[str, str] = attrs.field(factory=dict)
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
@@ -244,7 +244,7 @@ class RunOptions(FieldEquality):
     @property
     def asked_limits(self) -> dict[str, int]:
         """The limits that were given, as they are recorded: a budget that is given is a fresh one."""
-        asked = {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
+        asked = {name: value for name in ("retry_budget", "max_crashes") if (value := getattr(self, name)) is not None}
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
 
@@ -254,11 +254,11 @@ class Limits:
 
     Attributes:
         retry_budget: how many retries a run may make; None for any number.
-        max_deaths: how often a run may die at the same step; 0 for no limit.
+        max_crashes: how often a run may die at the same step; 0 for no limit.
     """
 
     retry_budget: int | None = attrs.field(default=None, validator=_limit)
-    max_deaths: int = attrs.field(default=MAX_DEATHS, validator=_limit)
+    max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_limit)
 
 
 @attrs.frozen(eq=False, repr=False)

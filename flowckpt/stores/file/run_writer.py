@@ -78,7 +78,7 @@ class FileRunWriter(RunWriter):
     def can_be_renewed(self) -> bool:
         """Whether a new segment may help: nothing more can be saved to this one, and it holds a checkpoint.
 
-        A segment without a checkpoint counts as a death of the run, so there is to be one such at most.
+        A segment without a checkpoint counts as a crash of the run, so there is to be one such at most.
         """
         return self.writer.is_poisoned and not self.writer.is_fenced and self.is_mine and self._first is not None
 

@@ -10,8 +10,8 @@ import pytest
 from crashing import SimulatedCrash, pass_on
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
-from flowckpt.engine.run.resumption import parked
-from flowckpt.errors import RunParkedError
+from flowckpt.engine.run.resumption import crash_loop
+from flowckpt.errors import CrashLoopError
 from flowckpt.stores.base import Ability
 
 world: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def test_it_is_refused_after_five_deaths_and_the_error_says_all(reopen: Callable
     store = reopen()
     before = asyncio.run(store.load_latest("run"))
     for _ in range(2):
-        with pytest.raises(RunParkedError) as refused:
+        with pytest.raises(CrashLoopError) as refused:
             WorkflowEngine(store).resume_sync(flow, workflow_id="run")
         assert (refused.value.path, refused.value.count) == ("poison", 5)
         assert "died 5 times at step 'poison' since 2" in str(refused.value)
@@ -104,7 +104,7 @@ def test_it_is_refused_after_five_deaths_and_the_error_says_all(reopen: Callable
     assert store.has(Ability.OWNERS)
     assert asyncio.run(store.owner("run")) is None
     plan = WorkflowEngine(store).plan_sync(flow, workflow_id="run")
-    assert (plan.is_parked, "is parked" in plan.stops) == (True, True)
+    assert (plan.is_crash_loop, "is in a crash loop" in plan.stops) == (True, True)
 
 
 def test_force_goes_on_and_counts_anew(reopen: Callable[[], Any]) -> None:
@@ -112,7 +112,7 @@ def test_force_goes_on_and_counts_anew(reopen: Callable[[], Any]) -> None:
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(Dying(reopen())).resume_sync(flow, workflow_id="run", options=RunOptions(force=True))
     die(reopen, 4, first=False)
-    with pytest.raises(RunParkedError) as refused:
+    with pytest.raises(CrashLoopError) as refused:
         WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run")
     assert refused.value.count == 5
     world["survives at"] = 0
@@ -131,46 +131,46 @@ def test_a_step_that_comes_further_each_time_is_not_dying_at_the_same_place(reop
     die(reopen, 9)
     world["saves"] = lambda attempt: "stuck"
     die(reopen, 5, first=False)
-    with pytest.raises(RunParkedError):
+    with pytest.raises(CrashLoopError):
         WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run")
 
 
 def test_deaths_before_anything_is_saved_count_too(reopen: Callable[[], Any]) -> None:
     world["dies in the generator"] = True
     die(reopen, 5)
-    with pytest.raises(RunParkedError, match="before its next step") as refused:
+    with pytest.raises(CrashLoopError, match="before its next step") as refused:
         WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run")
     assert refused.value.count == 5
 
 
 @pytest.mark.parametrize("how", ["options", "recorded", "engine"])
 def test_the_limit_can_be_another_one(reopen: Callable[[], Any], how: str) -> None:
-    used: dict[str, Any] = {"max_deaths": 2} if how == "engine" else {}
-    options = RunOptions(max_deaths=2)
+    used: dict[str, Any] = {"max_crashes": 2} if how == "engine" else {}
+    options = RunOptions(max_crashes=2)
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(Dying(reopen()), **used).run_sync(
             flow, workflow_id="run", options=options if how == "recorded" else None
         )
     die(reopen, 1, first=False, **used)
     now = options if how == "options" else None
-    with pytest.raises(RunParkedError):
+    with pytest.raises(CrashLoopError):
         WorkflowEngine(reopen(), **used).resume_sync(flow, workflow_id="run", options=now)
     if how == "recorded":
         with pytest.raises(SimulatedCrash):
-            WorkflowEngine(Dying(reopen())).resume_sync(flow, workflow_id="run", options=RunOptions(max_deaths=0))
+            WorkflowEngine(Dying(reopen())).resume_sync(flow, workflow_id="run", options=RunOptions(max_crashes=0))
         die(reopen, 3, first=False)
 
 
-def test_whoever_resumes_many_runs_can_ask_which_are_parked(reopen: Callable[[], Any]) -> None:
+def test_whoever_resumes_many_runs_can_ask_which_are_in_a_crash_loop(reopen: Callable[[], Any]) -> None:
     die(reopen, 4)
     store = reopen()
-    assert asyncio.run(parked(store, info_of(store))) is None
-    assert asyncio.run(parked(store, info_of(store), max_deaths=4)) is not None
+    assert asyncio.run(crash_loop(store, info_of(store))) is None
+    assert asyncio.run(crash_loop(store, info_of(store), max_crashes=4)) is not None
     die(lambda: store, 1, first=False)
     for run in getattr(store, "_runs", {}).values():
         run.is_owned = False
     store = reopen()
-    found = asyncio.run(parked(store, info_of(store)))
+    found = asyncio.run(crash_loop(store, info_of(store)))
     assert found is not None
     assert (found.count, found.path) == (5, "poison")
 

@@ -1,8 +1,8 @@
-"""A compaction takes numbers of attempts in a file store; they are no deaths of the run."""
+"""A compaction takes numbers of attempts in a file store; they are not crashes of the run."""
 
 from __future__ import annotations
 
-from flowckpt.engine.run.resumption import deaths_at_resume
+from flowckpt.engine.run.resumption import crash_count_at_resume
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 
@@ -17,4 +17,4 @@ async def test_a_crashed_run_that_was_compacted_again_and_again_has_died_once(tm
         assert (await store.compact("run", is_forced=True)).is_changed
     lease = await store.acquire("run")
     assert lease.attempt > 4
-    assert (await deaths_at_resume(store, lease, lease.latest)).count == 1
+    assert (await crash_count_at_resume(store, lease, lease.latest)).count == 1
