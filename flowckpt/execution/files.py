@@ -33,17 +33,21 @@ class RunFiles:
     """
 
     read: dict[str, list[Evidence]] = attrs.field(factory=dict)
+    _ready: set[str] = attrs.field(factory=set)
     _writer: dict[str, str] = attrs.field(factory=dict)
     _readers: dict[str, set[str]] = attrs.field(factory=dict)
     _below: dict[str, set[str]] = attrs.field(factory=dict)
 
     async def open(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
-        """Record what a step reads, right before it starts.
+        """Record what a step reads, right before it starts; do nothing if `open_ahead` has just done so.
 
         Raises:
             StepFilesError: a file is missing, or belongs to another step.
             StepDefinitionError: a function returned something else than paths.
         """
+        if path in self._ready:
+            self._ready.remove(path)
+            return
         reads, writes = declared_files(step, READS), declared_files(step, WRITES)
         self._enter(verifier.base_path, path, reads, writes)
         claims = [_claim(verifier, each, READS) for each in reads]
@@ -58,6 +62,17 @@ class RunFiles:
                 remedy="Create the file, or correct the path: a step starts only if everything is there that it reads.",
             )
         self.read[path] = list(recorded)
+
+    async def open_ahead(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
+        """Record what a step reads, before its start is made durable.
+
+        Raises:
+            StepFilesError: a file is missing, or belongs to another step.
+            StepDefinitionError: a function returned something else than paths.
+        """
+        self._ready.discard(path)
+        await self.open(verifier, step, path)
+        self._ready.add(path)
 
     def wrote(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
         """Return the claims of what a step writes, to be captured when it has ended."""
@@ -93,6 +108,7 @@ class RunFiles:
     def release(self, path: str) -> None:
         """Forget the files of a step that failed: another step may do its work."""
         self.read.pop(path, None)
+        self._ready.discard(path)
         for file in [file for file, writer in self._writer.items() if writer == path]:
             del self._writer[file]
         for readers in self._readers.values():

@@ -61,12 +61,14 @@ class Outcome:
         tree: the output as it is recorded.
         error: what the step raised, or None.
         committed: what became of its claims, or None without any.
+        is_started: whether its function may have been called.
     """
 
     value: Any = None
     tree: Any = None
     error: BaseException | None = None
     committed: claims.Committed | None = None
+    is_started: bool = True
 
 
 class StepRunner:
@@ -156,6 +158,16 @@ class StepRunner:
             return Outcome(error=error)
         finally:
             set_call(None)
+
+    async def open_files(self, call: StepCall) -> Outcome | None:
+        """Record what an at-most-once step reads before its start is made durable; return its failure if it cannot start."""
+        if call.step.modifiers.files is None:
+            return None
+        try:
+            await self.files.open_ahead(self._checker.verifier, call.step, call.path)
+        except Exception as error:
+            return Outcome(error=error, is_started=False)
+        return None
 
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: StepCall

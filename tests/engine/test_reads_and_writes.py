@@ -198,6 +198,57 @@ def test_what_was_done_once_is_not_done_again_because_a_file_changed():
     assert ran == ["b.txt"]
 
 
+def noting(saved):
+    """A store in memory that notes the reason of each save."""
+    store = MemoryCheckpointStore()
+    save = store.save
+
+    def noted(workflow_id, data):
+        saved.append(data.reason)
+        return save(workflow_id, data)
+
+    store.save = noted
+    return store
+
+
+@pytest.mark.parametrize("retry", [0, 2])
+@pytest.mark.parametrize("files", [{"reads": "later.txt"}, {"reads": "a.txt", "writes": "a.txt"}])
+def test_an_at_most_once_step_that_cannot_open_its_files_was_never_started(files, retry):
+    made = step("copy").python(copy, "a.txt").at_most_once().reads(files["reads"])
+    made = made.writes(files["writes"]) if "writes" in files else made
+    made = made.retry(retry) if retry else made
+    saved: list[str] = []
+    first = WorkflowEngine(noting(saved))
+    assert first.run_sync(one(made), workflow_id="run").status == "failed"
+    assert (ran, "in_doubt" in saved) == ([], False)
+    Path("later.txt").write_text("later")
+    fixed = step("copy").python(copy, "a.txt").at_most_once().reads("later.txt")
+    assert first.plan_sync(one(fixed), workflow_id="run").stopped_by == ""
+    assert first.resume_sync(one(fixed), workflow_id="run").output == "a"
+    assert (ran, saved.count("in_doubt")) == (["b.txt"], 1)
+
+
+def test_a_retry_opens_the_files_again():
+    def fetch(error):
+        return bool(Path("later.txt").write_text("later"))
+
+    made = step("copy").python(copy, "later.txt").at_most_once().reads("later.txt").retry(2, on=fetch)
+    assert engine().run_sync(one(made), workflow_id="run").output == "later"
+
+
+def test_what_was_done_before_stays_known_when_a_rerun_cannot_open_its_files():
+    once = step("copy").python(copy).reads("a.txt").at_most_once().checkpoint()
+    one_engine = engine()
+    one_engine.run_sync(one(once), workflow_id="run").unwrap()
+    Path("a.txt").unlink()
+    again = RunOptions(from_step="copy")
+    assert one_engine.resume_sync(one(once), workflow_id="run", options=again).status == "failed"
+    Path("a.txt").write_text("other")
+    with pytest.raises((StepInDoubtError, StaleStepError)):
+        one_engine.resume_sync(one(once), workflow_id="run")
+    assert ran == ["b.txt"]
+
+
 def test_a_command_may_have_files_too():
     made = step("copy").command(["cp", "a.txt", "b.txt"]).reads("a.txt").writes("b.txt").checkpoint()
     one_engine, program = engine(), one(made)

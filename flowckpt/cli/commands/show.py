@@ -46,6 +46,7 @@ _MARKS = {
     "at_most_once": "at most once",
     "on_rerun": "undone before a rerun",
     "not_undone": "could not be undone",
+    "not_started": "was not started",
     "undoable": "can be undone",
     "adopted": "adopted",
     "edited": "edited",

@@ -82,7 +82,8 @@ class StepResult(FieldEquality):
             compared.
         evidence: its claims with their facts, and the verdicts when it ended; None without claims.
         marks: what a rerun must know: `at_most_once`, `on_rerun`, `undoable`, `adopted` (not run but proved done),
-            `edited` (its output was replaced in a fork), `not_undone` (not run, because `.on_rerun()` failed).
+            `edited` (its output was replaced in a fork), `not_undone` (not run, because `.on_rerun()` failed),
+            `not_started` (failed before its function was called).
         extra: unknown fields of a newer version, kept.
         signal: the id of the signal that the step took, or empty.
     """

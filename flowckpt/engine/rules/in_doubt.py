@@ -48,6 +48,8 @@ class Question(StrEnum):
     """It was done, by another call: is it to be done by this one, too?"""
 
 
+NOT_STARTED = "not_started"
+"""The only mark of a failure before the function of an at-most-once step was called."""
 LEFT_DONE = Reason(ReasonKind.UPSTREAM, "a step before it runs again, and what this one did was not undone")
 """Why a step with a `.rollback()` is not simply run again after an earlier one."""
 
@@ -92,7 +94,7 @@ def open_question(
     if old is None or path == policy.from_path:
         return Question.NONE
     if not old.success:
-        return Question.STARTED if is_at_most_once else Question.NONE
+        return Question.STARTED if is_at_most_once and NOT_STARTED not in old.marks else Question.NONE
     if is_at_most_once and not is_moved:
         return Question.DONE
     if not repeats_effect(step, old) or (not is_at_most_once and policy.reruns_what_follows):

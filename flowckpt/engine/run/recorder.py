@@ -25,7 +25,7 @@ from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.notify import Notifier, answer_documents, failed_event, saved_event
 from flowckpt.engine.run.resumption import kept_history, with_reusable
-from flowckpt.engine.values.superseded import NOT_UNDONE, Superseded
+from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.current_step import StepCall
@@ -245,7 +245,7 @@ class Recorder:
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)
-        if path in self.superseded.by_path and NOT_UNDONE not in marks:
+        if path in self.superseded.by_path and LEAVES_EARLIER.isdisjoint(marks):
             self.settle(path)
 
     def restore(self, result: StepResult) -> None:

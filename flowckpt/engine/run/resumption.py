@@ -29,7 +29,7 @@ from flowckpt.engine.rules.paths import (
 from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, Superseded
+from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, LEAVES_EARLIER, Superseded
 from flowckpt.errors import CrashLoopError, InputError, StepNotFoundError, WorkflowChangedError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.stores.base import (
@@ -180,9 +180,9 @@ class Resumption:
             step: it, as it is yielded now.
             dropped: the results that a replay has let go so far.
         """
-        if path in self.cut:
-            return self.cut[path]
         old = self.superseded.get(path)
+        if path in self.cut and (old is None or LEAVES_EARLIER.isdisjoint(self.cut[path][0].marks)):
+            return self.cut[path]
         if old is not None:
             said = "its earlier result no longer counts: the run went on from before it"
             return old, Reason(ReasonKind.UPSTREAM, said)

@@ -145,7 +145,8 @@ async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | N
         await recorder.save_start()
     if run.notifier.dropped_states:
         await run.notifier.emit_dropped_states()
-    if step.modifiers.is_at_most_once and (found is None or (found.outcome is None and found.undo is None)):
+    is_run_now = found is None or (found.outcome is None and found.undo is None)
+    if step.modifiers.is_at_most_once and is_run_now and step.modifiers.files is None:
         await recorder.mark_in_doubt(path)
 
 
@@ -156,14 +157,15 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
         secrets = run.judge.secrets
         note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
     started_at, started_ns = clock.now(), clock.elapsed_ns()
-    tried, is_adopted, is_undone = 1, False, True
-    is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1
+    tried, is_adopted, is_undone, is_started = 1, False, True, True
+    is_marked = not modifiers.is_at_most_once or modifiers.files is None
+    is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1 and is_marked
     if is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
         outcome = await run.runner.attempt(call)
     else:
         loop = tries.RetryLoop(run, call, found or in_doubt.RUN)
         outcome = await loop.run()
-        tried, is_adopted, is_undone = loop.tries, loop.is_adopted, loop.is_undone
+        tried, is_adopted, is_undone, is_started = loop.tries, loop.is_adopted, loop.is_undone, loop.is_started
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     failure = None
     if outcome.error is not None:
@@ -172,7 +174,7 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
         failure = recorded_error(outcome.error, path=call.path, tries=tried, secrets=run.judge.secrets)
     marks: tuple[str, ...] = ()
     if modifiers.is_at_most_once or modifiers.on_rerun is not None:
-        marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
+        marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone, is_started=is_started)
     return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, "", is_adopted)
 
 

@@ -88,12 +88,14 @@ class RetryLoop:
         call: the try that runs now.
         found: what was found out about the step before.
         is_undone: whether what an earlier execution left behind is undone; True if there is nothing to undo.
+        is_started: whether a try may have called its function.
     """
 
     context: RunContext
     call: StepCall
     found: Resolution
     is_undone: bool = attrs.field(init=False, default=attrs.Factory(lambda it: it.found.undo is None, takes_self=True))
+    is_started: bool = attrs.field(init=False, default=False)
     _outcome: Outcome | None = attrs.field(init=False, default=None)
     _started_ns: int = attrs.field(init=False, default=0)
 
@@ -112,24 +114,26 @@ class RetryLoop:
         run, path = self.context, self.call.path
         modifiers, clock = self.call.step.modifiers, run.clock
         # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
-        is_mark_due = modifiers.is_at_most_once and not self.is_undone
+        is_mark_due = modifiers.is_at_most_once and (not self.is_undone or modifiers.files is not None)
         self._started_ns = clock.elapsed_ns()
         while True:
             run.recorder.in_flight[path] = self.call.tries
-            outcome = await self._instead()
+            outcome = await run.runner.open_files(self.call) if is_mark_due and self.found.outcome is None else None
+            outcome = outcome or await self._instead()
             if outcome is None:
                 if is_mark_due:
                     await run.recorder.mark_in_doubt(path)
                     is_mark_due = False
                 outcome = await self._once()
             self._outcome = outcome
+            self.is_started |= outcome.is_started
             error = outcome.error
             if error is None or not self._is_retried(error):
                 return outcome
             delay = self._delay()
             if not self._is_in_time(error, delay):
                 return outcome
-            if modifiers.is_at_most_once and self.is_undone:
+            if modifiers.is_at_most_once and self.is_undone and outcome.is_started:
                 was_adopted = self.found.outcome is not None
                 if not await self._may_be_repeated(error):
                     return outcome

@@ -15,6 +15,7 @@ from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import decode_result
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.in_doubt import NOT_STARTED
 from flowckpt.engine.rules.paths import UNDOABLE
 from flowckpt.engine.rules.reasons import LIMITS
 from flowckpt.engine.values.options import RETRIES_USED
@@ -23,6 +24,8 @@ AT_MOST_ONCE = "at_most_once"
 ON_RERUN = "on_rerun"
 NOT_UNDONE = "not_undone"
 """Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
+LEAVES_EARLIER = frozenset({NOT_UNDONE, NOT_STARTED})
+"""Marks of results whose step did nothing: what it did before is still to be looked at."""
 KEY = "superseded"
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
 """Marks of results that a step must look at before it runs again."""
@@ -30,14 +33,19 @@ GUARDED = frozenset({AT_MOST_ONCE, UNDOABLE})
 """Marks the results whose effects no default repeats."""
 
 
-def marks_of(modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
+def marks_of(
+    modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool, is_started: bool = True
+) -> tuple[str, ...]:
     """Return what a later rerun of a step must know of its result.
 
     Args:
         modifiers: the step's.
         is_adopted: whether it was not run but proved done.
         is_not_undone: whether it was not run because its earlier effect could not be undone.
+        is_started: whether its function may have been called.
     """
+    if not is_started:
+        return (NOT_STARTED,)
     marks = (
         (AT_MOST_ONCE, modifiers.is_at_most_once),
         (ON_RERUN, modifiers.on_rerun is not None),
