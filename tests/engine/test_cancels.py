@@ -297,3 +297,32 @@ def test_errors_collected_in_a_group_are_history_until_a_person_runs_their_step_
     assert (same.status, same.steps.restored, same.steps.executed) == ("failed", 3, 0)
     result = engine.resume_sync(flow, workflow_id="run", options=RunOptions(from_step="maybe[1]"))
     assert (result.output, result.steps.restored, result.steps.executed) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["WorkflowStarted", "StepStarted", "StepCompleted", "CheckpointSaved"])
+def test_an_error_in_the_loop_over_the_events_ends_the_program(name):
+    """`asyncio.run` cancels the run while nobody takes its events any more."""
+
+    @workflow
+    def steps():
+        for _ in range(3):
+            yield step("one").python(int).checkpoint()
+
+    async def listen():
+        async for event in WorkflowEngine(MemoryCheckpointStore()).execute(steps):
+            if type(event).__name__ == name:
+                raise KeyError(name)
+
+    raised = []
+
+    def program():
+        try:
+            asyncio.run(listen())
+        except KeyError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=program, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(raised) == 1

@@ -41,13 +41,21 @@ async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGen
     """
     loop = asyncio.get_running_loop()
     told: asyncio.Queue[tuple[Event, asyncio.Future[None]] | None] = asyncio.Queue()
-    is_heard, is_cancelled = True, False
+    is_heard, is_cancelled, is_stopped = True, False, False
 
     async def tell(event: Event) -> None:
+        nonlocal is_stopped
         if is_heard:
             heard: asyncio.Future[None] = loop.create_future()
             told.put_nowait((event, heard))
-            await heard
+            try:
+                if not is_stopped:
+                    await heard
+            except asyncio.CancelledError:
+                # Somebody else cancels the run while the listener has an event, as `asyncio.run` does after an error in
+                # the listener's loop: the listener may never come back for the last events, so they do not wait for it.
+                is_stopped = True
+                raise
 
     running = asyncio.ensure_future(work(tell))
     running.add_done_callback(lambda _: told.put_nowait(None))
