@@ -19,7 +19,7 @@ from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, choose_store, max_crashes_setting
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
-from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits, sent_to
 from flowckpt.core.system.blocking import run_alone
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.history.checkpoints import left_behind
@@ -252,7 +252,8 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
     taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
-    return [signal for signal in await store.signals(workflow_id) if signal.signal_id not in taken]
+    found = sent_to(latest.metadata, await store.signals(workflow_id))
+    return [signal for signal in found if signal.signal_id not in taken]
 
 
 def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:

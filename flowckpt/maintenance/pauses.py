@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.records.wait import Signal, WaitKind
+from flowckpt.core.records.wait import Signal, WaitKind, birth_of, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
+    from flowckpt.core.records.listing import RunInfo
     from flowckpt.maintenance.recovery import DueRun
 
 FIRST_SECONDS = 30.0
@@ -87,7 +88,7 @@ class Pauses:
         """
         pause = self._own.get(run.workflow_id)
         if pause is None or pause.note:  # else no process was started: what is missing is missing here
-            pause, _ = await self._recorded(run.workflow_id)
+            pause, _ = await self._recorded(run.info)
         if pause is None or self._now() >= self._until[run.workflow_id, pause.note]:
             return True
         return not pause.has_died and pause.state != _state(run)
@@ -106,7 +107,7 @@ class Pauses:
         Raises:
             FlowckptError: it cannot be recorded.
         """
-        count, (_, older) = await self._next(run), await self._recorded(run.workflow_id)
+        count, (_, older) = await self._next(run), await self._recorded(run.info)
         await self._write(run, count, has_died=True, older=older)
 
     async def end(self, run: DueRun, *, has_died: bool) -> None:
@@ -118,7 +119,7 @@ class Pauses:
             FlowckptError: it cannot be recorded.
         """
         begun = self._own.get(run.workflow_id)
-        recorded, older = await self._recorded(run.workflow_id)
+        recorded, older = await self._recorded(run.info)
         if begun is not None and begun.note:
             if recorded is not None and recorded.note != begun.note:
                 return
@@ -139,14 +140,15 @@ class Pauses:
         """
         self._own.pop(workflow_id, None)
         if self.store.has(Ability.SIGNALS):
-            _, notes = await self._recorded(workflow_id)
+            messages = await self.store.signals(workflow_id)
+            notes = [each.signal_id for each in messages if each.kind is WaitKind.RECOVERY]
             if notes:
                 await self.store.remove_signals(workflow_id, notes)
 
     async def _next(self, run: DueRun) -> int:
         before = self._own.get(run.workflow_id)
         if before is None or before.note:
-            before, _ = await self._recorded(run.workflow_id)
+            before, _ = await self._recorded(run.info)
         is_again = before is not None and (before.has_died or before.state == _state(run))
         return before.count + 1 if before is not None and is_again else 1
 
@@ -155,7 +157,8 @@ class Pauses:
         workflow_id = run.workflow_id
         if self.store.has(Ability.SIGNALS):
             note = new_message_id()
-            message = Signal(note, "recover", self.clock.now(), pause.to_data(), kind=WaitKind.RECOVERY)
+            data, birth = pause.to_data(), birth_of(run.info.metadata)
+            message = Signal(note, "recover", self.clock.now(), data, kind=WaitKind.RECOVERY, birth=birth)
             await self.store.send_signal(workflow_id, message)
             if older:
                 await self.store.remove_signals(workflow_id, older)
@@ -170,11 +173,12 @@ class Pauses:
         self._own[workflow_id] = pause
         self._until[workflow_id, pause.note] = self._now() + pause.seconds
 
-    async def _recorded(self, workflow_id: str) -> tuple[Pause | None, list[str]]:
+    async def _recorded(self, info: RunInfo) -> tuple[Pause | None, list[str]]:
         """Return the longest pause that is recorded of a run, and the ids of all messages that record one."""
+        workflow_id = info.workflow_id
         if not self.store.has(Ability.SIGNALS):
             return self._own.get(workflow_id), []
-        messages = {each.signal_id: each for each in await self.store.signals(workflow_id)}
+        messages = {each.signal_id: each for each in sent_to(info.metadata, await self.store.signals(workflow_id))}
         found = [pause for each in messages.values() if (pause := Pause.of(each)) is not None]
         if not found:
             return None, []

@@ -11,7 +11,7 @@ import attrs
 
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind
+from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
@@ -151,7 +151,8 @@ async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) 
     if all(wait.kind is WaitKind.SLEEP for wait in waits):
         return False
     taken = info.metadata.get(TAKEN, ())
-    found = [signal for signal in await store.signals(info.workflow_id) if signal.signal_id not in taken]
+    messages = sent_to(info.metadata, await store.signals(info.workflow_id))
+    found = [signal for signal in messages if signal.signal_id not in taken]
     return any(signal.ends(wait) for signal in found for wait in waits)
 
 
@@ -206,8 +207,8 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
 # A run that stopped to ask a person: a note in its mailbox, so that the run is listed so and reported once.
 
 
-def _note_id(attempt: int, exit_code: int) -> str:
-    return f"stale-{attempt}-{exit_code}"
+def _note_id(info: RunInfo, exit_code: int) -> str:
+    return "-".join(filter(None, ("stale", str(info.attempt), str(exit_code), birth_of(info.metadata)[:8])))
 
 
 async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: int, detail: str) -> bool:
@@ -221,7 +222,8 @@ async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: i
         detail: what the resume asked.
     """
     data = {"attempt": info.attempt, "detail": detail}
-    note = Signal(_note_id(info.attempt, exit_code), "stale", clock.now(), data, kind=WaitKind.STALE)
+    signal_id, birth = _note_id(info, exit_code), birth_of(info.metadata)
+    note = Signal(signal_id, "stale", clock.now(), data, kind=WaitKind.STALE, birth=birth)
     try:
         return await store.send_signal(info.workflow_id, note)
     except FlowckptError:  # reported twice is better than not at all
@@ -232,7 +234,8 @@ async def stale_note(store: StoreBase, info: RunInfo) -> str:
     """Return what a resume of a run asked a person since its newest attempt; empty if none did."""
     if info.status not in RECOVERED_STATUSES or not store.has(Ability.SIGNALS):
         return ""
-    notes = [each for each in await store.signals(info.workflow_id) if each.kind is WaitKind.STALE]
+    messages = sent_to(info.metadata, await store.signals(info.workflow_id))
+    notes = [each for each in messages if each.kind is WaitKind.STALE]
     return next((str(each.data["detail"]) for each in reversed(notes) if each.data["attempt"] == info.attempt), "")
 
 

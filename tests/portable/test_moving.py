@@ -42,9 +42,13 @@ def stores(tmp_path):
             store.close()
 
 
-def held(data):
-    """A checkpoint as an import leaves it: the mark that holds it is all that is new."""
-    return data and attrs.evolve(data, metadata={**data.metadata, "imported": True})
+def held(data, imported):
+    """A checkpoint as an import leaves it: the mark that holds it is new, and the birth of another run."""
+    if data is None:
+        return None
+    birth = imported.metadata["birth"]
+    assert len(birth) == 32
+    return attrs.evolve(data, metadata={**data.metadata, "imported": True, "birth": birth})
 
 
 @pytest.mark.parametrize("there", ["memory", "file", "sqlite", "objects"])
@@ -59,7 +63,7 @@ def test_a_run_comes_out_of_a_store_as_it_went_in_by_way_of_a_file(source, store
     assert exported(stores[there]) == exported(source)
     for attempt in (1, 2, 3, 4):
         there_now = done(stores[there].load_attempt("run", attempt))
-        assert there_now == held(done(source.load_attempt("run", attempt)))
+        assert there_now == held(done(source.load_attempt("run", attempt)), there_now)
         assert [attrs.evolve(ref, size=0) for ref in done(stores[there].list_attempt("run", attempt))] == [
             attrs.evolve(ref, size=0) for ref in done(source.list_attempt("run", attempt))
         ]
@@ -201,7 +205,8 @@ def test_the_document_of_each_checkpoint_makes_a_run_that_stands_there(source, s
     assert [file.name[:6] for file in files] == [f"{data.sequence:06d}" for data in history()]
     taken = done(import_run(stores["sqlite"], files[number - 1], workflow_id="new"))
     assert (taken.workflow_id, taken.source_id, taken.is_new) == ("new", "", True)
-    found, wanted = done(stores["sqlite"].load_latest("new")), held(history()[number - 1])
+    found = done(stores["sqlite"].load_latest("new"))
+    wanted = held(history()[number - 1], found)
     assert attrs.evolve(found, step_results=list(found.step_results)) == wanted
     recorded = next(
         data for data in done(source.read_attempt("run", wanted.attempt)) if data.sequence == wanted.sequence

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 1
+BIRTH = "birth"
+"""In the metadata: a random value, new for each run. Messages repeat it, so a later run of the same id ignores them."""
 
 
 class Reason(StrEnum):

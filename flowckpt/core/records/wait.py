@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from flowckpt.core.records.checkpoint import BIRTH
+
 
 class WaitKind(StrEnum):
     """The kind of a wait or a message."""
@@ -169,6 +171,7 @@ class Signal:
         kind: whether it is a signal, the answer to an approval, a cancel request, or a note that the run needs a person.
         path: the step it is for; empty for any wait of this name.
         request: for an answer, the approval request it answers.
+        birth: the `birth` of the run it was sent to; a run that has another ignores it.
     """
 
     signal_id: str
@@ -179,6 +182,7 @@ class Signal:
     kind: WaitKind = WaitKind.SIGNAL
     path: str = ""
     request: str = ""
+    birth: str = ""
 
     def ends(self, wait: Wait) -> bool:
         """Return whether the message ends a wait."""
@@ -188,7 +192,7 @@ class Signal:
 
     def to_document(self) -> dict[str, Any]:
         """Return the message as plain JSON; `from_document` returns an equal one."""
-        return {
+        document = {
             "signal_id": self.signal_id,
             "kind": str(self.kind),
             "name": self.name,
@@ -198,6 +202,7 @@ class Signal:
             "request": self.request,
             "data": self.data,
         }
+        return {**document, BIRTH: self.birth} if self.birth else document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Signal:
@@ -216,4 +221,16 @@ class Signal:
             WaitKind(document["kind"]),
             document["path"],
             document["request"],
+            document.get(BIRTH, ""),
         )
+
+
+def birth_of(metadata: Mapping[str, Any]) -> str:
+    """Return the random value that distinguishes a run from other runs of the same id; empty if its creator gave none."""
+    return str(metadata.get(BIRTH, ""))
+
+
+def sent_to(metadata: Mapping[str, Any], messages: Iterable[Signal]) -> list[Signal]:
+    """Return the messages that were sent to a run with these metadata, and not to an earlier run of the same id."""
+    birth = birth_of(metadata)
+    return [each for each in messages if each.birth == birth]

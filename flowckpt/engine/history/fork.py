@@ -21,11 +21,13 @@ from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import ROLLED_BACK
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
+from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
 from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
@@ -425,6 +427,7 @@ def _first_checkpoint(
     metadata = {
         name: value for name, value in without_waits(without_reusable(latest.metadata)).items() if name != ROLLED_BACK
     }
+    metadata[BIRTH] = new_token(16)
     if LIMITS in metadata:  # it has made no retries yet
         metadata[LIMITS] = {name: value for name, value in metadata[LIMITS].items() if name != RETRIES_USED}
     metadata[KEY] = {

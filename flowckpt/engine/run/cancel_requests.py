@@ -27,15 +27,16 @@ _ROLLS_BACK = "rolls_back"
 _log = logging.getLogger("flowckpt")
 
 
-def new_request(signal_id: str, sent_at: datetime, *, rolls_back: bool) -> Signal:
+def new_request(signal_id: str, sent_at: datetime, birth: str, *, rolls_back: bool) -> Signal:
     """Return a request to cancel a run.
 
     Args:
         signal_id: names this very request.
         sent_at: when it is made.
+        birth: that of the run.
         rolls_back: whether what the run did is to be undone.
     """
-    return Signal(signal_id, "cancel", sent_at, {_ROLLS_BACK: rolls_back}, kind=WaitKind.CANCEL)
+    return Signal(signal_id, "cancel", sent_at, {_ROLLS_BACK: rolls_back}, kind=WaitKind.CANCEL, birth=birth)
 
 
 async def remove_requests(store: StoreBase, workflow_id: str) -> None:
@@ -57,6 +58,7 @@ class CancelRequests:
     Attributes:
         store: where the run lies.
         workflow_id: the run.
+        birth: what distinguishes it from other runs of the same id.
         clock: the time.
         interrupts: what stops the run.
         after: requests that were made before count no more: the run was cancelled and resumed since.
@@ -64,6 +66,7 @@ class CancelRequests:
 
     store: StoreBase
     workflow_id: str
+    birth: str
     clock: Clock
     interrupts: Interrupts
     after: datetime | None = None
@@ -108,6 +111,7 @@ class CancelRequests:
             return
         self._failures, self._is_reported = 0, False
         for signal in signals:
-            if signal.kind is WaitKind.CANCEL and (self.after is None or signal.sent_at > self.after):
+            is_meant = signal.kind is WaitKind.CANCEL and signal.birth == self.birth
+            if is_meant and (self.after is None or signal.sent_at > self.after):
                 self.interrupts.request_cancel(rolls_back=bool(signal.data.get(_ROLLS_BACK, True)))
                 return

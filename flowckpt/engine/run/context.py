@@ -10,6 +10,7 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Reason, Status
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.replay import Replay
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
@@ -91,7 +92,8 @@ class RunContext:
     def inbox(self) -> inbox.Inbox:
         """The messages for the run."""
         checkpointer = self.recorder.checkpointer
-        return inbox.Inbox(checkpointer.store, self.workflow_id, self.clock, self.waits, checkpointer.history)
+        metadata, history = checkpointer.metadata, checkpointer.history
+        return inbox.Inbox(checkpointer.store, self.workflow_id, metadata, self.clock, self.waits, history)
 
     @cached_property
     def cancels(self) -> cancel_requests.CancelRequests:
@@ -99,8 +101,9 @@ class RunContext:
         latest = self.recorder.resumed_from
         has_ended = latest is not None and (latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL)
         after = latest.saved_at if latest is not None and has_ended else None
-        store = self.recorder.checkpointer.store
-        return cancel_requests.CancelRequests(store, self.workflow_id, self.clock, self.interrupts, after)
+        saves = self.recorder.checkpointer
+        birth = str(saves.metadata.get(BIRTH, ""))
+        return cancel_requests.CancelRequests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
 
     async def look_for_cancel(self) -> None:
         """Look for a request to cancel the run, and stop the run if there is one."""

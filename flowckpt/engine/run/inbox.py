@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.records import History
-from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.core.records.wait import Wait, WaitKind, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _FRESH_NS = 50_000_000
 """For so long what was read is taken for what is there: a thousand waits beside each other need one look."""
 
+_SHOWN = 8
+
 _log = logging.getLogger("flowckpt")
 
 
@@ -29,20 +31,31 @@ class Inbox:
     Args:
         store: where they lie.
         workflow_id: the run.
+        metadata: of the run; its messages repeat the birth in it.
         clock: the time.
         waits: the waits of the run, which know what was taken by results that no longer count.
         history: the results at the beginning of the attempt, which name what they took.
     """
 
-    def __init__(self, store: StoreBase, workflow_id: str, clock: Clock, waits: Waits, history: History) -> None:
+    def __init__(
+        self,
+        store: StoreBase,
+        workflow_id: str,
+        metadata: Mapping[str, Any],
+        clock: Clock,
+        waits: Waits,
+        history: History,
+    ) -> None:
         self._store = store
         self._workflow_id = workflow_id
+        self._metadata = metadata
         self._clock = clock
         self._waits = waits
         self._history = history
         self._taken: set[str] | None = None
         self._found: Sequence[Signal] = ()
         self._read_ns: int | None = None
+        self._has_warned = False
 
     async def first_for(self, wait: Wait, *, is_fresh: bool = False) -> Signal | None:
         """Return the message that ends a wait: the first that was sent before its deadline; None where there is none.
@@ -118,7 +131,13 @@ class Inbox:
                     setting="checkpoint_store",
                     remedy="Use another store, or give it the methods send_signal, signals and remove_signals.",
                 )
-            self._found, self._read_ns = await store.signals(self._workflow_id), now_ns
+            found = await store.signals(self._workflow_id)
+            self._found, self._read_ns = sent_to(self._metadata, found), now_ns
+            if len(found) > len(self._found) and not self._has_warned:
+                said = "run %s: messages of an earlier run with the same id are ignored: %s"
+                strange = [each.signal_id for each in found if each not in self._found]
+                _log.warning(said, self._workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
+                self._has_warned = True
         if self._taken is None:
             self._taken = {result.signal for result in self._history.results if result.signal}
             self._taken.update(self._waits.taken)

@@ -13,7 +13,7 @@ from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
-from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
+from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
@@ -274,7 +274,7 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
     if not waits_in(latest.metadata):
         return ()
     taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
-    return waitings.untaken(await store.signals(workflow_id), taken)
+    return waitings.untaken(sent_to(latest.metadata, await store.signals(workflow_id)), taken)
 
 
 async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:

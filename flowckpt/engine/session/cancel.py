@@ -9,6 +9,7 @@ import attrs
 
 from flowckpt.core.records import CheckpointData, Reason, Status
 from flowckpt.core.records.listing import Owner
+from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.process import ProcessIdentity, send_if_expected
@@ -75,7 +76,7 @@ async def cancel_run(
     was = before.status
     owner = await store.owner(workflow_id)
     if owner is not None:
-        await _stopped(store, clock, workflow_id, owner, rolls_back=undo is not None, patience=patience_seconds)
+        await _stopped(store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds)
         now = await _latest(store, workflow_id)
         await remove_requests(store, workflow_id)
         if now.status is Status.CANCELLED and (undo is None or not _left(before, now)):
@@ -134,7 +135,14 @@ async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
 
 
 async def _stopped(
-    store: StoreBase, clock: Clock, workflow_id: str, owner: Owner, *, rolls_back: bool, patience: float
+    store: StoreBase,
+    clock: Clock,
+    workflow_id: str,
+    before: CheckpointData,
+    owner: Owner,
+    *,
+    rolls_back: bool,
+    patience: float,
 ) -> None:
     """Ask the owner of a live run to stop it, and wait until it has given it up."""
     own = live_interrupts(store, workflow_id)
@@ -143,7 +151,8 @@ async def _stopped(
     else:
         can_leave_word = store.has(Ability.SIGNALS)
         if can_leave_word:
-            request = new_request(f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}", clock.now(), rolls_back=rolls_back)
+            signal_id, birth = f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}", birth_of(before.metadata)
+            request = new_request(signal_id, clock.now(), birth, rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
         process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)
         is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(process, CANCEL_SIGNALS[rolls_back])

@@ -15,7 +15,7 @@ from flowckpt.core.codec.fitting import annotation_of
 from flowckpt.core.identity.arguments import recorded_arguments
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.records.wait import Signal, Wait, WaitKind, open_waits
+from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
@@ -101,10 +101,12 @@ async def send_signal(
     tree = codec.encode(data, type(data) if is_record else Any, place="data")
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
-    before = [each for each in await inbox.signals(workflow_id) if each.signal_id != signal_id]
+    found = await inbox.signals(workflow_id)
+    _refuse_reused_id(info, name, signal_id, found)
+    before = [each for each in sent_to(info.metadata, found) if each.signal_id != signal_id]
     _refuse_misfit(info, name, tree, before)
     await _warn_of_name(store, info, name)
-    signal = Signal(signal_id, name, clock.now(), tree, by)
+    signal = Signal(signal_id, name, clock.now(), tree, by, birth=birth_of(info.metadata))
     is_new = await inbox.send_signal(workflow_id, signal)
     now = await _described(store, workflow_id)
     if now.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
@@ -164,7 +166,10 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
     wait = _asked(workflow_id, name, latest)
-    for each in await inbox.signals(workflow_id):
+    found = await inbox.signals(workflow_id)
+    _refuse_reused_id(info, name, signal_id, found)
+    birth = birth_of(latest.metadata)
+    for each in sent_to(latest.metadata, found):
         if each.ends(wait):
             said = "approved" if each.data.get("approved") else "rejected"
             who = f" by {each.by}" if each.by else ""
@@ -178,7 +183,8 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         if not report.verified:
             raise ApprovalStaleError(workflow_id, name, reasons=found_in(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}
-    answer = Signal(signal_id, wait.name, clock.now(), data, by, WaitKind.APPROVAL, wait.path, wait.request)
+    kind = WaitKind.APPROVAL
+    answer = Signal(signal_id, wait.name, clock.now(), data, by, kind, wait.path, wait.request, birth)
     is_new = await inbox.send_signal(workflow_id, answer)
     owner = "" if info.owner is None else str(info.owner)
     return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
@@ -232,6 +238,13 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
             detail="the run is complete, so nothing would ever take it",
             remedy=f"It waits for nothing any more: 'flowckpt show {shell_word(info.workflow_id)}' says how it ended.",
         )
+
+
+def _refuse_reused_id(info: RunInfo, name: str, signal_id: str, found: Sequence[Signal]) -> None:
+    """Refuse an id under which a message of an earlier run lies: the store would keep that one, and the run ignores it."""
+    if any(each.signal_id == signal_id and each.birth != birth_of(info.metadata) for each in found):
+        detail = f"a message {signal_id!r} of an earlier run with the same id is still in the store"
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Send it under another id.")
 
 
 def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:

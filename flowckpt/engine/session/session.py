@@ -17,6 +17,7 @@ from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import STOPPED
@@ -289,6 +290,7 @@ class Session:
             "tags": dict(options.tags),
             "defaulted": list(bound.defaulted),
             "base_path": base_path,
+            BIRTH: ids.new_token(16),
         }
         if options.asked_saving:
             metadata["saving"] = options.asked_saving

@@ -17,6 +17,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.streams import write_whole
@@ -298,11 +299,14 @@ class RunWriter:
         return blob_line(blob.digest, content)
 
 
+_ADDED = frozenset({IMPORTED, BIRTH})
+
+
 def _without_mark(data: CheckpointData) -> CheckpointData:
-    """Return a checkpoint without the mark of an import, so that a run makes the same bytes wherever it lies."""
-    if IMPORTED not in data.metadata:
+    """Return a checkpoint without what an import adds, so that a run makes the same bytes wherever it lies."""
+    if _ADDED.isdisjoint(data.metadata):
         return data
-    return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name != IMPORTED})
+    return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name not in _ADDED})
 
 
 def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData]) -> Iterator[bytes]:

@@ -474,6 +474,7 @@ _METADATA: Mapping[str, Check] = {
     "waits": lambda value: type(value) is dict and all(map(_is_wait, value.values())),
     "taken_signals": lambda value: type(value) in (list, tuple) and _is_texts([*value]),
     "executors": _is_text_mapping,
+    "birth": _is_text,
     "imported": lambda value: value is True,
     "forked_from": _is_optional_mapping,
     "rolled_back_to": _is_optional_mapping,

@@ -20,10 +20,11 @@ from flowckpt.core.codec.blob import BLOB_SIZE, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.records import CheckpointData, History, Reason
+from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.history import CHAIN_START
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.core.system.ids import new_run_id
+from flowckpt.core.system.ids import new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
 from flowckpt.maintenance.portable.copy import brought_in
@@ -545,12 +546,13 @@ def _held(checkpoints: Iterable[CheckpointData]) -> Iterator[CheckpointData]:
     """Mark each checkpoint of a workflow's run as imported; a task of a CheckpointManager names no program."""
     before: Mapping[str, Any] | None = None
     marked: Mapping[str, Any] = {}
+    added = {IMPORTED: True, BIRTH: new_token(16)}
     for data in checkpoints:
         if is_task(data):
             yield data
             continue
         if data.metadata is not before:  # a store writes once what is the very same object
-            before, marked = data.metadata, {**data.metadata, IMPORTED: True}
+            before, marked = data.metadata, {**data.metadata, **added}
         yield attrs.evolve(data, metadata=marked)
 
 

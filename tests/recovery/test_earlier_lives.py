@@ -1,0 +1,166 @@
+"""Messages that were sent to a run, and lie in the mailbox of a later run that has the same id."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.engine.run.cancel_requests import CancelRequests, new_request
+from flowckpt.errors import SignalRefusedError
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.maintenance import copy_run, export_run, import_run
+from flowckpt.maintenance.pauses import Pauses
+from flowckpt.maintenance.recovery import due_runs, note_stale, stale_note
+from flowckpt.stores import adapt, open_store
+from tests.cli.conftest import flowckpt  # noqa: F401 - a fixture
+
+RUN = "nightly"
+PROGRAM = """
+from flowckpt import step, workflow
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+@workflow
+def release():
+    found = yield step("review").approval("ship")
+    yield step("publish").python(note, f"published by {found.by}")
+    data = yield step("ask").wait("go")
+    yield step("take").python(note, f"took {data}")
+"""
+
+
+@workflow
+def release():
+    found = yield step("review").approval("ship")
+    data = yield step("ask").wait("go")
+    return [found.by, data]
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "objects"])
+async def store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryCheckpointStore()
+        return
+    if request.param == "postgresql":
+        database = request.getfixturevalue("postgres_database")
+        spec = f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
+    elif request.param == "objects":
+        spec = f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
+    else:
+        spec = f"{request.param}:{tmp_path / 'store'}"
+    opened = open_store(spec)
+    yield opened
+    opened.close()
+
+
+async def started_twice(store):
+    """Run, answer, clear and run again; put the answers of the first life back. Return engine and messages."""
+    engine = WorkflowEngine(store)
+    assert (await engine.run(release, workflow_id=RUN)).status == "suspended"
+    await engine.approve(RUN, "ship", by="ann")
+    await engine.signal(RUN, "go", data=1, signal_id="one")
+    messages = list(await adapt(store).signals(RUN))
+    await store.clear(RUN)
+    assert (await engine.run(release, workflow_id=RUN)).status == "suspended"
+    for each in messages:
+        assert await adapt(store).send_signal(RUN, each)
+    return engine, messages
+
+
+async def test_a_later_run_of_the_same_id_takes_no_message_of_an_earlier_one(store, caplog):
+    engine, messages = await started_twice(store)
+    assert len(messages) == 2
+    assert await due_runs(adapt(store), SystemClock()) == []
+    plan = await engine.plan(release, workflow_id=RUN)
+    assert "it was approved" not in str(plan)
+    assert (await engine.resume_run(release, workflow_id=RUN)).status == "suspended"
+    assert "messages of an earlier run with the same id are ignored" in caplog.text
+    with pytest.raises(SignalRefusedError, match="'one' of an earlier run with the same id"):
+        await engine.signal(RUN, "go", data=2, signal_id="one")
+    await engine.approve(RUN, "ship", by="eve")
+    await engine.signal(RUN, "go", data=2)
+    assert (await engine.resume_run(release, workflow_id=RUN)).output == ["eve", 2]
+
+
+@pytest.mark.parametrize("sent_to", ["this", "another", ""])
+async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(store, sent_to):
+    engine, able = WorkflowEngine(store), adapt(store)
+    await engine.run(release, workflow_id=RUN)
+    birth = (await store.load_latest(RUN)).metadata["birth"]
+    request = new_request("c", datetime.now(UTC), birth if sent_to == "this" else sent_to, rolls_back=False)
+    await able.send_signal(RUN, request)
+    requests = CancelRequests(able, RUN, birth, SystemClock(), Interrupts())
+    await requests.look()
+    while requests._looking is not None:  # a slow store answers a later look
+        await requests._looking
+        await requests.look()
+    assert bool(requests.interrupts.noted) is (sent_to == "this")
+
+
+async def test_what_recoverers_noted_of_an_earlier_run_does_not_hold_up_a_later_one(store):
+    engine = WorkflowEngine(store)
+    able, clock = adapt(store), SystemClock()
+    await engine.run(release, workflow_id=RUN)
+    await engine.approve(RUN, "ship", by="ann")
+    [due] = await due_runs(able, clock)
+    assert await note_stale(able, clock, due.info, 10, "the code changed")
+    assert await stale_note(able, due.info) == "the code changed"
+    pauses = Pauses(able, clock)
+    await pauses.begin(due)
+    assert not await Pauses(able, clock).may_try(due)
+    kept = [each for each in await able.signals(RUN) if each.kind in (WaitKind.RECOVERY, WaitKind.STALE)]
+    assert len(kept) == 2
+    await store.clear(RUN)
+    await engine.run(release, workflow_id=RUN)
+    for each in kept:
+        await able.send_signal(RUN, each)
+    await engine.approve(RUN, "ship", by="eve")
+    [due] = await due_runs(able, clock)
+    assert await stale_note(able, due.info) == ""
+    assert await Pauses(able, clock).may_try(due)
+    assert await note_stale(able, clock, due.info, 10, "the code changed")  # news, although the attempt is the same
+
+
+async def test_every_new_run_has_a_birth_of_its_own_and_a_copy_keeps_it(store, tmp_path):
+    engine = WorkflowEngine(store)
+    await engine.run(release, workflow_id=RUN)
+    await engine.fork(RUN, workflow=release, new_id="forked")
+    await copy_run(store, store, RUN, new_id="copied")
+    await export_run(store, RUN, tmp_path / "run.jsonl")
+    assert b'"birth"' not in (tmp_path / "run.jsonl").read_bytes()
+    for new_id in ("imported", "again"):
+        await import_run(store, tmp_path / "run.jsonl", workflow_id=new_id)
+    births = {
+        run: (await store.load_latest(run)).metadata["birth"] for run in (RUN, "forked", "copied", "imported", "again")
+    }
+    assert births.pop("copied") == births[RUN]
+    assert len({*births.values()}) == 4
+
+
+@pytest.mark.parametrize("key", ["", "key"])
+def test_answers_that_were_put_back_after_a_clear_publish_nothing(flowckpt, tmp_path, key):  # noqa: F811
+    """The attack: a copy of `signals/` from before the clear, in a store that may be sealed."""
+    (tmp_path / "release.py").write_text(PROGRAM)
+    sealed = {"FLOWCKPT_KEY_FILE": key} if key else {}
+    if key:
+        flowckpt("store", "key", "new", "key").expect(0)
+    flowckpt("run", "release.py:release", "--id", RUN, **sealed).expect(3)
+    flowckpt("approve", RUN, "ship", "--by", "ann", **sealed).expect(0)
+    flowckpt("signal", RUN, "go", "--data", "1", **sealed).expect(0)
+    signals = tmp_path / ".flowckpt" / "runs" / RUN / "signals"
+    shutil.copytree(signals, tmp_path / "kept")
+    flowckpt("store", "clear", RUN, "--yes", **sealed).expect(0)
+    flowckpt("run", "release.py:release", "--id", RUN, **sealed).expect(3)
+    shutil.copytree(tmp_path / "kept", signals, dirs_exist_ok=True)
+    flowckpt("recover", **sealed).expect(0)
+    said = flowckpt("resume", RUN, **sealed).expect(3)
+    assert "earlier run" in said.err
+    assert not (tmp_path / "log").exists()
+    assert flowckpt("show", RUN, "--json", **sealed).expect(0).document["status"] == "suspended"
