@@ -101,9 +101,7 @@ async def send_signal(
     tree = codec.encode(data, type(data) if is_record else Any, place="data")
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
-    found = await inbox.signals(workflow_id)
-    _refuse_reused_id(info, name, signal_id, found)
-    before = [each for each in sent_to(info.metadata, found) if each.signal_id != signal_id]
+    before = [each for each in await _sent_before(inbox, info, name, signal_id) if each.signal_id != signal_id]
     _refuse_misfit(info, name, tree, before)
     await _warn_of_name(store, info, name)
     signal = Signal(signal_id, name, clock.now(), tree, by, birth=birth_of(info.metadata))
@@ -166,10 +164,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
     wait = _asked(workflow_id, name, latest)
-    found = await inbox.signals(workflow_id)
-    _refuse_reused_id(info, name, signal_id, found)
-    birth = birth_of(latest.metadata)
-    for each in sent_to(latest.metadata, found):
+    for each in await _sent_before(inbox, info, name, signal_id):
         if each.ends(wait):
             said = "approved" if each.data.get("approved") else "rejected"
             who = f" by {each.by}" if each.by else ""
@@ -183,7 +178,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         if not report.verified:
             raise ApprovalStaleError(workflow_id, name, reasons=found_in(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}
-    kind = WaitKind.APPROVAL
+    kind, birth = WaitKind.APPROVAL, birth_of(latest.metadata)
     answer = Signal(signal_id, wait.name, clock.now(), data, by, kind, wait.path, wait.request, birth)
     is_new = await inbox.send_signal(workflow_id, answer)
     owner = "" if info.owner is None else str(info.owner)
@@ -240,11 +235,17 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
         )
 
 
-def _refuse_reused_id(info: RunInfo, name: str, signal_id: str, found: Sequence[Signal]) -> None:
-    """Refuse an id under which a message of an earlier run lies: the store would keep that one, and the run ignores it."""
+async def _sent_before(inbox: StoreBase, info: RunInfo, name: str, signal_id: str) -> list[Signal]:
+    """Return the messages to a run.
+
+    Raises:
+        SignalRefusedError: the store has a message of an earlier run under the id, and would keep that one.
+    """
+    found = await inbox.signals(info.workflow_id)
     if any(each.signal_id == signal_id and each.birth != birth_of(info.metadata) for each in found):
         detail = f"a message {signal_id!r} of an earlier run with the same id is still in the store"
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Send it under another id.")
+    return sent_to(info.metadata, found)
 
 
 def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:
