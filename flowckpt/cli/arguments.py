@@ -74,7 +74,7 @@ def read_inputs_file(file: str) -> dict[str, Any]:
         document = tomllib.loads(text.decode()) if file.endswith(".toml") else json.loads(text)
     except ValueError as error:
         kind = "TOML" if file.endswith(".toml") else "JSON"
-        raise InputError(f"the inputs in {shown} are no valid {kind}: {error}") from error
+        raise InputError(f"the inputs in {shown} are not valid {kind}: {error}") from error
     if not isinstance(document, dict):
         raise InputError(
             f"the inputs in {shown} must be an object, got {short_value(document, 80)}",

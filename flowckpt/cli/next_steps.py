@@ -136,7 +136,7 @@ def crash_loop_ways(line: ResumeLine) -> list[str]:
     """Return the ways on from a run that died too often at the same step."""
     return [
         "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
-        f"Go on, and count anew: {line.command('--force')}",
+        f"Resume it, and count from the start: {line.command('--force')}",
     ]
 
 
@@ -263,7 +263,7 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
         lines.append(f"waiting: {escaped(str(wait))}")
         lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in digests_of(wait).items()]
         if wait.voided:
-            lines.append(f"  asked anew: {escaped(wait.voided)}")
+            lines.append(f"  asked again: {escaped(wait.voided)}")
     if len(waits) > _MOST:
         lines.append(f"waiting: {len(waits) - _MOST} more")
     return lines

@@ -125,7 +125,7 @@ class AgeText(_ParamType):
         try:
             return age_of(value, "AGE")
         except SettingError:
-            self.fail(f"{value!r} is no age; write 90s, 45m, 12h, 30d or 2w", param, ctx)
+            self.fail(f"{value!r} is not an age; write 90s, 45m, 12h, 30d or 2w", param, ctx)
 
 
 class TargetName(_ParamType):
@@ -171,7 +171,7 @@ class SecondsRange(click.FloatRange):
         """Take a number of seconds."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds) or (math.isinf(seconds) and not self.has_infinity):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
 
 
@@ -181,7 +181,7 @@ _SECTIONS = {
         *("last", "statuses", "workflow", "workflows", "limit", "keep", "older_than", "max_bytes", "checkpoint"),
         *("from_step", "attempt", "reasons", "verified", "dry_run", "if_attempt"),
     ),
-    "What may be reused": (
+    "Reuse": (
         "on_stale",
         "on_code_change",
         "on_package_change",

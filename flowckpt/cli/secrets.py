@@ -83,7 +83,7 @@ def _fetched(name: str, text: str) -> str | None:
         try:
             return Path(place).read_text("utf-8").removesuffix("\n")
         except (OSError, UnicodeError) as error:
-            why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else "it is no UTF-8"
+            why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else "it is not UTF-8"
             raise InputError(
                 f"the secret input {name!r} cannot be read from the file {place!r}: {why}", parameter=name
             ) from None

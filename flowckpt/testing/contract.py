@@ -618,8 +618,8 @@ class CheckpointStoreContract(AbilityContract):
             with pytest.raises(FencedError) as refused:
                 await store.save(RUN, checkpoint(sequence, checkpoint_id="from the old owner"))
             assert refused.value.attempt == 1
-        await thief.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the thief"))
-        assert await self.shown(store) == [(2, "from the thief"), (1, "c1")]
+        await thief.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the new owner"))
+        assert await self.shown(store) == [(2, "from the new owner"), (1, "c1")]
 
     async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: StoreBase) -> None:
         owning = self.able(store, Ability.OWNERS)

@@ -76,7 +76,7 @@ def test_the_checkpoints_of_a_run_go_and_it_is_resumed_as_before(shop):
     ("arguments", "said"),
     [
         (("--keep", "-1"), "--keep"),
-        (("--older-than", "soon"), "is no age"),
+        (("--older-than", "soon"), "is not an age"),
         (("--status", "running", "--keep", "0"), "--status"),
         (("--status", "failed"), "--keep 0 for all"),
         (("one", "--keep", "0"), "flowckpt store clear"),

@@ -363,7 +363,7 @@ def test_a_run_that_somebody_else_gets_while_its_process_starts_is_said_not_to_b
     _, err = recoverer.communicate(timeout=60)
     assert err.splitlines()[:2] == [
         "dying (dying): its process is gone; resuming from attempt 1",
-        "dying (dying): somebody else has gone on with it; not resumed here",
+        "dying (dying): another process has resumed it; not resumed here",
     ]
     assert recoverer.returncode == 0
     assert held_up.log() == ["first dying"]

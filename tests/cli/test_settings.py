@@ -145,9 +145,9 @@ def test_an_unrelated_pyproject_is_not_even_parsed(deep):
     [
         ("store = 3", "tool.flowckpt.store must be text, got 3", ""),
         ("store = ''", "tool.flowckpt.store must be text", ""),
-        ("sotre = 'x'", "tool.flowckpt.sotre is no setting", "Did you mean store?"),
-        ("on-stale = 'fail'", "tool.flowckpt.on-stale is no setting", "Did you mean on_stale?"),
-        ("xyz = 1", "tool.flowckpt.xyz is no setting", "The settings are store, key_file"),
+        ("sotre = 'x'", "tool.flowckpt.sotre is not a setting", "Did you mean store?"),
+        ("on-stale = 'fail'", "tool.flowckpt.on-stale is not a setting", "Did you mean on_stale?"),
+        ("xyz = 1", "tool.flowckpt.xyz is not a setting", "The settings are store, key_file"),
         ("color = 'no'", "tool.flowckpt.color must be true or false, got 'no'", ""),
         ("every = true", "tool.flowckpt.every must be a whole number of at least 1, got True", ""),
         ("every = 1.0", "tool.flowckpt.every must be a whole number of at least 1, got 1.0", ""),
@@ -175,7 +175,7 @@ def test_bad_keys_and_values_name_the_file_and_the_key_and_the_nearest_good_one(
     assert (caught.value.source, caught.value.setting) == (str(deep / "pyproject.toml"), text.split(" ")[0])
 
 
-@pytest.mark.parametrize(("text", "said"), [("[tool]\nflowckpt = 1", "a table"), ("flowckpt = [", "is no valid TOML")])
+@pytest.mark.parametrize(("text", "said"), [("[tool]\nflowckpt = 1", "a table"), ("flowckpt = [", "is not valid TOML")])
 def test_a_broken_file_is_named(deep, text, said):
     (deep / "pyproject.toml").write_text(text)
     with pytest.raises(SettingError, match=f"^{re.escape(str(deep))}.*{said}"):
@@ -227,7 +227,7 @@ def test_a_bad_setting_is_a_usage_error_also_where_it_does_not_matter_but_help_i
     write(flowckpt.directory, "evry = 3")
     ran = flowckpt("run", "pipeline.py:naps", "--store", "file:x", "--every", "2").expect(2)
     assert ran.err == (
-        f"flowckpt: {flowckpt.directory / 'pyproject.toml'}: tool.flowckpt.evry is no setting\nDid you mean every?\n"
+        f"flowckpt: {flowckpt.directory / 'pyproject.toml'}: tool.flowckpt.evry is not a setting\nDid you mean every?\n"
     )
     flowckpt("run", "--help").expect(0)
 
@@ -254,7 +254,7 @@ def test_config_shows_each_value_and_where_it_comes_from_and_no_password(flowckp
     environ = {"FLOWCKPT_STORE": "postgresql://me:secret@db/x", "FLOWCKPT_STROE": "x"}
     ran = flowckpt("config", "--json", **environ).expect(0)
     assert "secret" not in ran.out + ran.err
-    assert "FLOWCKPT_STROE is no setting. Did you mean FLOWCKPT_STORE?" in ran.err
+    assert "FLOWCKPT_STROE is not a setting. Did you mean FLOWCKPT_STORE?" in ran.err
     assert ran.document["file"] == str(flowckpt.directory / "pyproject.toml")
     by_name = {each.pop("name"): each for each in ran.document["settings"]}
     assert list(by_name) == list(SETTINGS)

@@ -68,7 +68,7 @@ def test_a_run_on_a_full_disk_prints_its_output_and_says_where_a_resume_goes_on(
     ran = unsaved().expect(0)
     assert "completed: fills r\noutput: 'the output'" in ran.out
     assert "warning: the run completed, but its end is not saved" in ran.err
-    assert "A resume goes on from checkpoint 'first' (sequence 2)" in ran.err
+    assert "A resume continues from checkpoint 'first' (sequence 2)" in ran.err
     assert "Resume with: flowckpt resume --store file:kept r" in ran.err
     assert flowckpt("show", "r", "--store", "file:kept", "--json").document["status"] == "crashed"
     flowckpt("resume", "r", "--store", "file:kept", HOW="nothing").expect(0)
@@ -95,7 +95,7 @@ def test_a_failed_run_that_cannot_be_saved_shows_its_own_cause(unsaved):
     ran = unsaved("-i", "then=fail").expect(1)
     assert "step 'breaks' failed with ValueError: the true cause" in ran.err
     assert "The end of the run could not be saved" in ran.err
-    assert "A resume goes on from checkpoint 'first' (sequence 2)" in ran.err
+    assert "A resume continues from checkpoint 'first' (sequence 2)" in ran.err
 
 
 def test_a_wait_that_cannot_be_saved_is_told_as_no_suspension(unsaved, flowckpt):
@@ -103,7 +103,7 @@ def test_a_wait_that_cannot_be_saved_is_told_as_no_suspension(unsaved, flowckpt)
     assert ran.out.startswith("failed: fills r")
     assert "so it is not suspended: go " in ran.err
     assert "flowckpt signal" not in ran.err
-    assert "A resume goes on from checkpoint 'first'" in ran.err
+    assert "A resume continues from checkpoint 'first'" in ran.err
 
 
 def test_once_there_is_room_again_everything_is_saved(unsaved, flowckpt):
@@ -120,7 +120,7 @@ def test_once_there_is_room_again_everything_is_saved(unsaved, flowckpt):
 def test_where_the_run_was_removed_nobody_is_told_to_resume_it(then, unsaved):
     ran = unsaved("-i", f"then={then}", HOW="remove").expect(0 if then == "work" else 1)
     assert ("output: 'the output'" in ran.out) == (then == "work")
-    assert "Nothing of the run is in the store, so it cannot be carried on: start it again." in ran.err
+    assert "Nothing of the run is in the store, so it cannot be resumed: start it again." in ran.err
     assert "flowckpt resume" not in ran.err
 
 

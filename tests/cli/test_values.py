@@ -202,7 +202,7 @@ def test_a_file_of_inputs(tmp_path):
     (tmp_path / "a.toml").write_text("rows = [1]\nday = 2026-11-20\n")
     assert read_inputs_file(str(tmp_path / "a.toml")) == {"rows": [1], "day": date(2026, 11, 20)}
     (tmp_path / "a.json").write_text("[1]")
-    for name, said in (("a.json", "must be an object"), ("none", "cannot be read"), ("bad", "no valid JSON")):
+    for name, said in (("a.json", "must be an object"), ("none", "cannot be read"), ("bad", "not valid JSON")):
         (tmp_path / "bad").write_text("{")
         with pytest.raises(InputError, match=said):
             read_inputs_file(str(tmp_path / name))

@@ -130,11 +130,11 @@ def test_bytes_that_change_between_the_approval_and_their_use_end_the_command_wi
     waits("run", "waits.py:slowly", "--id", "r").expect(3)
     waits("approve", "r", "review", "--by", "ann").expect(0)
     ran = waits("resume", "r").expect(3)
-    assert "review: the approval by ann is void, it is asked for anew" in ran.err
-    assert "asked anew: report: sha256" in ran.out
+    assert "review: the approval by ann is void, it is asked for again" in ran.err
+    assert "asked again: report: sha256" in ran.out
     assert "Approve with: flowckpt approve r review" in ran.err
     assert waits.log() == ["slow"]
-    assert "asked anew" in waits("show", "r").expect(0).out
+    assert "asked again" in waits("show", "r").expect(0).out
     assert "it is void" in waits("plan", "r").out
     waits("approve", "r", "review", "--by", "bob", "--resume").expect(0)
     assert waits.log() == ["slow", "slow", "use"]
@@ -160,7 +160,7 @@ def test_a_signal_to_a_run_that_has_failed_or_was_cancelled_is_kept_for_a_resume
 
 def test_what_cannot_be_sent_is_told(waits):
     waits("run", "waits.py:asks", "--id", "r").expect(3)
-    assert "--data is no JSON" in waits("signal", "r", "go", "--data", "yes").expect(2).err
+    assert "--data is not JSON" in waits("signal", "r", "go", "--data", "yes").expect(2).err
     assert "no run 'nope'" in waits("signal", "nope", "go").expect(12).err
     assert "does not ask for it" in waits("approve", "r", "go").expect(2).err
     assert waits("show", "r", "--json").expect(0).document["signals"] == []

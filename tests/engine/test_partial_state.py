@@ -222,8 +222,8 @@ def test_a_plan_says_that_a_step_goes_on_from_what_it_saved_and_not_where_it_is_
         assert found is not None
         return [reason.detail for reason in found.reasons]
 
-    assert "it goes on from what it saved of itself" in said()
-    assert "it goes on from what it saved of itself" not in said(from_step="work")
+    assert "it continues from its saved state" in said()
+    assert "it continues from its saved state" not in said(from_step="work")
 
 
 def test_a_state_of_other_arguments_is_dropped_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -277,7 +277,7 @@ async def test_the_sync_door_says_what_to_do_inside_a_loop() -> None:
 
 
 def test_something_that_is_no_workflow_is_refused_at_once() -> None:
-    with pytest.raises(WorkflowDefinitionError, match="is no workflow"):
+    with pytest.raises(WorkflowDefinitionError, match="is not a workflow"):
         engine().execute(where)  # type: ignore[arg-type]
 
 

@@ -1148,13 +1148,13 @@ def test_a_plan_says_how_an_approval_was_answered_and_whether_it_is_asked_anew(w
     report.write_text("other")
     [said] = planned(world, release, "review")
     assert "what is to be approved has changed since" in said
-    assert said.endswith("the resume asks anew")
+    assert said.endswith("the resume asks again")
 
 
 def test_a_plan_says_that_a_question_is_void_although_nobody_has_answered(world, report):
     world.run(release)
     report.write_text("other")
-    assert planned(world, release, "review")[0].endswith("the resume asks anew")
+    assert planned(world, release, "review")[0].endswith("the resume asks again")
 
 
 def test_a_plan_says_of_an_approval_that_was_void_while_the_run_went_on_that_it_is_asked_and_answered(world, report):

@@ -72,10 +72,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> None:
     """Stop a run for good, and undo its steps that have .rollback(), newest first.
 
-    A live run on this machine is asked to stop and is waited for. One that nobody runs is taken: its program is loaded,
-    nothing of it is run but what undoes. The run is cancelled then, and recover leaves it alone; resume still goes on
-    with it. A run that has completed is refused. Where its code was edited, and no longer says of a step how it is undone,
-    nothing is done, and the step is named.
+    The command asks a live run on this machine to stop, and waits for it. For a run without a process it loads the
+    program and runs only its rollbacks. Then the run is cancelled, and recover leaves it alone; resume can still
+    continue it. A completed run is refused. If the code was edited and no longer says how to undo a step, the command
+    changes nothing and names the step.
     """
     if as_json:
         keep_for_document()

@@ -32,7 +32,7 @@ def command(as_json: bool, no_color: bool) -> None:
     """
     settings = command_settings()
     for name, remedy in unknown_variables().items():
-        warn(f"the environment variable {name} is no setting. {remedy}".rstrip())
+        warn(f"the environment variable {name} is not a setting. {remedy}".rstrip())
     if as_json:
         document = {
             "file": None if settings.file is None else str(settings.file),

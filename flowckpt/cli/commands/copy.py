@@ -40,10 +40,10 @@ Examples:
 def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None) -> int:
     """Copy runs to another store: every attempt and checkpoint and all large values, as they are.
 
-    The source is only read; the other store, and the directories that it lies in, are made where they are missing. Each
-    run appears there at once or not at all, and one that is there already, the very same, is passed over; so after a
-    kill, do it again. A run that cannot be copied does not stop the others: it is told, and the exit code is that of the
-    first. A database takes no runs of a store with a key.
+    The source is only read; the other store and its directories are created if missing. Each run appears there at
+    once or not at all, and an equal run that exists already is skipped; so after a kill, repeat the command. A run
+    that cannot be copied is reported and does not stop the others; the exit code is that of the first one. A database
+    takes no runs of a store with a key.
     """
     if bool(runs) is is_all:
         raise click.UsageError("say which runs to copy: their ids, or --all")
@@ -122,5 +122,5 @@ def _say(done: CopiedRun, *, as_json: bool) -> None:
         write(f"{said} {size_of_run(done)}\n")
     if done.owner is not None:
         warn(
-            f"run {done.source_id} goes on, by {done.owner}: the copy is as of its last checkpoint. Do not resume both"
+            f"run {done.source_id} is running in {done.owner}: the copy is as of its last checkpoint. Do not resume both"
         )

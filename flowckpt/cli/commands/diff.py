@@ -31,8 +31,8 @@ _DIFFERENT = 1
 def command(old: str, new: str, as_code: bool, as_json: bool, store: str | None, no_color: bool) -> int:
     """Show what differs: steps, their outputs leaf by leaf, inputs, snapshot, evidence, status.
 
-    CHECKPOINT is its id, whose newest is meant, or its sequence; without it, the newest checkpoint of the run. When and
-    how long something ran is no difference. Exits with 0, also where something differs, unless --exit-code is given.
+    CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint of the run. Times
+    and durations are not compared. Exits with 0, also if something differs, unless --exit-code is given.
     """
     checkpoints = opened_store(store, runs_nothing=True)
     sides = named_checkpoint(checkpoints, old), named_checkpoint(checkpoints, new)

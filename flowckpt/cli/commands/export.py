@@ -41,18 +41,17 @@ Examples:
     "-o",
     "--output",
     metavar="FILE|DIR",
-    help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (there, or "
-    "with a / behind it) for one JSON document a checkpoint.",
+    help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (existing, or "
+    "ending in /) for one JSON document a checkpoint.",
 )
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @store_option
 def command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> int:
     """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
 
-    With -o FILE it is the whole run: every attempt and checkpoint, large values, and where its workflow is. Without -o
-    its newest checkpoint is printed as one JSON document, for people and for git. The store is only read. What is
-    written is never encrypted. A file that is there is replaced only with --force; in a directory, a document that says
-    the very same is no hindrance.
+    -o FILE writes the whole run: every attempt and checkpoint, large values, and the place of its workflow. Without
+    -o the command prints the newest checkpoint as one JSON document, for people and for git. The store is only read.
+    The file is never encrypted. An existing file is replaced only with --force; in a directory, equal documents stay.
     """
     checkpoints = opened_store(store, runs_nothing=True)
     run = chosen_run(checkpoints, run)
@@ -102,7 +101,7 @@ def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, i
 def _warn_of_owner(done: ExportedRun) -> None:
     if done.owner is not None:
         warn(
-            f"run {done.workflow_id} goes on, by {done.owner}: this is the run as of its checkpoint "
+            f"run {done.workflow_id} is running in {done.owner}: this is the run as of its checkpoint "
             f"{done.checkpoint_id}. Do not resume both"
         )
 

@@ -55,8 +55,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> None:
     """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run continues.
 
-    All of the file is proved before anything is written, and the run appears at once or not at all; after a kill, do it
-    again. A run that is there already, the very same, is left as it is. Runs nothing: resume goes on.
+    The whole file is verified before anything is written, and the run appears at once or not at all; after a kill,
+    repeat the command. An equal run that exists already stays as it is. The command runs nothing: flowckpt resume
+    continues the run.
     """
     if as_json:
         keep_for_document()

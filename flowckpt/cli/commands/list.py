@@ -53,10 +53,10 @@ def command(
 ) -> int:
     """List the runs of the store, the one started last first.
 
-    A run is crashed where it is running and its owner is gone; in a crash loop, where it died so often at the same step that a
-    resume refuses it until --force is given; a task, where it is of a CheckpointManager: the program that made it goes on
-    with it, no resume does; stale, where flowckpt recover could not resume it, because it needs a person. Where the record of a run cannot be read, the others are listed, it is named
-    on standard error, and the exit code is 11.
+    A run is crashed if its record says running and its process is gone. It is in a crash loop if it died so often at
+    the same step that a resume needs --force. It is a task if a CheckpointManager made it: only the program that made
+    it continues it. It is stale if flowckpt recover could not resume it because it needs a person. A run whose record
+    cannot be read is named on standard error, and the exit code is 11; the others are listed.
     """
     opened = opened_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, RECOVERED_STATUSES)} if _STALE in statuses else set())

@@ -106,9 +106,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> int:
     """Carry a run on from its last checkpoint, and reuse only what is still true.
 
-    Its inputs and its target were recorded at the start. Inputs that are given again must match the record; secret
-    ones were not recorded, and are asked for. Where a step's function was edited, a person at a terminal is shown the plan and asked; elsewhere the resume stops, exits
-    with 10 and says how to go on.
+    Its inputs and its target were recorded at the start. Inputs that you give again must match the record; secret
+    ones are not recorded, so the command asks for them. If a step's function was edited, the command shows the plan
+    at a terminal and asks; elsewhere it stops, exits with 10 and says how to continue.
     """
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")

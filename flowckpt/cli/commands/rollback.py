@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Make an earlier checkpoint the one to resume from. Runs nothing; later checkpoints stay in the store.
 
-    CHECKPOINT is its id, whose newest is meant, or its sequence. The evidence of every result up to it is checked
-    first: where it does not hold, or cannot be checked, nothing is changed and the exit code is 10. What was left
-    behind is shown by show --history.
+    CHECKPOINT is an id, of which the newest counts, or a sequence. The evidence of every result up to it is checked
+    first: if a claim does not hold, or cannot be checked, nothing changes and the exit code is 10. Later checkpoints
+    stay visible in show --history.
     """
     if as_json:
         keep_for_document()

@@ -156,7 +156,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
         f"stored at: {escaped(place)}",
     ]
     if is_task(latest) and run.status is not Status.COMPLETED:
-        lines.append("task: of a CheckpointManager; the program that made it goes on with it, when it is run again")
+        lines.append("task: of a CheckpointManager; the program that made it continues it when it is run again")
     if IMPORTED in latest.metadata:
         lines.append("held: it was imported, and nothing of it runs until a person resumes it with --accept-import")
     if run.owner is not None:

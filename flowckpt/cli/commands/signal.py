@@ -72,5 +72,5 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(
-            f"--data is no JSON: {error}; a text needs quotes of its own: --data '\"yes\"'"
+            f"--data is not JSON: {error}; a text needs quotes of its own: --data '\"yes\"'"
         ) from None

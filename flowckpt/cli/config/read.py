@@ -69,7 +69,7 @@ def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
     try:
         document = tomllib.loads(text.decode())
     except ValueError as error:  # bad TOML, or no UTF-8
-        raise SettingError(f"{file} is no valid TOML: {error}", source=str(file)) from error
+        raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
     tools = document.get("tool", {})
     if not isinstance(tools, dict) or "flowckpt" not in tools:
         return {}, None
@@ -149,7 +149,7 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
             )
         if key not in SETTINGS:
             raise SettingError(
-                f"{file}: {TABLE}.{key} is no setting",
+                f"{file}: {TABLE}.{key} is not a setting",
                 setting=key,
                 source=str(file),
                 remedy=_nearest(key, SETTINGS, "the settings are"),

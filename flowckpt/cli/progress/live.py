@@ -325,7 +325,7 @@ class LiveProgress:
         self._notes.update({wait.path: wait.said for wait in event.waits})
 
     def _on_voided(self, event: Any) -> None:
-        self._moved.append(f"{event.path}: the approval is void, it is asked for anew: {event.reason}")
+        self._moved.append(f"{event.path}: the approval is void, it is asked for again: {event.reason}")
 
     def _on_saved(self, event: Any) -> None:
         if event.reason == "step" and self._lines and self._fan_outs.folding(event.checkpoint_id) is None:

@@ -60,7 +60,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
         else f"{e.path}: undone in {duration_text(e.duration_ms)}"
     ),
     "ApprovalVoided": lambda e: (
-        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for anew: {e.reason}"
+        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for again: {e.reason}"
     ),
     "SignalSetAside": lambda e: f"{e.path}: signal {e.name} is set aside, it waits for another one: {e.detail}",
     "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",

@@ -32,7 +32,7 @@ from flowckpt.stores.base import StoreBase
 _BREATHER_SECONDS = 0.2
 """The pause of a watcher between an announcement and its look."""
 
-_MOVED = "somebody else has gone on with it"
+_MOVED = "another process has resumed it"
 
 Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
 

@@ -146,7 +146,7 @@ def assumed_text(paths: Sequence[str]) -> str:
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
     """Write what a resume does that runs nothing."""
     lines = [f"The plan sees no further: {escaped(plan.ends_at)}."] * bool(plan.ends_at)
-    lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that carries on")
+    lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that continues")
     undoes = line.options.rolls_back
     words = [*["--force"] * line.options.force, *["--no-rollback"] * (not undoes)]
     lines.append(f"{'Undo what is left' if undoes else 'End the run so'}: {line.command(*words)}")

@@ -122,15 +122,15 @@ def show_what_is_left(
         latest = waited(store.load_latest(workflow_id))
     except FlowckptError as error:
         known = f"; the last checkpoint known to be saved is {last_saved!r}" if last_saved else ""
-        say(escaped(f"What is left of the run cannot be read now: {error.message}{known}"))
+        say(escaped(f"The rest of the run cannot be read now: {error.message}{known}"))
         show_resume_hint(workflow_id, choice)
         return
     if latest is None:
-        say("Nothing of the run is in the store, so it cannot be carried on: start it again.")
+        say("Nothing of the run is in the store, so it cannot be resumed: start it again.")
         return
     if latest.status is Status.COMPLETED:
         say("The store shows its end now, but that was not acknowledged, and may not outlive the machine.")
     else:
         place = f"checkpoint {latest.checkpoint_id!r} (sequence {latest.sequence})"
-        say(escaped(f"A resume goes on from {place}; what was done after it is done again."))
+        say(escaped(f"A resume continues from {place}; later steps run again."))
     show_resume_hint(workflow_id, choice)

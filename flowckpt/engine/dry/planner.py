@@ -610,7 +610,7 @@ class Planning(DryResponder):
             self.add(result, Decision.REUSE, reasons)
         else:
             if decision is Decision.REUSE:
-                detail = f"{again[0]} runs again" if again else "it goes on with another step"
+                detail = f"{again[0]} runs again" if again else "it continues with another step"
                 reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
             self.add(result, Decision.RERUN, reasons)
         if isinstance(end, str):

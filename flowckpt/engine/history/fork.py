@@ -108,7 +108,7 @@ def edited_results(
             raise InputError(
                 f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
                 parameter=next(iter(edits)),
-                remedy="What follows it is dropped then, the edit too. Edit that step as well, or leave out what "
+                remedy="Everything after it is dropped then, the edit too. Edit that step as well, or leave out what "
                 "changes it.",
             )
         return recorded_answer(step, result)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
 
 
-GOES_ON = Reason(ReasonKind.STARTED, "it goes on from what it saved of itself")
+GOES_ON = Reason(ReasonKind.STARTED, "it continues from its saved state")
 """The text of a plan for a step whose state is still its own."""
 
 

@@ -48,7 +48,7 @@ def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepRes
 
 
 def is_behind(path: str, earlier: str) -> bool:
-    """Tell whether a step that has not ended depends on one that has, so that it is begun anew when that is run again.
+    """Tell whether a step that has not ended depends on one that has, so that it starts from the beginning when that runs again.
 
     Args:
         path: the step that has not ended.

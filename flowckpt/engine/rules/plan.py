@@ -179,7 +179,7 @@ def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -
         what = "sent" if wait.kind is not WaitKind.APPROVAL else "rejected" if is_rejected else "approved"
         found += f"; it was {what}{by} at {shown_moment(message.sent_at)}"
     if moved and not is_rejected:
-        found += f"; what is to be approved has changed since ({'; '.join(moved)}): the resume asks anew"
+        found += f"; what is to be approved has changed since ({'; '.join(moved)}): the resume asks again"
     elif message is not None:
         found += ": the resume takes it"
     return Reason(ReasonKind.STARTED, found)

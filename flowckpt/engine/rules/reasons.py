@@ -12,7 +12,7 @@ from flowckpt.core.system.attrs_base import FieldEquality
 
 
 class ReasonKind(StrEnum):
-    """What changed.
+    """The kind of a change.
 
     Attributes:
         EVIDENCE: a claim does not hold, or cannot be checked.
@@ -51,9 +51,9 @@ class ReasonKind(StrEnum):
     FAILED = "failed"
     """It failed the last time, and that ended the run."""
     UNDONE = "undone"
-    """What it did was undone, when the run failed."""
+    """Its effect was undone when the run failed."""
     UNDOING = "undoing"
-    """What it did is to be undone, and that is not finished."""
+    """Undoing its effect has begun, and is not finished."""
     STARTED = "started"
     """It was started, and its end was never recorded."""
 

@@ -80,7 +80,7 @@ class CancelRequests:
         return int(2 ** min(self._failures, _MOST_DOUBLINGS))
 
     async def forget(self) -> None:
-        """Remove what was heeded. Where that fails it stays, and is known to be older than the end of the run."""
+        """Remove the requests that this run has followed; those that stay are older than its end."""
         try:
             await remove_requests(self.store, self.workflow_id)
         except FlowckptError as error:

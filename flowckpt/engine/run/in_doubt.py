@@ -95,7 +95,7 @@ class InDoubtResolver:
 
     @property
     def policy(self) -> ResumePolicy:
-        """What the resume was told."""
+        """The policy of this resume."""
         return self.judge.policy
 
     def _moved(self, old: StepResult, moved: tuple[Reason, ...]) -> Resolution:
@@ -152,7 +152,7 @@ class InDoubtResolver:
         if self.policy.is_taken_over:
             ended += ", and the owner that the run was stolen from may still be at it"
         elif is_left_running(self.workflow_id, path):
-            ended += ", and work of it that nobody waits for any more is still going on"
+            ended += ", and its work is still running, though the run no longer waits for it"
         self._ask(path, f"{ended}; {detail}")
 
     async def retried(self, call: StepCall) -> Resolution:

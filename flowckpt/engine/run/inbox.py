@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _FRESH_NS = 50_000_000
-"""For so long what was read is taken for what is there: a thousand waits beside each other need one look."""
+"""For so long the last reading counts: a thousand waits at the same time need one look."""
 
 _SHOWN = 8
 
@@ -103,7 +103,7 @@ class Inbox:
         return [signal.signal_id for signal in self._found if signal.ends(wait)]
 
     async def remove(self, signal_ids: Iterable[str]) -> None:
-        """Remove messages that the record says were taken. Where that fails they stay, and are known to be taken.
+        """Remove messages that are recorded as taken; those that stay are known to be taken.
 
         Args:
             signal_ids: which.

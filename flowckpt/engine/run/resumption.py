@@ -184,7 +184,7 @@ class Resumption:
         if path in self.cut and (old is None or LEAVES_EARLIER.isdisjoint(self.cut[path][0].marks)):
             return self.cut[path]
         if old is not None:
-            said = "its earlier result no longer counts: the run went on from before it"
+            said = "its earlier result no longer counts: the run continued from before it"
             return old, Reason(ReasonKind.UPSTREAM, said)
         for each in dropped:
             if each.path == path:

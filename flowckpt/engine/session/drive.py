@@ -348,7 +348,7 @@ class Drive:
         return output
 
     def _ending_of(self, error: BaseException) -> BaseException:
-        """Return what ended the run: where it was cancelled by request, that is no signal, and no end of the program."""
+        """Return what ended the run: a cancel by request is neither a signal nor an end of the program."""
         interrupts = self.context.interrupts
         ending = interrupts.cause_of(error)
         if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
@@ -395,7 +395,7 @@ class Drive:
                 stop = run.interrupts.cause_of(error)
                 stop.add_note(
                     "It came while steps were being undone: the next resume undoes the others, and ends the run as it had "
-                    "ended; the one after that carries on."
+                    "ended; the one after that continues."
                 )
         run.runner.close()
         await run.runner.close_places()

@@ -224,7 +224,7 @@ async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
 def _refuse_ended(info: RunInfo, name: str) -> None:
     if info.workflow_name == MANAGED:
         detail = "it is a task of a CheckpointManager, which waits for nothing"
-        remedy = "The program that made the task goes on with it, when it is run again."
+        remedy = "The program that made the task continues it when it is run again."
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy=remedy)
     if info.status is Status.COMPLETED:
         raise SignalRefusedError(

@@ -127,7 +127,7 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
 
 
 def _is_harmless(description: str) -> bool:
-    """Tell whether it is no address: the steps stay on this machine, in what the run itself starts."""
+    """Tell whether the steps stay on this machine, in processes that the run itself starts."""
     kind, _, rest = description.partition(":")
     return kind in _HARMLESS or (kind == "dask" and rest.partition(":")[0] == "local")
 
@@ -194,12 +194,12 @@ class Session:
 
     @property
     def store(self) -> StoreBase:
-        """Where checkpoints go."""
+        """The store of the checkpoints."""
         return self._store
 
     @property
     def continue_on_save_error(self) -> bool:
-        """Whether the run goes on when a checkpoint cannot be saved."""
+        """Whether the run continues when a checkpoint cannot be saved."""
         return self._saving.continue_on_save_error
 
     def cancelling(self) -> Session:
@@ -273,7 +273,7 @@ class Session:
             await finish_despite_cancel(given_back(store, lease, is_away=is_away), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
-        """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
+        """Apply the retention to a completed run, give it back, and tell whether it was removed."""
         retention = self._saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
             settling = evict.settle_completed(self._store, self._workflow_id, retention)

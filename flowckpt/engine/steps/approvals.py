@@ -110,7 +110,7 @@ async def _looked_at(run: RunContext, standing: StandingApproval) -> Verificatio
 
 
 async def _void(run: RunContext, standing: StandingApproval, report: VerificationReport) -> None:
-    """Put the question anew, for what is there now; what is not there can be asked for by a resume alone."""
+    """Ask again, for the present facts; only a resume can ask for facts that are missing now."""
     standing.is_void = True
     path, action, details = standing.path, standing.action, evidence.found_in(report)
     if run.notifier.emit is not None:

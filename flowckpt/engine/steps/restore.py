@@ -30,7 +30,7 @@ else:
 _log = logging.getLogger("flowckpt")
 
 UNSURE: Any = object()
-"""What `plainly_restored` returns where the record has to be looked at."""
+"""The return value of `plainly_restored` where the record has to be read."""
 
 
 def plainly_restored(run: RunContext, command: Restore) -> Any:

@@ -65,7 +65,7 @@ class Undoing:
         return [each for each in as_view(self.latest.step_results) if each.step_type != ROLLBACK]
 
     def error(self) -> FlowckptError:
-        """Return what ends the attempt: it is no new failure of the run."""
+        """Return the error that ends the attempt; the run has not failed again."""
         if self.is_cancel:
             return RunCancelledError(self.workflow_id)
         return RunUndoneError(self.workflow_id, status=self.end.reason.value, is_left=not self.options.rolls_back)

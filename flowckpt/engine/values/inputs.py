@@ -273,7 +273,7 @@ def check_workflow(workflow: object) -> None:
     """
     if not isinstance(workflow, Workflow):
         raise WorkflowDefinitionError(
-            f"{workflow!r:.120} is no workflow",
+            f"{workflow!r:.120} is not a workflow",
             remedy="Decorate the generator function with @workflow and pass it uncalled.",
         )
 

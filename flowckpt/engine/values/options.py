@@ -36,7 +36,7 @@ RETRIES_USED = "retries_used"
 def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
         raise InputError(
-            f"{attribute.name}={value!r:.80} is no whole number from 0 on",
+            f"{attribute.name}={value!r:.80} is not a whole number from 0 on",
             parameter=attribute.name,
             remedy="Leave it out for what holds without it.",
         )
@@ -46,7 +46,7 @@ def _choice(kind: type[E], name: str, value: Any) -> E | None:
     if value is None or value in tuple(kind):
         return None if value is None else kind(value)
     raise InputError(
-        f"{name}={value!r:.80} is none of {', '.join(map(repr, map(str, kind)))}",
+        f"{name}={value!r:.80} is not one of {', '.join(map(repr, map(str, kind)))}",
         parameter=name,
         remedy="Write one of them.",
     )
@@ -89,7 +89,7 @@ def _stay(value: object) -> float | None:
     if is_finite_number(value) and value >= 0:
         return float(value)
     raise InputError(
-        f"stay={value!r:.80} is no number of seconds, 0 or more",
+        f"stay={value!r:.80} is not a number of seconds, 0 or more",
         parameter="stay",
         remedy="Write 600 for ten minutes, or float('inf') for as long as it takes.",
     )
@@ -419,7 +419,7 @@ def _members(value: object) -> tuple[Trigger, ...]:
 def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
     if value not in ("any", "all"):
         raise SettingError(
-            f"{value!r:.80} is no mode of a CompositeTrigger", setting="mode", remedy="Write 'any' or 'all'."
+            f"{value!r:.80} is not a mode of a CompositeTrigger", setting="mode", remedy="Write 'any' or 'all'."
         )
 
 
@@ -466,7 +466,7 @@ def checked_trigger(value: object) -> Trigger:
     method = getattr(value, "should_checkpoint", None)
     if isinstance(value, type) or not callable(method) or inspect.iscoroutinefunction(method):
         raise SettingError(
-            f"{value!r:.80} is no trigger",
+            f"{value!r:.80} is not a trigger",
             setting="trigger",
             remedy="Give a TimeTrigger(…), a StepCountTrigger(…), or an object with a method "
             "'should_checkpoint(progress)' that is not async and returns True or False.",

@@ -1,4 +1,4 @@
-"""Where a run's workflow is found again: `path/to/file.py:name` or `package.module:name`, and what loads it."""
+"""The place of a run's workflow: `path/to/file.py:name` or `package.module:name`, and what loads it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[An
         raise TargetError(
             f"{shown} has no workflow {name!r}"
             if found is None
-            else f"{name!r} in {shown} is no workflow: {found!r:.80}",
+            else f"{name!r} in {shown} is not a workflow: {found!r:.80}",
             target=shown,
             remedy=_known(module) or "Decorate the generator function with @workflow.",
         )
@@ -157,7 +157,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise TargetError(
-            f"{file} is no Python file", target=shown, remedy="Name one that ends in .py, or write package.module."
+            f"{file} is not a Python file", target=shown, remedy="Name one that ends in .py, or write package.module."
         )
     if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         spec.loader = AsWritten(name, str(file))

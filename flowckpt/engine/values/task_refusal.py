@@ -1,4 +1,4 @@
-"""A task of a checkpoint manager lies in the store as a run does, and is none that an engine can go on with."""
+"""A task of a checkpoint manager is stored as a run is, and an engine refuses to resume it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
         raise InputError(
             f"{workflow_id!r} is a task of a CheckpointManager, not a run of a workflow",
             parameter="workflow_id",
-            remedy="The program that made the task goes on with it, when it is run again; and it goes back by its manager: "
+            remedy="The program that made the task continues it when it is run again; its manager rolls it back: "
             "await manager.rollback_to_checkpoint(id).",
         )

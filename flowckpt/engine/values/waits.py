@@ -66,7 +66,7 @@ class Waits:
 
     @property
     def voided(self) -> frozenset[str]:
-        """The approvals that were found void in this attempt: nothing behind them goes on in it."""
+        """The approvals that were found void in this attempt: nothing after them runs in it."""
         return frozenset(path for path, each in self.approved.items() if each.is_void)
 
     @property
@@ -136,7 +136,7 @@ class Waits:
         self.is_changed = True
 
     def drop_stale(self, dropped: Iterable[StepResult], *, takes_behind: bool) -> None:
-        """Take results out: what they took is not there again, and what waits behind them is met anew.
+        """Take results out: the messages that they took stay taken, and the waits after them begin again.
 
         Args:
             dropped: the results.
@@ -182,7 +182,7 @@ class Waits:
         return kept
 
     def _is_to_be_written(self, is_at_rest: bool) -> bool:
-        """Tell whether the metadata are made anew. They are repeated in whole, so where there are many, not each time.
+        """Tell whether to rebuild the metadata. They are repeated in whole, so where there are many, not each time.
 
         What they name too much are waits that have ended: their results say so.
         """
@@ -223,7 +223,7 @@ def waits_after_rollback(
 
 
 def without_waits(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata for a new run that begins with the history of another: it has no messages, and waits anew.
+    """Return metadata for a new run that begins with the history of another: it has no messages, and its waits begin again.
 
     Args:
         metadata: of the other run.

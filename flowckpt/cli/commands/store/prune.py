@@ -72,11 +72,11 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> int:
     """Remove completed runs that are not needed any more, and free the space that nobody needs.
 
-    A run, or with RUN a checkpoint of it, goes only if all that is said holds of it. Without any of --keep, --older-than
-    and --max-bytes none goes: only space is freed. Runs that a process owns, and runs with a pinned checkpoint, always
-    stay. Of the checkpoints of RUN the newest, the newest verified and pinned ones always stay, and what a task of a
-    CheckpointManager goes on from; so do all results. A run whose record cannot be read stays and is named, and the exit
-    code is 11.
+    A run, or with RUN one of its checkpoints, is removed only if it meets every given condition. Without --keep,
+    --older-than and --max-bytes nothing is removed: the command only frees space. Runs that a process owns, and runs
+    with a pinned checkpoint, always stay. Of the checkpoints of RUN the newest, the newest verified and the pinned
+    ones always stay, and the one from which a task of a CheckpointManager continues; so do all results. A run whose
+    record cannot be read stays and is named, and the exit code is 11.
     """
     if run is not None and (statuses or workflow is not None):
         raise click.UsageError("--status and --workflow choose among runs, and a run is named")
@@ -132,7 +132,7 @@ def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
     say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
-        say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {bytes_text(report.compacted_bytes)} freed")
+        say(f"flowckpt: rewrote {counted(report.compacted, 'run')}, {bytes_text(report.compacted_bytes)} freed")
 
 
 def _prune_one(

@@ -34,8 +34,8 @@ Examples:
 def command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> int:
     """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
-    What no longer counts is counted too, as it happened. Large values are not in the sizes. A run whose record cannot be
-    read is left out and named, and the exit code is 11.
+    The figures include results that no longer count. Sizes exclude large values. A run whose record cannot be read is
+    left out and named, and the exit code is 11.
     """
     checkpoints = opened_store(store, runs_nothing=True)
     run = None if run is None else chosen_run(checkpoints, run)

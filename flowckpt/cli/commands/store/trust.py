@@ -32,9 +32,10 @@ Examples:
 def command(run: str, yes: bool, store: str | None) -> None:
     """Take a run for true and whole from now on, though it does not prove it with the key.
 
-    For a run that was begun before there was a key, and for one whose end cannot be proved, as after the restore of a
-    backup without its file head. A segment is added, sealed with the key, that holds the digest of all there is. What
-    is sealed and does not open stays refused. It prints what was taken on trust, what held, and what is lost.
+    Use it for a run that began before the store had a key, and for a run whose end cannot be proved, for example
+    after the restore of a backup without its file head. The command adds a segment, sealed with the key, that holds
+    the digest of the whole run. Sealed data that does not open is still refused. The output lists what was trusted,
+    what was verified, and what is lost.
     """
     choice = choose_store(store)
     checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
