@@ -264,7 +264,7 @@ PAGES = (
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
                 "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
-                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
+                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "

@@ -61,6 +61,7 @@ __all__ = [
     "RunExistsError",
     "RunLockedError",
     "RunMovedOnError",
+    "RunNotCompletedError",
     "RunSuspendedError",
     "RunUndoneError",
     "SaveConflictError",
@@ -644,6 +645,19 @@ class RunExistsError(FlowckptError):
     workflow_id: str = field("the id", kw_only=False)
     message: str = derived("run {workflow_id!r} exists already")
     remedy: str = "Resume it with 'flowckpt resume {run}', or choose another id."
+
+
+class RunNotCompletedError(FlowckptError):
+    """An earlier run with this id has not completed, and `if_exists="return"` runs nothing."""
+
+    workflow_id: str = field("the id", kw_only=False)
+    status: str = field("its status: `failed`, `cancelled` or `crashed`")
+    detail: str = field("its recorded error, if it has one", default="")
+    message: str = derived("run {workflow_id!r} is recorded as {status}{said}")
+    remedy: str = derived("Nothing was run. Resume it with 'flowckpt resume {run}'.")
+
+    def _words(self) -> Mapping[str, object]:
+        return {"said": f": {self.detail}" if self.detail else ""}
 
 
 # --- Stores ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ NAMES = {
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
-    RunExistsError RunLockedError RunMovedOnError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
+    RunExistsError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
@@ -82,7 +82,7 @@ now(name='now')
 uuid(name='uuid')
 random(name='random')
 patched(patch_id)
-run_sync(workflow, /, *, workflow_id=None, options=None, **inputs)
+run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
 open_store(spec, *, key_file=None, compression='none', trust=False)
 in_sync(target)
 prune(store, *, keep=None, older_than=None, statuses=…, workflow=None, is_dry_run=False, clock=None, on_run=None)
@@ -119,11 +119,11 @@ adopt(function)
 on_rerun(function)
 """,
     "WorkflowEngine": """
-execute(workflow, /, *, workflow_id=None, options=None, **inputs)
+execute(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
 resume(workflow, /, *, workflow_id, options=None, **inputs)
-run(workflow, /, *, workflow_id=None, options=None, **inputs)
+run(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
 resume_run(workflow, /, *, workflow_id, options=None, **inputs)
-run_sync(workflow, /, *, workflow_id=None, options=None, **inputs)
+run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
 resume_sync(workflow, /, *, workflow_id, options=None, **inputs)
 plan(workflow, /, *, workflow_id, options=None, **inputs)
 plan_sync(workflow, /, *, workflow_id, options=None, **inputs)

@@ -16,8 +16,9 @@ from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
-from flowckpt.engine.values.options import Limits, RunOptions, Saving
+from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
 from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
+from flowckpt.execution import world
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
@@ -287,8 +288,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
         self._clock = clock or SystemClock()
         self._new_id = new_id
-        self._random = random
-        self._new_uuid = new_uuid
+        self._world = world.Nondeterminism(self._clock, random, new_uuid)
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
@@ -303,6 +303,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         /,
         *,
         workflow_id: str | None = None,
+        if_exists: str = "fail",
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> AsyncGenerator[Event, None]:
@@ -313,6 +314,8 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         Args:
             workflow: what to run.
             workflow_id: the run id; a new ULID by default.
+            if_exists: what to do if the store has a run of this id: `fail`; `resume` it, with the options of a resume;
+                or `return` how it ended and run nothing. The workflow and the inputs must be those of that run.
             options: tags, policies and more.
             **inputs: the workflow's inputs.
 
@@ -320,10 +323,12 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             WorkflowDefinitionError: it is not a workflow.
             InputError: an input is unknown or missing.
             EncodingError: an input cannot be recorded.
-            RunExistsError: the store has a run of this id.
+            RunExistsError: the store has a run of this id, and `if_exists` is `fail`.
             RunLockedError: another process owns it.
+            InputMismatchError: the run of this id has other inputs.
+            WorkflowChangedError: it is a run of another workflow.
         """
-        return self._observed(self.prepare(workflow, workflow_id, options, inputs))
+        return self._observed(self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists))
 
     def resume(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -358,11 +363,12 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         /,
         *,
         workflow_id: str | None = None,
+        if_exists: str = "fail",
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> WorkflowResult:
         """Start a run and return its result; see `WorkflowEngine.execute`."""
-        return await self.prepare(workflow, workflow_id, options, inputs).result()
+        return await self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists).result()
 
     async def resume_run(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -484,6 +490,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         /,
         *,
         workflow_id: str | None = None,
+        if_exists: str = "fail",
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> WorkflowResult:
@@ -495,7 +502,8 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             RunInterrupted: a signal stopped the run; a `KeyboardInterrupt` with the result in `.result`.
             NestedLoopError: a loop is already running in this thread.
         """
-        return self.drive_sync(self.prepare(workflow, workflow_id, options, inputs), door="run_sync")
+        prepared = self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists)
+        return self.drive_sync(prepared, door="run_sync")
 
     def resume_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -520,7 +528,13 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     # --- what stands behind the doors ------------------------------------------------------------------------------
 
     def prepare(
-        self, workflow: Any, workflow_id: str | None, options: RunOptions | None, inputs: dict[str, Any]
+        self,
+        workflow: Any,
+        workflow_id: str | None,
+        options: RunOptions | None,
+        inputs: dict[str, Any],
+        *,
+        if_exists: str = "fail",
     ) -> Session:
         """Bind a start without starting it, for `drive_sync`; see `WorkflowEngine.execute`.
 
@@ -529,13 +543,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             workflow_id: the run id, or None for a new one.
             options: tags, policies and more.
             inputs: the workflow's inputs, by name.
+            if_exists: what to do if the store has a run of this id.
         """
         check_workflow(workflow)
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
         run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
-        return self._session(workflow, run, options, inputs, bound=bound)
+        return self._session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.checked(if_exists))
 
     def prepare_resume(
         self,
@@ -562,9 +577,9 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
         refuse_while_loading()
-        parts = self.store, self._clock, self._random, workflow, run, options or RunOptions()
+        parts = self.store, self._world, workflow, run, options or RunOptions()
         own = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
-        how = {**own, "new_uuid": self._new_uuid, **how}
+        how = {**own, **how}
         return session.Session(*parts, inputs=inputs, **how)
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
@@ -578,8 +593,10 @@ def run_sync(
     /,
     *,
     workflow_id: str | None = None,
+    if_exists: str = "fail",
     options: RunOptions | None = None,
     **inputs: Any,
 ) -> WorkflowResult:
     """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`."""
-    return WorkflowEngine().run_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
+    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
+    return WorkflowEngine().run_sync(workflow, **how, **inputs)

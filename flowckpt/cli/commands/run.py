@@ -9,9 +9,11 @@ import click
 from click.core import ParameterSource
 
 from flowckpt.cli import progress
-from flowckpt.cli.arguments import convert_inputs, read_inputs_file, typed_target
-from flowckpt.cli.drive import Form, follow
+from flowckpt.cli.arguments import convert_inputs, read_inputs_file, recorded_target, typed_target
+from flowckpt.cli.drive import Form, Resuming, follow
 from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.loaded_run import enter_directory
+from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
@@ -32,13 +34,16 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
-from flowckpt.cli.runs import opened
+from flowckpt.cli.runs import opened, waited
 from flowckpt.cli.secrets import ask_for_secrets
-from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
+from flowckpt.cli.settings import StoreChoice, choose_store, limits_setting, retention_set_here
+from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.engine.values.task_refusal import refuse_task
 
 if TYPE_CHECKING:
     from flowckpt.engine.determinism import DeterminismReport
@@ -50,7 +55,7 @@ Examples:
   flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
   flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
   flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
-  flowckpt run pipeline.py --id nightly-2026-11-20 --json
+  flowckpt run pipeline.py --id nightly-2026-11-20 --if-exists resume --json
   flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786
   flowckpt run pipeline.py:etl -i source=sample.csv --check"""
 
@@ -60,6 +65,13 @@ Examples:
 @input_option
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
 @click.option("--id", "run", type=NewRunName(), metavar="RUN", help="The run id; a new ULID by default.")
+@click.option(
+    "--if-exists",
+    type=click.Choice(["fail", "resume", "return"]),
+    default="fail",
+    show_default=True,
+    help="With --id, if the store has the run: fail, resume it, or return how it ended and run nothing.",
+)
 @click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
 @setting_option("every")
 @setting_option("interval")
@@ -81,6 +93,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     inputs: tuple[tuple[str, str], ...],
     inputs_file: str | None,
     run: str | None,
+    if_exists: str,
     tags: tuple[tuple[str, str], ...],
     on_save_error: str | None,
     executors: tuple[str, ...],
@@ -96,6 +109,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be left out if there is only one.
 
+    With --id and --if-exists resume, the same line starts a run, resumes it, and returns its output once it has
+    completed: for cron, systemd and other schedulers. The workflow and the inputs must be those of the first time.
+
     With --check, the steps run once, so give the workflow inputs that do no harm. The workflow is then driven from its
     record again, in this process and in a second one, in which text is hashed differently: code that depends on the
     order of a set shows. The exit code is 0 if nothing differs, 14 if something does, and 1 if the run failed and
@@ -105,6 +121,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--same-process needs --check")
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
+    if if_exists != "fail" and run is None:
+        raise click.UsageError(f"--if-exists {if_exists} needs --id")
     if check:
         _refuse_beside_check(click.get_current_context())
     if as_json or as_events:
@@ -119,16 +137,40 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     checkpoints = opened(choice)
     workflow, described = typed_target(target)
     values = convert_inputs(workflow, texts, document)
-    parameters = workflow.signature.parameters
-    needed = [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
-    ask_for_secrets(workflow, needed, values)
+    ask_for_secrets(workflow, _needed(workflow), values)
     run = run or new_run_id()
+    resuming = None if if_exists == "fail" else _resuming(choice, run, on_save_error, is_run=if_exists == "resume")
     options = RunOptions(tags=labels, target=described, executors=places, **given)
     engine = WorkflowEngine(
         checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
     )
-    session = engine.prepare(workflow, run, options, values)
-    return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))
+    session = engine.prepare(workflow, run, options, values, if_exists=if_exists)
+    form = Form(as_json, as_events, no_color)
+    return follow(session, workflow, run, store=choice, form=form, resuming=resuming)
+
+
+def _needed(workflow: Workflow[..., Any]) -> list[str]:
+    """Return the secret inputs without a default."""
+    parameters = workflow.signature.parameters
+    return [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
+
+
+def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_run: bool) -> Resuming | None:
+    """Look whether the run is there; one that is to be resumed continues in the directory in which it was started.
+
+    Raises:
+        TargetError: it was imported, or its directory cannot be entered.
+        InputError: it is a task of a checkpoint manager.
+    """
+    latest = waited(opened(choice).load_latest(run))
+    if latest is None:
+        return None
+    refuse_task(run, latest)
+    if is_run and IMPORTED in latest.metadata:
+        recorded_target(latest.metadata, run)
+    if is_run:
+        enter_directory(latest, run, is_here=False)
+    return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
 
 def _refuse_beside_check(context: click.Context) -> None:

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
-RESERVED_INPUTS = frozenset({"workflow_id", "options"})
+RESERVED_INPUTS = frozenset({"workflow_id", "options", "if_exists"})
 """Keyword arguments of the engine itself; an input of such a name could never be given."""
 
 

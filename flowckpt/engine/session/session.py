@@ -16,15 +16,14 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
-from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
+from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.records.wait import STOPPED
+from flowckpt.core.records.wait import STOPPED, open_waits
 from flowckpt.core.replay import Replay
-from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
-from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
@@ -40,6 +39,7 @@ from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
     PACKAGES,
     accepted,
+    check_name,
     crash_count_at_resume,
     crash_loop_error,
     kept_history,
@@ -47,9 +47,9 @@ from flowckpt.engine.run.resumption import (
     with_settled,
 )
 from flowckpt.engine.session.drive import Drive
-from flowckpt.engine.values.failures import NO_SECRETS
-from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels
-from flowckpt.engine.values.options import RunOptions, Saving
+from flowckpt.engine.values.failures import NO_SECRETS, recorded_failure
+from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
+from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
 from flowckpt.engine.values.superseded import RetryBudget, Superseded
 from flowckpt.engine.values.target import describe_target
@@ -58,8 +58,10 @@ from flowckpt.errors import (
     CheckpointNotFoundError,
     FlowckptError,
     NoAsyncioError,
+    RunCancelledError,
     RunExistsError,
     RunMovedOnError,
+    RunNotCompletedError,
     SecretMissingError,
     UnknownExecutorError,
 )
@@ -70,8 +72,6 @@ from flowckpt.execution.world import Nondeterminism
 from flowckpt.stores.base import Lease, StoreBase
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from flowckpt import events
     from flowckpt.engine.dry import planner
     from flowckpt.engine.undo import compensate
@@ -140,17 +140,16 @@ class Session:
 
     Args:
         store: where checkpoints go.
-        clock: the time.
-        random: returns numbers in [0, 1), for the jitter of retries.
+        world: the time, ids and random numbers.
         workflow: what is run.
         workflow_id: the run.
         options: what was said about the run beside its inputs.
         bound: the inputs of a start; None for a resume.
         inputs: the inputs as they were given, for a resume perhaps none.
+        if_exists: what a start does if the store has the run.
         is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
         verifier: checks what the steps claim, or None for one that looks where the run was started.
         saving: how the run is saved besides its explicit checkpoints.
-        new_uuid: makes UUIDs.
         executors: where steps can run besides here, by name.
 
     Attributes:
@@ -160,8 +159,7 @@ class Session:
     def __init__(  # noqa: PLR0913 - one parameter for each port of a session
         self,
         store: StoreBase,
-        clock: Clock,
-        random: Callable[[], float],
+        world: Nondeterminism,
         workflow: Workflow[Any, Any],
         workflow_id: str,
         options: RunOptions,
@@ -171,13 +169,12 @@ class Session:
         verifier: EvidenceVerifier | None,
         saving: Saving,
         executors: Mapping[str, Given],
+        if_exists: IfExists = IfExists.FAIL,
         is_cancel: bool = False,
-        new_uuid: Callable[[], UUID] = ids.new_uuid,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
-        self._clock = clock
-        self._random = random
+        self._world = world
         self._workflow = workflow
         self._workflow_id = workflow_id
         self._options = options
@@ -185,8 +182,8 @@ class Session:
         self._inputs = inputs
         self._verifier = verifier
         self._saving = saving
+        self._if_exists = if_exists
         self._is_cancel = is_cancel
-        self._new_uuid = new_uuid
         self._executors = executors
         self._secrets = NO_SECRETS
         if bound is not None:
@@ -207,8 +204,7 @@ class Session:
         given = self._inputs if self._bound is None else {**self._inputs, **self._bound.secrets}
         return Session(
             self._store,
-            self._clock,
-            self._random,
+            self._world,
             self._workflow,
             self._workflow_id,
             RunOptions(),
@@ -217,7 +213,6 @@ class Session:
             saving=self._saving,
             executors=self._executors,
             is_cancel=True,
-            new_uuid=self._new_uuid,
         )
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
@@ -253,17 +248,24 @@ class Session:
         await self._settled(drive.result)
 
     @asynccontextmanager
-    async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
+    async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
+        if self._if_exists is IfExists.RETURN:
+            latest = await store.load_latest(workflow_id)
+            if (
+                latest is not None and latest.status is not Status.RUNNING
+            ):  # else the lease says whether it has an owner
+                yield self._recorded(latest)
+                return
         lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
-        drive: Drive | CompletedRun | None = None
+        drive: Drive | RecordedEnd | None = None
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with known_as_live(store, workflow_id, self.interrupts):
-                drive = self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
+                drive = await self._begun(lease)
                 yield drive
         except FlowckptError as error:
             redact_error(error, self._secrets)
@@ -280,9 +282,31 @@ class Session:
             return await finish_despite_cancel(settling, is_last=True)
         return False
 
-    def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
-        if lease.latest is not None:
+    async def _begun(self, lease: Lease) -> Drive | RecordedEnd:
+        """Start the run, or resume it; if the store has a run that is to be started, do as `if_exists` says."""
+        if self._bound is None:
+            return await self._resumed(lease)
+        if lease.latest is None:
+            return self._started(lease, self._bound)
+        if self._if_exists is IfExists.FAIL:
             raise RunExistsError(lease.workflow_id)
+        if self._if_exists is IfExists.RETURN:
+            return self._recorded(lease.latest)
+        self._refuse_another(lease.latest)
+        self._bound = None
+        return await self._resumed(lease)
+
+    def _refuse_another(self, latest: CheckpointData) -> None:
+        """Refuse a start whose id is that of a run of another workflow, or with other inputs."""
+        check_name(self._workflow, self._workflow_id, latest)
+        assert self._bound is not None
+        refuse_other_inputs(self._workflow, self._bound, latest)
+
+    def _recorded(self, latest: CheckpointData) -> RecordedEnd:
+        self._refuse_another(latest)
+        return RecordedEnd(self._workflow, self._workflow_id, latest)
+
+    def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
         options, workflow = self._options, self._workflow
         base_path = options.base_path or str(Path.cwd())
         metadata: dict[str, Any] = {
@@ -300,7 +324,7 @@ class Session:
         judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
-    async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
+    async def _resumed(self, lease: Lease) -> Drive | RecordedEnd:
         latest = lease.latest
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)
@@ -335,13 +359,13 @@ class Session:
         if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
-                return CompletedRun(self._workflow, self._workflow_id, latest)
+                return RecordedEnd(self._workflow, self._workflow_id, latest)
             if is_completed and IMPORTED in latest.metadata:  # it goes on after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
             planner.refuse_stop(plan, settled)
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
-        said = with_settled(said, judge.policy, self._clock.now()) if settled else said
+        said = with_settled(said, judge.policy, self._world.clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
         metadata.pop(STOPPED, None)
         waits = Waits.of(latest.metadata)
@@ -440,7 +464,7 @@ class Session:
         if is_wanted and undoing is None:  # undoing is done here
             executors = chosen_executors(origin.metadata, self._executors, options.executors)
         limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
-        world = Nondeterminism(self._clock, self._random, self._new_uuid)
+        world = self._world
         notifier = Notifier()
         recorder = Recorder(
             checkpointer,
@@ -457,7 +481,7 @@ class Session:
         )
         context = RunContext(
             world,
-            self._clock,
+            world.clock,
             self.interrupts,
             recorder,
             notifier,
@@ -466,7 +490,7 @@ class Session:
             StepRunner(self.interrupts, origin.claims, origin.judge.secrets, world, executors),
             origin.waits,
             RetryBudget(limit, checkpointer),
-            self._clock.elapsed_ns() + LOOK_NS,
+            world.clock.elapsed_ns() + LOOK_NS,
         )
         return Drive(workflow, replay, context, undoing, options.stay)
 
@@ -477,11 +501,11 @@ class Session:
         if saving.retention is not None:
             is_new = lease.latest is None
             policy.evictor = evict.Evictor(
-                self._store, saving.retention, self._clock, run_id, origin.history, is_new=is_new
+                self._store, saving.retention, self._world.clock, run_id, origin.history, is_new=is_new
             )
         return Checkpointer(
             self._store,
-            self._clock,
+            self._world.clock,
             facts,
             origin.metadata,
             lease.attempt,
@@ -537,38 +561,67 @@ def _check_loop(door: str) -> None:
         raise NoAsyncioError(door) from None
 
 
-# The resume of a run that has ended.
+# The end of a run that is recorded already.
 
 
-class CompletedRun:
-    """The resume of a run that has ended: its recorded result, and nothing run or saved.
+class RecordedEnd:
+    """The resume of a run that has completed, or a start that returns an earlier run: nothing is run or saved.
 
     Attributes:
-        result: how the run ended.
+        result: how the run ended; for a run that has not, how it stands.
     """
 
     def __init__(self, workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
-        tree = plain_tree(latest.held_output, "output")
+        is_completed = latest.status is Status.COMPLETED
+        status = Status.CRASHED if latest.status is Status.RUNNING else latest.status  # it has no owner
+        tree = plain_tree(latest.held_output, "output") if is_completed else None
+        results = latest.step_results
         self.result = WorkflowResult(
             workflow_id,
             workflow.name,
-            Status.COMPLETED,
-            codec.decode(tree, workflow.output_type, place="the workflow's output"),
+            status,
+            codec.decode(tree, workflow.output_type, place="the workflow's output") if is_completed else None,
             latest.attempt,
-            StepCounts(restored=sum(each.step_type not in COMPOSITES for each in latest.step_results)),
+            StepCounts(restored=sum(each.step_type not in COMPOSITES for each in results) if is_completed else 0),
             0.0,
+            None if is_completed else _recorded_error(workflow_id, status, latest),
+            failure=latest.error,
+            waits=tuple(open_waits(latest.metadata, results)) if status is Status.SUSPENDED else (),
             last_saved=latest.checkpoint_id,
         )
         self._checkpoint_id = latest.checkpoint_id
 
     async def run(self, emit: EventSink | None = None) -> None:
-        """Tell that it was resumed, and that it was complete.
+        """Emit what is recorded of the end; for a completed run, first that it was resumed.
 
         Args:
             emit: takes the events.
         """
-        if emit is not None:
-            result = self.result
-            run, restored = result.workflow_id, result.steps.restored
-            await emit(events.WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
+        if emit is None:
+            return
+        result = self.result
+        run, restored, error = result.workflow_id, result.steps.restored, result.failure
+        if result.status is Status.COMPLETED:
+            name, attempt = result.workflow_name, result.attempt
+            await emit(events.WorkflowResumed(run, name, attempt, restored, self._checkpoint_id))
             await emit(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))
+        elif result.status is Status.SUSPENDED:
+            await emit(events.WorkflowSuspended(run, result.waits, result.due_at, 0, restored, 0.0))
+        elif result.status is Status.CANCELLED:
+            await emit(events.WorkflowCancelled(run, "cancelled", 0, restored, 0.0))
+        else:
+            error = error or StepError(type_name(RunNotCompletedError), str(result.error))
+            await emit(events.WorkflowFailed(run, error.type, error.message, 0, restored, 0.0))
+
+
+def _recorded_error(workflow_id: str, status: Status, latest: CheckpointData) -> FlowckptError | None:
+    """Return the error of a run that was recorded and has not completed; None if it only waits."""
+    if status is Status.SUSPENDED:
+        return None
+    if status is Status.CANCELLED:
+        return RunCancelledError(workflow_id)
+    error = latest.error
+    if error is not None and error.path:
+        return recorded_failure(error, latest.step_results)
+    detail = "" if error is None else f"{error.type}: {error.message}"
+    return RunNotCompletedError(workflow_id, status=status.value, detail=detail)

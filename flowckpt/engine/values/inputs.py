@@ -10,9 +10,11 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
+from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
@@ -169,6 +171,25 @@ def rebind_inputs(
             remedy="" if given and recorded.keys() == bound.tree.keys() else _changed_signature(workflow),
         )
     return attrs.evolve(bound, defaulted=defaulted)
+
+
+def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest: CheckpointData) -> None:
+    """Refuse the inputs of a start that are not those of the run that has its id.
+
+    Raises:
+        InputMismatchError: they differ; it says which.
+    """
+    if bound.hash == latest.inputs_hash:
+        return
+    recorded = plain_tree(latest.held_inputs, "inputs")
+    raise InputMismatchError(
+        expected_hash=latest.inputs_hash,
+        actual_hash=bound.hash,
+        differences=inputs_hash.differences(recorded, bound.tree),
+        remedy=f"The id is that of an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
+        if recorded.keys() == bound.tree.keys()
+        else _changed_signature(workflow),
+    )
 
 
 def _changed_signature(workflow: Workflow[Any, Any]) -> str:

@@ -52,6 +52,19 @@ def _choice(kind: type[E], name: str, value: Any) -> E | None:
     )
 
 
+class IfExists(StrEnum):
+    """The action of a start if the store already has a run with its id."""
+
+    FAIL = "fail"
+    RESUME = "resume"
+    RETURN = "return"
+
+    @classmethod
+    def checked(cls, value: object) -> IfExists:
+        """Return the choice, or refuse it."""
+        return _choice(cls, "if_exists", value) or cls.FAIL
+
+
 def _on_stale(value: object) -> policies.OnStale | None:
     return _choice(policies.OnStale, "on_stale", value)
 
