@@ -22,6 +22,7 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import STOPPED, open_waits
 from flowckpt.core.replay import Replay
+from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
