@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from flowckpt.execution.executors.open import open_executor
     from flowckpt.execution.executors.processes import ProcessExecutor
     from flowckpt.execution.interrupts import RunInterrupted
-    from flowckpt.maintenance.retention import OnSuccess, Retention, prune
+    from flowckpt.maintenance.retention.prune import prune
+    from flowckpt.maintenance.retention.rule import OnSuccess, Retention
     from flowckpt.stores import open_store
     from flowckpt.stores.base import CheckpointStore
     from flowckpt.stores.file import FileCheckpointStore
@@ -98,7 +99,8 @@ _EXPORTS = {
     "flowckpt.execution.executors.open": "open_executor",
     "flowckpt.execution.executors.processes": "ProcessExecutor",
     "flowckpt.execution.interrupts": "RunInterrupted",
-    "flowckpt.maintenance.retention": "OnSuccess Retention prune",
+    "flowckpt.maintenance.retention.prune": "prune",
+    "flowckpt.maintenance.retention.rule": "OnSuccess Retention",
     "flowckpt.stores": "open_store",
     "flowckpt.stores.base": "CheckpointStore",
     "flowckpt.stores.file": "FileCheckpointStore",

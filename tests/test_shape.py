@@ -12,7 +12,7 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 344,  # 285
+    "modules": 346,  # 285
     "lines, comments and blanks left out": 62_400,
     "code lines, docstrings left out too": 49_000,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
@@ -21,10 +21,10 @@ BOUNDS = {  # the figure today; behind it the target
     "moves between modules of a checkpointed step": 40,
     "modules crossed by a resume of two steps": 72,  # 60
     "moves between modules of a resume of two steps": 453,
-    "modules loaded by flowckpt resume": 184,
+    "modules loaded by flowckpt resume": 154,
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,
-    "lazy imports": 120,  # 25
+    "lazy imports": 118,  # 25
     "classes of more than 15 fields": 7,  # 0
     "functions of more than 60 lines": 8,
     "functions of more than 80 lines": 0,  # 0

@@ -5,28 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from flowckpt.cli.config.read import check_program
+from flowckpt.cli.config.read import check_program, parsed_toml
 from flowckpt.cli.render.terminal import short_value
-from flowckpt.cli.runs import chosen_run, waited
 from flowckpt.cli.secrets import read_secret
 from flowckpt.cli.values import MisfitError, from_json, from_text
-from flowckpt.core.codec import Json
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.secret import HIDDEN, Secret
-from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.engine.values.target import load_target, parse_target
-from flowckpt.errors import CheckpointNotFoundError, InputError, TargetError
-from flowckpt.stores.base import StoreBase
+from flowckpt.errors import InputError, TargetError
 
 
 def convert_inputs(
@@ -71,7 +63,7 @@ def read_inputs_file(file: str) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"the inputs in {shown} cannot be read: {error.strerror}") from error
     try:
-        document = tomllib.loads(text.decode()) if file.endswith(".toml") else json.loads(text)
+        document = parsed_toml(text) if file.endswith(".toml") else json.loads(text)
     except ValueError as error:
         kind = "TOML" if file.endswith(".toml") else "JSON"
         raise InputError(f"the inputs in {shown} are not valid {kind}: {error}") from error
@@ -162,67 +154,6 @@ def _typed(step: str, value: Any, annotation: Any) -> Any:
             parameter=step,
             remedy="It is what the function of the step says that it returns.",
         ) from misfit
-
-
-# A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.
-
-
-@attrs.frozen
-class NamedCheckpoint:
-    """A checkpoint and the run that it is of.
-
-    Attributes:
-        workflow_id: the run.
-        data: the checkpoint.
-    """
-
-    workflow_id: str
-    data: CheckpointData
-
-    def to_document(self) -> Json:
-        """Return what says which it is, as plain JSON."""
-        data = self.data
-        return {
-            "workflow_id": self.workflow_id,
-            "workflow_name": data.workflow_name,
-            "checkpoint_id": data.checkpoint_id,
-            "sequence": data.sequence,
-            "attempt": data.attempt,
-        }
-
-
-def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
-    """Find a checkpoint.
-
-    Args:
-        store: where its run lies.
-        text: the id of a run, for its newest checkpoint; or that, an `@`, and a checkpoint's id or sequence. An `@` in
-            an id of a run is part of it: the shortest id that there is counts, and one that is all the text first.
-
-    Raises:
-        CheckpointNotFoundError: there is no such run or checkpoint.
-    """
-    try:
-        return waited(_found(store, text))
-    except CheckpointNotFoundError as error:
-        if error.checkpoint_id is not None:
-            raise
-        at = text.rfind("@")
-        run, rest = (text, "") if at < 1 else (text[:at], text[at:])
-        return waited(_found(store, chosen_run(store, run) + rest))
-
-
-async def _found(store: StoreBase, text: str) -> NamedCheckpoint:
-    if (latest := await store.load_latest(text)) is not None:
-        return NamedCheckpoint(text, latest)
-    at = text.find("@", 1)
-    first = text[:at] if text[at + 1 :] and at > 0 else text
-    while at > 0:
-        run, wanted = text[:at], text[at + 1 :]
-        if wanted and (latest := await store.load_latest(run)) is not None:
-            return NamedCheckpoint(run, await any_checkpoint(store, run, latest, wanted))
-        at = text.find("@", at + 1)
-    raise CheckpointNotFoundError(first)
 
 
 # The workflow of a command: from what is typed, or from what a run's record says.

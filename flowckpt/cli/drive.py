@@ -10,7 +10,6 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result, code_of_signal
-from flowckpt.cli.loaded_run import RecordedRun, planned_run
 from flowckpt.cli.next_steps import (
     CODE,
     STOPS,
@@ -22,9 +21,8 @@ from flowckpt.cli.next_steps import (
     show_ways_on,
 )
 from flowckpt.cli.progress import JsonLines, choose_progress
-from flowckpt.cli.render.documents import ended_document
+from flowckpt.cli.progress.documents import ended_document
 from flowckpt.cli.render.errors import show_error
-from flowckpt.cli.render.plan import plan_text
 from flowckpt.cli.render.summary import (
     show_cancelled,
     show_failure,
@@ -34,12 +32,12 @@ from flowckpt.cli.render.summary import (
 )
 from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_error_terminal, json_text, say, write_if_read
 from flowckpt.cli.runs import waited
-from flowckpt.cli.settings import StoreChoice, color_allowed
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
-from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.session.session import Session
 from flowckpt.errors import (
     FencedError,
@@ -55,8 +53,8 @@ from flowckpt.execution.interrupts import RunInterrupted
 _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
 
 
-@attrs.frozen
-class Form:
+@attrs.frozen(eq=False, repr=False)
+class Form(FieldEquality):
     """The form in which a run is reported.
 
     Attributes:
@@ -70,8 +68,8 @@ class Form:
     no_color: bool = False
 
 
-@attrs.frozen
-class Resuming:
+@attrs.frozen(eq=False, repr=False)
+class Resuming(FieldEquality):
     """The facts about a resume beside its session.
 
     Attributes:
@@ -86,8 +84,8 @@ class Resuming:
 Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
 
 
-@attrs.frozen
-class _Ending:
+@attrs.frozen(eq=False, repr=False)
+class _Ending(FieldEquality):
     """How the driving of a run ended.
 
     Attributes:
@@ -242,18 +240,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     return _Ending(result, unwritten=progress.failure if isinstance(progress, JsonLines) else "")
 
 
-# What a resume asks a person at a terminal where a step's function was edited.
-
-
-_ANSWERS = {
-    "r": OnStale.RERUN,
-    "run": OnStale.RERUN,
-    "rerun": OnStale.RERUN,  # the word of the option
-    "u": OnStale.REUSE,
-    "reuse": OnStale.REUSE,
-    "s": None,
-    "stop": None,
-}
+# What a resume asks a person at a terminal.
 
 
 def can_ask(options: RunOptions) -> bool:
@@ -274,33 +261,3 @@ def ask_about_import(workflow_id: str, shown: str) -> bool:
     say(f"Run '{escaped(workflow_id)}' was imported, and names {escaped(shown)}.")
     say("Approvals and signals that came with it do not count.")
     return click.confirm("Import this program and resume the run?", default=False, err=True)
-
-
-def ask_about_code(
-    error: StaleStepError, run: RecordedRun, options: RunOptions, *, no_color: bool
-) -> RunOptions | None:
-    """Show the plan and ask what to do; return the options to resume with, or None to stop.
-
-    Args:
-        error: what the resume stopped at.
-        run: the run.
-        options: how it was to be done.
-        no_color: whether the command line forbids colours.
-    """
-    plan = planned_run(run, options).plan
-    line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-    say(plan_text(plan, line, is_colored=not no_color and color_allowed()).rstrip("\n"))
-    question = f"[r]un again from '{escaped(error.path)}' on / re[u]se / [s]top"
-    while True:
-        try:
-            typed = click.prompt(question, default="s", show_default=False, err=True)
-        except click.Abort as abort:
-            if isinstance(abort.__context__, KeyboardInterrupt):
-                raise
-            say("")  # the end of the input
-            return None
-        answer = str(typed).strip().lower()
-        if answer in _ANSWERS:
-            chosen = _ANSWERS[answer]
-            return None if chosen is None else attrs.evolve(options, on_code_change=chosen)
-        say("flowckpt: answer with r, u or s")

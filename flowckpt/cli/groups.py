@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,6 +101,11 @@ def _common_options() -> list[click.Parameter]:
     ]
 
 
+def near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
+    """Return the known words that a mistyped one is most like, the nearest first."""
+    return difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
+
+
 class CommandGroup(click.Group):
     """A group of the commands whose full names begin with its own name; it loads one when it is used."""
 
@@ -139,7 +144,7 @@ class CommandGroup(click.Group):
         words: dict[str, list[str]] = {}
         for full in (*self.names, *(each for each in COMMANDS if each.startswith(self.prefix))):
             words.setdefault(full.rpartition(" ")[2], []).append(full)
-        near = difflib.get_close_matches(name.lower(), words, n=3, cutoff=0.6)
+        near = near_words(name.lower(), words, most=3)
         found = dict.fromkeys(full for word in near for full in words[word])
         return f"did you mean {' or '.join(found)}?" if found else f"the commands are {', '.join(self.names)}"
 

@@ -10,27 +10,23 @@ from typing import Any
 import attrs
 
 from flowckpt.cli.arguments import convert_inputs, recorded_target, target_in_words, typed_target
-from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
-from flowckpt.cli.runs import chosen_run, latest_of, opened, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened
 from flowckpt.cli.secrets import ask_for_secrets
-from flowckpt.cli.settings import StoreChoice, max_crashes_setting
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.secret import MARK
-from flowckpt.engine import RunOptions
-from flowckpt.engine.rules.plan import Decision, ResumePlan
-from flowckpt.engine.rules.reasons import ReasonKind
-from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
 
 
-@attrs.frozen
-class RecordedRun:
+@attrs.frozen(eq=False, repr=False)
+class RecordedRun(FieldEquality):
     """A run that may be resumed.
 
     Attributes:
@@ -207,47 +203,3 @@ def program_at_need(store: StoreBase, workflow_id: str, target: str | None, *, i
     is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
     base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None
     return ProgramAtNeed(workflow_id, latest, typed, base_path)
-
-
-# The plan of a run's resume, with the answers of the world that it rests upon.
-
-
-def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
-    """Plan the resume of a run; nothing is run or saved.
-
-    Raises:
-        InputMismatchError: an input differs from the recorded one.
-        WorkflowChangedError: it is another workflow.
-        StepNotFoundError: the step to go on from is not in the record.
-    """
-    most = max_crashes_setting()
-    return waited(
-        plan_resume(
-            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
-        )
-    )
-
-
-def code_of_plan(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale."""
-    if plan.stops:
-        return code_of_stop(plan)
-    return ExitCode.STALE if plan.stale else ExitCode.DONE
-
-
-def code_of_stop(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of the resume that a plan says would stop."""
-    if plan.is_crash_loop:
-        return ExitCode.IN_DOUBT
-    if plan.is_undoing:
-        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
-    step = plan.step(plan.stopped_by)
-    if step is None:
-        return ExitCode.MISMATCH
-    return ExitCode.IN_DOUBT if step.decision is Decision.IN_DOUBT else ExitCode.STALE
-
-
-def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
-    """Return what moved at the step that a resume would stop at."""
-    step = plan.step(plan.stopped_by)
-    return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)

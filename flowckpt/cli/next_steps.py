@@ -14,6 +14,7 @@ from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.errors import CrashLoopError, FlowckptError, NotUndoableError, StaleStepError, StepInDoubtError
@@ -28,8 +29,8 @@ STOPS = (StaleStepError, StepInDoubtError, CrashLoopError, NotUndoableError)
 """The errors at which a resume stops until a person decides."""
 
 
-@attrs.frozen
-class ResumeLine:
+@attrs.frozen(eq=False, repr=False)
+class ResumeLine(FieldEquality):
     """A resume as it was typed, so that the next one can be written down.
 
     Attributes:

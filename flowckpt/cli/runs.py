@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Coroutine, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import attrs
 import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.groups import with_store
+from flowckpt.cli.groups import near_words, with_store
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.render.terminal import escaped, say
-from flowckpt.cli.settings import StoreChoice, choose_store, max_crashes_setting
+from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
-from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits, sent_to
+from flowckpt.core.records.listing import MANAGED, Owner, RunFilter
 from flowckpt.core.system.blocking import run_alone
-from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.history.checkpoints import left_behind
-from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.run.resumption import crash_loop, crash_loop_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
-from flowckpt.maintenance.attempts import damaged_attempts
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
     Ability,
     Finding,
@@ -36,56 +26,9 @@ from flowckpt.stores.base import (
 )
 from flowckpt.stores.open import open_store
 
-if TYPE_CHECKING:
-    from flowckpt.maintenance import recovery
-else:
-    recovery = LazyModule("flowckpt.maintenance.recovery")
-
-
 T = TypeVar("T")
 _OFFERED = 1_000
 """The number of newest runs that a shell completes: it waits for them."""
-
-
-@attrs.frozen
-class StoredRun:
-    """A run as the store has it.
-
-    Attributes:
-        latest: its newest checkpoint, with the whole history.
-        checkpoints: all of them, the newest first.
-        owner: the process that runs it now, or None.
-        status: where it stands; `crashed` where it is running and has no owner.
-        signals: messages that the run has not taken yet, in the order in which they were sent.
-        started: when it began, as the store says; None where it cannot tell.
-        pinned: the sequences of the checkpoints that are pinned.
-        crash_loop: how often it died at the same step, where a resume would refuse it for that.
-        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
-    """
-
-    latest: CheckpointData
-    checkpoints: tuple[CheckpointRef, ...]
-    owner: Owner | None
-    status: Status
-    signals: Sequence[Signal] = ()
-    started: datetime | None = None
-    pinned: frozenset[int] = frozenset()
-    crash_loop: CrashCount | None = None
-    left_behind: int = 0
-
-    @property
-    def waits(self) -> tuple[Wait, ...]:
-        """The open waits; none if the run has ended."""
-        if self.status is Status.COMPLETED:
-            return ()
-        return open_waits(self.latest.metadata, self.latest.step_results)
-
-    @property
-    def started_at(self) -> datetime:
-        """When its first checkpoint was saved."""
-        if self.started is not None:  # the first one may have been removed since
-            return self.started
-        return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
 
 def opened_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
@@ -125,26 +68,6 @@ def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurve
     return waited(store.survey_runs(wanted))
 
 
-def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
-    """Return those of some runs that a resume would refuse because they died too often, by id."""
-    most = max_crashes_setting()
-
-    async def look() -> dict[str, CrashCount]:
-        found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
-        return {run: crashes for run, crashes in found.items() if crashes is not None}
-
-    return waited(look())
-
-
-def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
-    """Return those of some runs that need a person, as `flowckpt recover` noted, with what they ask, by id."""
-
-    async def look() -> dict[str, str]:
-        return {info.workflow_id: note for info in runs if (note := await recovery.stale_note(store, info))}
-
-    return waited(look())
-
-
 LAST = "\0last"
 """Stands for the id of a run where `--last` was given: no shell can pass such a text."""
 
@@ -177,7 +100,7 @@ def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> 
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         raise click.UsageError(f"{len(found)} runs begin with {typed!r}: {shown}")
     lowered = {each.lower(): each for each in ids}
-    if near := difflib.get_close_matches(typed.lower(), lowered, n=1, cutoff=0.6):
+    if near := near_words(typed.lower(), lowered):
         raise CheckpointNotFoundError(typed, remedy=f"Did you mean {lowered[near[0]]!r}? See 'flowckpt list'.")
     raise CheckpointNotFoundError(typed)
 
@@ -216,67 +139,6 @@ def latest_of(store: StoreBase, workflow_id: str) -> CheckpointData:
 def owner_of(store: StoreBase, workflow_id: str) -> Owner | None:
     """Return the process that runs a run now, or None."""
     return waited(store.owner(workflow_id))
-
-
-def stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
-    """Return a run with everything that a command shows of it.
-
-    Raises:
-        CheckpointNotFoundError: there is no such run.
-    """
-    return waited(_stored_run(store, workflow_id))
-
-
-async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
-    owner = await store.owner(workflow_id)
-    status = latest.status
-    if status is Status.RUNNING and owner is None and store.has(Ability.OWNERS):
-        # It may have ended between the two questions: only a run that still says "running" has crashed.
-        latest = await store.load_latest(workflow_id) or latest
-        status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
-    checkpoints = tuple(await store.list_checkpoints(workflow_id))
-    info = await store.describe_run(workflow_id)
-    pinned = await store.pinned(workflow_id)
-    started = None if info is None else info.started_at
-    untaken = await _untaken(store, workflow_id, latest)
-    crash_loop = None
-    if status is Status.CRASHED:
-        most = limit_of(latest.metadata, default=max_crashes_setting())
-        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
-    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind)
-
-
-async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
-    taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
-    found = sent_to(latest.metadata, await store.signals(workflow_id))
-    return [signal for signal in found if signal.signal_id not in taken]
-
-
-def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
-    """Return what the check of a store found.
-
-    Args:
-        store: the store.
-        workflow_id: one run, or None for all.
-    """
-    return waited(_checked(store, workflow_id))
-
-
-async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
-    """Check the current history of each run, then all its attempts: a store may read only what counts."""
-    found: list[Finding] = []
-    for finding in await store.check(workflow_id):
-        found.append(finding)
-        if finding.severity == "ok" and finding.workflow_id:
-            for number, error in await damaged_attempts(store, finding.workflow_id):
-                detail = f"attempt {number}, outside the current history: {error}"
-                found[-1] = Finding(finding.workflow_id, "notice", f"{finding.detail} in the current history")
-                found.append(Finding(finding.workflow_id, "corrupt", detail))
-    return found
 
 
 def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:

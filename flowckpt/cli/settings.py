@@ -12,6 +12,7 @@ import click
 from flowckpt.cli.config.read import Settings, Source, read_settings
 from flowckpt.cli.config.settings import Part, absolute_spec
 from flowckpt.cli.groups import remember_store
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _KEY = "flowckpt.cli.config"
 
 
-@attrs.frozen
-class StoreChoice:
+@attrs.frozen(eq=False, repr=False)
+class StoreChoice(FieldEquality):
     """The store that a command works on.
 
     Attributes:

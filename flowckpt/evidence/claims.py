@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EvidenceError
 
@@ -140,8 +141,8 @@ class State(StrEnum):
     """A newer program recorded them in a form that this one cannot read; the document is kept as it is."""
 
 
-@attrs.frozen
-class Capture:
+@attrs.frozen(eq=False, repr=False)
+class Capture(FieldEquality):
     """The state of the outside world that was captured when a step ended.
 
     Attributes:
@@ -290,8 +291,8 @@ def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
         )
 
 
-@attrs.frozen
-class EvidencePack:
+@attrs.frozen(eq=False, repr=False)
+class EvidencePack(FieldEquality):
     """The claims of one step or checkpoint, and the policy that combines them.
 
     Attributes:

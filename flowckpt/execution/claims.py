@@ -14,6 +14,7 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
 from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
 
@@ -57,8 +58,8 @@ READS, WRITES = "reads", "writes"
 """The roles of files."""
 
 
-@attrs.frozen
-class Committed:
+@attrs.frozen(eq=False, repr=False)
+class Committed(FieldEquality):
     """The claims of a step as they were when it ended.
 
     Attributes:

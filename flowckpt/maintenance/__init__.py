@@ -12,13 +12,8 @@ if TYPE_CHECKING:
     from flowckpt.maintenance.portable.export import ExportedRun, export_documents, export_run
     from flowckpt.maintenance.portable.format import ImportLimits
     from flowckpt.maintenance.portable.import_ import ImportedRun, import_run
-    from flowckpt.maintenance.retention import (
-        PrunedRun,
-        PruneReport,
-        Resting,
-        prune_checkpoints,
-        removable,
-    )
+    from flowckpt.maintenance.retention.prune import PrunedRun, PruneReport, prune_checkpoints
+    from flowckpt.maintenance.retention.rule import Resting, removable
 
 _EXPORTS = {
     "flowckpt.core.codec.checkpoints": "export_document read_export",
@@ -26,7 +21,8 @@ _EXPORTS = {
     "flowckpt.maintenance.portable.export": "ExportedRun export_documents export_run",
     "flowckpt.maintenance.portable.format": "ImportLimits",
     "flowckpt.maintenance.portable.import_": "ImportedRun import_run",
-    "flowckpt.maintenance.retention": "PruneReport PrunedRun Resting prune_checkpoints removable",
+    "flowckpt.maintenance.retention.prune": "PruneReport PrunedRun prune_checkpoints",
+    "flowckpt.maintenance.retention.rule": "Resting removable",
 }
 
 __all__ = [

@@ -10,12 +10,11 @@ from enum import StrEnum
 import attrs
 
 from flowckpt.core.records import Reason, Status
-from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import runs_of_status
 

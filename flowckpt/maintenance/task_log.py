@@ -17,6 +17,7 @@ from flowckpt.core.codec.tags import encode
 from flowckpt.core.dsl.path import MAX_NAME_LENGTH, path_of
 from flowckpt.core.identity.inputs_hash import digest
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
+from flowckpt.core.records.listing import MANAGER, is_task
 from flowckpt.core.records.result import look
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError
@@ -512,20 +513,6 @@ class TaskLog:
         return [step for step in reversed(steps) if step.id not in kept]
 
 
-# What tells the record of a manager's task from that of a run of a workflow.
-
-
-WORKFLOW_NAME = "CheckpointManager"
-"""The workflow name of a task in a list of runs."""
-KEY = "manager"
-"""The key of a task in its metadata."""
-
-
-def is_task(data: CheckpointData) -> bool:
-    """Tell whether a run is a manager's task."""
-    return data.workflow_name == WORKFLOW_NAME and KEY in data.metadata
-
-
 # How a task lies in a store: as a run, with a result for each committed step, and read back as a log.
 #
 # A record that a step was begun has the reason `in_doubt`, the state before it, and as its output a description of the
@@ -621,7 +608,7 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
             remedy="Choose another task id, or another store.",
         )
     log.committed = [_committed_step(task_id, index, result) for index, result in enumerate(latest.step_results)]
-    said = latest.metadata[KEY]
+    said = latest.metadata[MANAGER]
     log.head = said.get("head", len(log.committed) - 1)
     log.plan = tuple(said["plan"]) if "plan" in said else None
     log.base_path = latest.metadata.get("base_path", "")

@@ -133,8 +133,8 @@ class Lease(FieldEquality):
     token: str = ""
 
 
-@attrs.frozen
-class Finding:
+@attrs.frozen(eq=False, repr=False)
+class Finding(FieldEquality):
     """A finding of an integrity check.
 
     Attributes:
@@ -160,8 +160,8 @@ def refuse_failed(findings: Iterable[Finding]) -> None:
             raise CheckpointStorageError(finding.detail, workflow_id=finding.workflow_id, operation="read")
 
 
-@attrs.frozen
-class RunSurvey:
+@attrs.frozen(eq=False, repr=False)
+class RunSurvey(FieldEquality):
     """The runs of a store, and those that its list leaves out.
 
     Attributes:
@@ -173,8 +173,8 @@ class RunSurvey:
     unreadable: Sequence[Finding] = ()
 
 
-@attrs.frozen
-class Compacted:
+@attrs.frozen(eq=False, repr=False)
+class Compacted(FieldEquality):
     """The outcome of a compaction.
 
     Attributes:

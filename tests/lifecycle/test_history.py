@@ -10,7 +10,7 @@ from workshop import recorded_outputs, shop, world
 
 from flowckpt import RunOptions, WorkflowEngine
 from flowckpt.cli.render.documents import run_history
-from flowckpt.cli.runs import stored_run
+from flowckpt.cli.stored_run import stored_run
 
 Reopen = Callable[[], Any]
 

@@ -9,10 +9,10 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore
 from flowckpt.core.records import Owner, Reason, RunInfo, Status
+from flowckpt.core.records.listing import MANAGED
 from flowckpt.core.records.wait import Signal, Wait, WaitKind
 from flowckpt.errors import StoreAbilityError
 from flowckpt.maintenance.recovery import Why, due_runs, look_again, why_due
-from flowckpt.maintenance.task_log import WORKFLOW_NAME
 from flowckpt.stores import adapt
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.store_under_test import checkpoint
@@ -39,7 +39,7 @@ def test_a_crashed_run_is_due():
 
 
 def test_a_task_of_a_checkpoint_manager_is_left_to_its_own_loop():
-    assert asked(info(Status.CRASHED, workflow_name=WORKFLOW_NAME)) is None
+    assert asked(info(Status.CRASHED, workflow_name=MANAGED)) is None
 
 
 def test_a_suspended_run_is_due_when_its_time_has_come_and_not_before():

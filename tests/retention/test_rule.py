@@ -13,8 +13,7 @@ from flowckpt.core.records import Reason
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
-from flowckpt.maintenance.retention import removable
-from flowckpt.maintenance.retention.rule import Resting
+from flowckpt.maintenance.retention.rule import Resting, removable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.maintenance.retention import prune
+from flowckpt.maintenance.retention.prune import prune
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.compaction import kept_names
 from flowckpt.stores.log.sealing.keys import Key, KeyRing

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.arguments import named_checkpoint
 from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.render.diff import diff_document, diff_text
 from flowckpt.cli.render.terminal import is_terminal, json_text, write
 from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.stored_run import named_checkpoint
 from flowckpt.maintenance.diff import compare
 
 _EXAMPLE = """\b

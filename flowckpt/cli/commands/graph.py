@@ -12,7 +12,8 @@ from flowckpt.cli.options import Command, input_option, store_option, without_re
 from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.files import write_output
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import chosen_run, opened_store, stored_run
+from flowckpt.cli.runs import chosen_run, opened_store
+from flowckpt.cli.stored_run import stored_run
 from flowckpt.errors import CheckpointNotFoundError, TargetError
 from flowckpt.report.drawing import dot, mermaid, svg
 from flowckpt.report.graph import Graph, graph_of_run, graph_of_workflow

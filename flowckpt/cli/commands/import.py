@@ -13,8 +13,8 @@ from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
 from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
+from flowckpt.core.records.listing import MANAGED
 from flowckpt.maintenance import ImportedRun, ImportLimits, import_run
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:

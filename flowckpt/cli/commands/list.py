@@ -8,12 +8,12 @@ from flowckpt.cli.options import Command, color_option, json_option, store_optio
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
-from flowckpt.cli.runs import crash_loops, opened_store, stale_runs, surveyed_runs, tell_left_out
+from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_run import crash_loops, stale_runs
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.maintenance.recovery import RECOVERED_STATUSES
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.loaded_run import planned_run, recorded_run
+from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.options import Command, RunName, store_option
 from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.files import write_output
+from flowckpt.cli.render.plan import planned_run
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run, surveyed_runs, waited
+from flowckpt.cli.runs import chosen_run, opened_store, surveyed_runs, waited
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.engine import RunOptions

@@ -140,7 +140,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         child.ask_for_run(kept_by)
 
     def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
-        chosen = drive.ask_about_code(error, recorded, options, no_color=no_color)
+        chosen = plan.ask_about_code(error, recorded, options, no_color=no_color)
         if chosen is None:
             return None
         line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)

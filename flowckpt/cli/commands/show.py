@@ -12,15 +12,15 @@ from flowckpt.cli.next_steps import wait_lines
 from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.progress.state import COMPOSITES
 from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history
-from flowckpt.cli.render.rich_table import status_text
 from flowckpt.cli.render.steps import Branch, Folded, folded, step_tree
-from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
+from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write
-from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run
+from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import Reason, Status, StepError, StepResult
-from flowckpt.core.records.listing import IMPORTED, CheckpointRef
+from flowckpt.core.records.listing import IMPORTED, CheckpointRef, is_task
 from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
@@ -29,7 +29,6 @@ from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Standing
 from flowckpt.maintenance.pauses import Pause
-from flowckpt.maintenance.task_log import is_task
 
 _EXAMPLE = """\b
 Examples:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
 
@@ -46,8 +47,8 @@ class Kind(Protocol):
         """
 
 
-@attrs.frozen
-class Text:
+@attrs.frozen(eq=False, repr=False)
+class Text(FieldEquality):
     """Any text but none."""
 
     said: str = "text"
@@ -64,15 +65,15 @@ class Text:
         return value
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PathKind(Text):
     """The path of a file; a relative one is relative to the working directory, or to the `pyproject.toml`."""
 
     said: str = "a path"
 
 
-@attrs.frozen
-class Choice:
+@attrs.frozen(eq=False, repr=False)
+class Choice(FieldEquality):
     """One of a few words.
 
     Attributes:
@@ -98,8 +99,8 @@ class Choice:
         return value
 
 
-@attrs.frozen
-class Count:
+@attrs.frozen(eq=False, repr=False)
+class Count(FieldEquality):
     """A whole number.
 
     Attributes:
@@ -128,8 +129,8 @@ class Count:
         return value
 
 
-@attrs.frozen
-class Seconds:
+@attrs.frozen(eq=False, repr=False)
+class Seconds(FieldEquality):
     """A time of more than 0 seconds."""
 
     said: str = "a number of seconds above 0"
@@ -146,8 +147,8 @@ class Seconds:
         return float(value)
 
 
-@attrs.frozen
-class Age:
+@attrs.frozen(eq=False, repr=False)
+class Age(FieldEquality):
     """An age with its unit, kept as it was written."""
 
     said: str = "an age with its unit, as 90s, 45m, 12h, 30d or 2w"
@@ -164,8 +165,8 @@ class Age:
         return value
 
 
-@attrs.frozen
-class Switch:
+@attrs.frozen(eq=False, repr=False)
+class Switch(FieldEquality):
     """Yes or no."""
 
     said: str = "true or false"
@@ -185,8 +186,8 @@ class Switch:
         raise ValueError
 
 
-@attrs.frozen
-class Hosts:
+@attrs.frozen(eq=False, repr=False)
+class Hosts(FieldEquality):
     """Hosts with their ports, as `HOST:PORT`."""
 
     said: str = "HOST:PORT, or several"
@@ -205,8 +206,8 @@ class Hosts:
         return tuple(value)
 
 
-@attrs.frozen
-class Executors:
+@attrs.frozen(eq=False, repr=False)
+class Executors(FieldEquality):
     """The places where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
 
     said: str = "[NAME=]SPEC, or several of different names"

@@ -20,16 +20,16 @@ import attrs
 from flowckpt.cli.config.kinds import Choice
 from flowckpt.cli.config.kinds import PathKind as FilePath
 from flowckpt.cli.config.settings import SETTINGS, Setting, absolute_spec, nearest_store
+from flowckpt.cli.groups import near_words
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.filesystem import distrust
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import SettingError, UntrustedStoreError
 
 if TYPE_CHECKING:
-    import difflib
     import tomllib
 else:
     tomllib = LazyModule("tomllib")
-    difflib = LazyModule("difflib")
 
 
 # `[tool.flowckpt]` of the nearest `pyproject.toml`.
@@ -65,9 +65,18 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
     return {}, None
 
 
+def parsed_toml(text: bytes) -> dict[str, Any]:
+    """Return a TOML document.
+
+    Raises:
+        ValueError: it is not valid TOML, or not UTF-8.
+    """
+    return tomllib.loads(text.decode())
+
+
 def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
     try:
-        document = tomllib.loads(text.decode())
+        document = parsed_toml(text)
     except ValueError as error:  # bad TOML, or no UTF-8
         raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
     tools = document.get("tool", {})
@@ -92,8 +101,8 @@ class Source(StrEnum):
     DEFAULT = "default"
 
 
-@attrs.frozen
-class Found:
+@attrs.frozen(eq=False, repr=False)
+class Found(FieldEquality):
     """The value of a setting.
 
     Attributes:
@@ -109,8 +118,8 @@ class Found:
     place: str = ""
 
 
-@attrs.frozen
-class Settings:
+@attrs.frozen(eq=False, repr=False)
+class Settings(FieldEquality):
     """All settings, each with its value.
 
     Attributes:
@@ -217,7 +226,7 @@ def _refusal(setting: Setting, value: object, where: str, source: str) -> Settin
 
 
 def _nearest(name: str, known: Collection[str], otherwise: str) -> str:
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    close = near_words(name.replace("-", "_"), known)
     if close:
         return f"Did you mean {close[0]}?"
     return f"{otherwise.capitalize()} {', '.join(known)}." if otherwise else ""
@@ -315,7 +324,7 @@ def _listed_in(file: Path) -> list[Path]:
             remedy="Make yourself its owner, and take from others the right to write: chmod go-w.",
         )
     try:
-        document = tomllib.loads(text.decode())
+        document = parsed_toml(text)
     except ValueError as error:
         raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
     if unknown := sorted({*document} - {SAFE_STORES}):

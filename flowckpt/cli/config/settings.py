@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hosts, Kind, PathKind, Seconds, Switch, Text
+from flowckpt.core.system.attrs_base import FieldEquality
 
 
 class Part(Enum):
@@ -22,8 +23,8 @@ class Part(Enum):
     COMMAND = "the command"
 
 
-@attrs.frozen
-class Setting:
+@attrs.frozen(eq=False, repr=False)
+class Setting(FieldEquality):
     """Something that may be set.
 
     Attributes:

@@ -1,6 +1,7 @@
 """The progress of a run in one of three forms: drawn, in lines, as JSON."""
 
-from flowckpt.cli.progress.choice import JsonLines, choose_progress
+from flowckpt.cli.progress.choice import choose_progress
+from flowckpt.cli.progress.documents import JsonLines
 from flowckpt.cli.progress.state import Progress
 
 __all__ = ["JsonLines", "Progress", "choose_progress"]

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.events import Event
 
 
@@ -58,8 +59,8 @@ _FAN_OUTS = frozenset({"map", "parallel"})
 _MOST_SHOWN = 8
 
 
-@attrs.define
-class FanOutProgress:
+@attrs.define(eq=False, repr=False)
+class FanOutProgress(FieldEquality):
     """How far a map or group has come.
 
     Attributes:

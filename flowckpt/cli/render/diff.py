@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import click
 
-from flowckpt.cli.arguments import NamedCheckpoint
 from flowckpt.cli.render.steps import Folded, folded
 from flowckpt.cli.render.terminal import escaped, shortened
+from flowckpt.cli.stored_run import NamedCheckpoint
 from flowckpt.core.identity.inputs_hash import show
 from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document
 

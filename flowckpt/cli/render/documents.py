@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import click
 
-from flowckpt.cli.runs import StoredRun, waited
+from flowckpt.cli.progress.documents import wait_document
+from flowckpt.cli.runs import waited
+from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core import codec
 from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.core.records import StepResult
-from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
-from flowckpt.core.records.wait import Signal, Wait, moment_text
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.records.listing import MANAGED, CheckpointRef, Owner, RunInfo, is_task
+from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.run.resumption import SETTLED
-from flowckpt.engine.values.failures import recorded_error
-from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import DecodingError
-from flowckpt.events import Event
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import READS, WRITES, paths_of, recorded_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
-from flowckpt.maintenance.task_log import is_task
 from flowckpt.stores.base import Ability, Finding, StoreBase
-
-if TYPE_CHECKING:
-    from flowckpt.engine.values import approved
-else:
-    approved = LazyModule("flowckpt.engine.values.approved")
-
 
 # The claims of a step's recorded result, for people and their tools: without secrets, and safe to show.
 
@@ -120,58 +109,7 @@ def _text(verdict: Any, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# The JSON documents about a run that this command drives: their keys are a promise.
-
-
-def ended_document(result: WorkflowResult, output_type: Any) -> Json:
-    """Return how a run ended: what `run --json` and `resume --json` print."""
-    waits = {"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}
-    return {
-        "workflow_id": result.workflow_id,
-        "workflow_name": result.workflow_name,
-        "status": result.status.value,
-        "output": codec.encode(result.output, output_type, place="the workflow's output"),
-        "attempt": result.attempt,
-        "steps": attrs.asdict(result.steps),
-        "duration_ms": result.duration_ms,
-        "error": None if result.failure is None else encode_error(result.failure),
-        **waits,
-        **({"removed": True} if result.is_removed else {}),
-        "undone": list(result.undone),
-        "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
-        "is_saved": result.is_saved,
-        "last_saved": result.last_saved,
-    }
-
-
-def event_document(event: Event, output_type: Any) -> Json:
-    """Return an event: one line of `--events`."""
-    document: dict[str, Any] = {"event": event.kind}
-    for field in attrs.fields(type(event)):
-        value = getattr(event, field.name)
-        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain(value)
-    return document
-
-
-def wait_document(wait: Wait) -> Json:
-    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`."""
-    return {
-        "path": wait.path,
-        "kind": str(wait.kind),
-        "name": wait.name,
-        "since": moment_text(wait.since),
-        "due_at": None if wait.due_at is None else moment_text(wait.due_at),
-        "digests": approved.digests_of(wait) if wait.claims else {},
-        "voided": wait.voided or None,
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return moment_text(value)
-    if isinstance(value, tuple):
-        return [wait_document(each) if isinstance(each, Wait) else each for each in value]
-    return value
+# The JSON documents of what a store holds.
 
 
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")

@@ -13,14 +13,7 @@ import click
 
 from flowckpt.cli.arguments import typed_target
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.cli.loaded_run import (
-    RecordedRun,
-    code_of_plan,
-    code_of_stop,
-    kinds_of_stop,
-    planned_run,
-    recorded_run,
-)
+from flowckpt.cli.loaded_run import RecordedRun, recorded_run
 from flowckpt.cli.next_steps import (
     ResumeLine,
     changed_ways,
@@ -34,19 +27,18 @@ from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdic
 from flowckpt.cli.render.tables import duration_text, moment_text, show_table
 from flowckpt.cli.render.terminal import escaped, escaped_lines, is_terminal, json_text, say, shortened, write
 from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out, waited
-from flowckpt.cli.settings import StoreChoice, color_allowed
+from flowckpt.cli.settings import StoreChoice, color_allowed, max_crashes_setting
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Status, StepResult
-from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
-from flowckpt.engine.rules.reasons import ReasonKind
-from flowckpt.engine.undo.plan_resume import PlannedResume
+from flowckpt.engine.rules.reasons import OnStale, ReasonKind
+from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.errors import FlowckptError, StepFailedError, StepNotFoundError
+from flowckpt.errors import FlowckptError, StaleStepError, StepFailedError, StepNotFoundError
 from flowckpt.evidence.report import VerificationReport
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
 _COLORS = {
@@ -188,6 +180,50 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     if code is ExitCode.IN_DOUBT:
         return in_doubt_ways(line, plan.stopped_by)
     return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
+
+
+# The plan of a run's resume, with the answers of the world that it rests upon.
+
+
+def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
+    """Plan the resume of a run; nothing is run or saved.
+
+    Raises:
+        InputMismatchError: an input differs from the recorded one.
+        WorkflowChangedError: it is another workflow.
+        StepNotFoundError: the step to go on from is not in the record.
+    """
+    most = max_crashes_setting()
+    return waited(
+        plan_resume(
+            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
+        )
+    )
+
+
+def code_of_plan(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale."""
+    if plan.stops:
+        return code_of_stop(plan)
+    return ExitCode.STALE if plan.stale else ExitCode.DONE
+
+
+def code_of_stop(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of the resume that a plan says would stop."""
+    if plan.is_crash_loop:
+        return ExitCode.IN_DOUBT
+    if plan.is_undoing:
+        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
+    step = plan.step(plan.stopped_by)
+    if step is None:
+        return ExitCode.MISMATCH
+    return ExitCode.IN_DOUBT if step.decision is Decision.IN_DOUBT else ExitCode.STALE
+
+
+def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
+    """Return what moved at the step that a resume would stop at."""
+    step = plan.step(plan.stopped_by)
+    return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)
 
 
 # Showing the plan of a run: what `plan` and `resume --plan` do.
@@ -489,3 +525,47 @@ def _then(claim: RecordedClaim) -> str:
     if not claim.status:
         return "nothing was recorded of it when the step ended"
     return f"when the step ended: {claim.status}" + (f", {claim.verified_at}" if claim.verified_at else "")
+
+
+# What a resume asks a person at a terminal where a step's function was edited.
+
+
+_ANSWERS = {
+    "r": OnStale.RERUN,
+    "run": OnStale.RERUN,
+    "rerun": OnStale.RERUN,  # the word of the option
+    "u": OnStale.REUSE,
+    "reuse": OnStale.REUSE,
+    "s": None,
+    "stop": None,
+}
+
+
+def ask_about_code(
+    error: StaleStepError, run: RecordedRun, options: RunOptions, *, no_color: bool
+) -> RunOptions | None:
+    """Show the plan and ask what to do; return the options to resume with, or None to stop.
+
+    Args:
+        error: what the resume stopped at.
+        run: the run.
+        options: how it was to be done.
+        no_color: whether the command line forbids colours.
+    """
+    plan = planned_run(run, options).plan
+    line = ResumeLine(run.workflow_id, run.choice, options, run.target)
+    say(plan_text(plan, line, is_colored=not no_color and color_allowed()).rstrip("\n"))
+    question = f"[r]un again from '{escaped(error.path)}' on / re[u]se / [s]top"
+    while True:
+        try:
+            typed = click.prompt(question, default="s", show_default=False, err=True)
+        except click.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            say("")  # the end of the input
+            return None
+        answer = str(typed).strip().lower()
+        if answer in _ANSWERS:
+            chosen = _ANSWERS[answer]
+            return None if chosen is None else attrs.evolve(options, on_code_change=chosen)
+        say("flowckpt: answer with r, u or s")

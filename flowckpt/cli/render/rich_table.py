@@ -4,37 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowckpt.cli.render.terminal import is_terminal
-from flowckpt.cli.settings import color_allowed
-
-# The status of a run, in its colour where there may be colours.
-
-
-STATUS_COLORS = {
-    "completed": "green",
-    "failed": "red",
-    "crashed": "red",
-    "cancelled": "yellow",
-    "suspended": "cyan",
-    "running": "blue",
-}
-
-
-def status_text(status: str, *, no_color: bool) -> str:
-    """Write a status for standard output.
-
-    Args:
-        status: the status.
-        no_color: whether the command line forbids colours.
-    """
-    if no_color or not is_terminal() or not color_allowed():
-        return status
-    return click.style(status, fg=STATUS_COLORS.get(status))
+from flowckpt.cli.render.tables import STATUS_COLORS
 
 
 def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[str]) -> str:

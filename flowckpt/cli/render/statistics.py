@@ -10,7 +10,7 @@ from flowckpt.cli.render.tables import duration_text, size_text
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.statistics import ClaimStatistics, StoreStatistics
-from flowckpt.maintenance.retention import PruneReport
+from flowckpt.maintenance.retention.prune import PruneReport
 
 Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 """Header, rows, and the columns that may be wrapped."""

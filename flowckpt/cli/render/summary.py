@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
 from flowckpt.cli.render.errors import show_error
-from flowckpt.cli.render.rich_table import status_text
-from flowckpt.cli.render.tables import duration_text
+from flowckpt.cli.render.tables import duration_text, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice

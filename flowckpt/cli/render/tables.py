@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import click
+
 from flowckpt.cli.render.terminal import escaped, is_terminal, write
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.system.numbers import counted
@@ -38,6 +40,31 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
     )
+
+
+# The status of a run, in its colour where there may be colours.
+
+
+STATUS_COLORS = {
+    "completed": "green",
+    "failed": "red",
+    "crashed": "red",
+    "cancelled": "yellow",
+    "suspended": "cyan",
+    "running": "blue",
+}
+
+
+def status_text(status: str, *, no_color: bool) -> str:
+    """Write a status for standard output.
+
+    Args:
+        status: the status.
+        no_color: whether the command line forbids colours.
+    """
+    if no_color or not is_terminal() or not color_allowed():
+        return status
+    return click.style(status, fg=STATUS_COLORS.get(status))
 
 
 # Times for people.

@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flowckpt._version import __version__
 from flowckpt.cli.render.documents import listed_document, run_document, run_history
 from flowckpt.cli.render.tables import ago_text, moment_text
-from flowckpt.cli.runs import StoredRun, stored_run, surveyed_runs
+from flowckpt.cli.runs import surveyed_runs
+from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status

@@ -137,8 +137,8 @@ EXECUTOR_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 """The names of executors; none of them looks like a description such as `dask://host:8786`."""
 
 
-@attrs.frozen
-class Placement:
+@attrs.frozen(eq=False, repr=False)
+class Placement(FieldEquality):
     """The executor of a step. It does not identify the step: moved elsewhere, its recorded result stays valid.
 
     Attributes:
@@ -190,8 +190,8 @@ Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 """Errors to retry: an exception class, or a function that gets the exception and returns a bool."""
 
 
-@attrs.frozen
-class RetryPolicy:
+@attrs.frozen(eq=False, repr=False)
+class RetryPolicy(FieldEquality):
     """When a failed try is followed by another, and after how long.
 
     The wait before try n + 1 is `backoff * 2**(n - 1)` seconds, at most `max_delay`, and varied by up to `jitter` of
@@ -311,8 +311,8 @@ def retry_policy(
 # --- `.evidence()` -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(repr=False)
-class ClaimedEvidence:
+@attrs.frozen(eq=False, repr=False)
+class ClaimedEvidence(FieldEquality):
     """The arguments of `.evidence()`.
 
     Attributes:
@@ -378,8 +378,8 @@ def claimed_evidence(
 # --- `.reads()` and `.writes()` ----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(repr=False)
-class StepFiles:
+@attrs.frozen(eq=False, repr=False)
+class StepFiles(FieldEquality):
     """The arguments of `.reads()` and `.writes()`.
 
     Attributes:

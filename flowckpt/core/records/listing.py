@@ -11,10 +11,15 @@ import attrs
 from flowckpt.core.records import wait
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, verified_after
 from flowckpt.core.records.wait import Wait
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import SettingError
 
 ROLLED_BACK = "rolled_back_to"
 """In the metadata of a checkpoint that a rollback saved: the checkpoint that the run returned to."""
+MANAGED = "CheckpointManager"
+"""The workflow name of a task of a `CheckpointManager`: it lies in the store as a run does."""
+MANAGER = "manager"
+"""The key of such a task in its metadata."""
 IMPORTED = "imported"
 """In the metadata: the run came from a file that anybody may have made, and no person has resumed it yet.
 
@@ -22,8 +27,13 @@ Such a run is held. It is never due, its program is not imported unasked, and it
 """
 
 
-@attrs.frozen
-class CheckpointRef:
+def is_task(data: CheckpointData) -> bool:
+    """Return whether a checkpoint belongs to a task of a `CheckpointManager`."""
+    return data.workflow_name == MANAGED and MANAGER in data.metadata
+
+
+@attrs.frozen(eq=False, repr=False)
+class CheckpointRef(FieldEquality):
     """A checkpoint without its contents.
 
     Attributes:
@@ -70,8 +80,8 @@ class CheckpointRef:
         )
 
 
-@attrs.frozen
-class Owner:
+@attrs.frozen(eq=False, repr=False)
+class Owner(FieldEquality):
     """The process that owns an attempt of a run. A pid alone is ambiguous, because pids are reused.
 
     Attributes:
@@ -92,8 +102,8 @@ class Owner:
         return f"process {self.pid} on {self.host} since {self.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-@attrs.frozen
-class RunInfo:
+@attrs.frozen(eq=False, repr=False)
+class RunInfo(FieldEquality):
     """A run in a list, available without loading the run.
 
     Attributes:
@@ -216,8 +226,8 @@ def _checked_limit(_: object, __: object, value: Any) -> None:
         )
 
 
-@attrs.frozen(kw_only=True)
-class RunFilter:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RunFilter(FieldEquality):
     """Selects runs; None or empty means any.
 
     Attributes:
@@ -281,8 +291,8 @@ def _reason(value: Reason | str | None) -> Reason | None:
         ) from None
 
 
-@attrs.frozen(kw_only=True)
-class Selection:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Selection(FieldEquality):
     """Selects checkpoints of a run; None means any.
 
     Attributes:

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.checkpoint import BIRTH
+from flowckpt.core.system.attrs_base import FieldEquality
 
 
 class WaitKind(StrEnum):
@@ -28,8 +29,8 @@ class WaitKind(StrEnum):
     """A note of a recoverer, which no step takes."""
 
 
-@attrs.frozen
-class Wait:
+@attrs.frozen(eq=False, repr=False)
+class Wait(FieldEquality):
     """A step that waits.
 
     Attributes:
@@ -158,8 +159,8 @@ def due_at(waits: Iterable[Wait]) -> datetime | None:
 # What somebody tells a run from outside: a signal, or the answer to an approval.
 
 
-@attrs.frozen
-class Signal:
+@attrs.frozen(eq=False, repr=False)
+class Signal(FieldEquality):
     """A message for a run. It stays in the store until the run takes it, once.
 
     Attributes:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import attrs
 
+from flowckpt.core.system.attrs_base import FieldEquality
 
-@attrs.frozen
-class ProcessIdentity:
+
+@attrs.frozen(eq=False, repr=False)
+class ProcessIdentity(FieldEquality):
     """A process, told from every other one.
 
     Attributes:

@@ -12,7 +12,7 @@ from flowckpt.core.codec.blob import Recorded, pack
 from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, StepResult
-from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.records.listing import MANAGED, RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import TaskClaims
@@ -24,7 +24,6 @@ from flowckpt.errors import (
 )
 from flowckpt.maintenance.task_log import (
     NO_INPUTS,
-    WORKFLOW_NAME,
     CommittedStep,
     StartedStep,
     TaskLog,
@@ -66,7 +65,7 @@ class OwnedTask:
         self.lease = lease
         self.one_at_a_time = asyncio.Lock()
         history = History() if lease.latest is None else _to_go_on(lease.latest)
-        facts, metadata = RunFacts(log.task_id, WORKFLOW_NAME, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
+        facts, metadata = RunFacts(log.task_id, MANAGED, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
         self._saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
 
     @property
@@ -269,7 +268,7 @@ class Tasks:
     async def _found_in_any(self, local_id: str) -> tuple[TaskLog, int]:
         names = set(self._owned)
         if self._store.has(Ability.LIST):
-            found = await find_runs(self._store, RunFilter(workflow=WORKFLOW_NAME))
+            found = await find_runs(self._store, RunFilter(workflow=MANAGED))
             names |= {run.workflow_id for run in found}
         logs = [log for name in sorted(names) if (log := await self.log_of(name)) and local_id in log.live]
         if len(logs) == 1:

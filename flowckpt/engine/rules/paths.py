@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records import StepResult
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import InputError
 
 _FAN_OUT = frozenset({"map", "parallel"})
@@ -133,8 +134,8 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
     return found
 
 
-@attrs.frozen
-class HandledFailure:
+@attrs.frozen(eq=False, repr=False)
+class HandledFailure(FieldEquality):
     """A failure that the workflow handled before the run failed: it is history, and a resume does not retry it.
 
     Attributes:

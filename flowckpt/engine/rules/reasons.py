@@ -125,8 +125,8 @@ class ReuseMode(StrEnum):
     """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
 
 
-@attrs.frozen
-class Settled:
+@attrs.frozen(eq=False, repr=False)
+class Settled(FieldEquality):
     """A person's decision about an at-most-once step in doubt; it counts for one resume.
 
     Attributes:

@@ -14,7 +14,7 @@ from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import annotation_of
 from flowckpt.core.identity.arguments import recorded_arguments
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
@@ -22,7 +22,6 @@ from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
 from flowckpt.execution.claims import ClaimChecker, found_in
-from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:

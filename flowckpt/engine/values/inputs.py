@@ -15,6 +15,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
@@ -23,8 +24,8 @@ from flowckpt.errors import EncodingError, InputError, InputMismatchError, Secre
 _CHECKED = (str, bytes, int, float, bool)
 
 
-@attrs.frozen(repr=False)
-class BoundInputs:
+@attrs.frozen(eq=False, repr=False)
+class BoundInputs(FieldEquality):
     """Inputs as they are recorded, and beside them the values of the secret ones.
 
     Attributes:

@@ -117,8 +117,8 @@ def _paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         )
 
 
-@attrs.frozen
-class TypedOutput:
+@attrs.frozen(eq=False, repr=False)
+class TypedOutput(FieldEquality):
     """The output of a step as a text gives it: it is made once the annotation of the step's function is known.
 
     Attributes:
@@ -379,8 +379,8 @@ def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -
         )
 
 
-@attrs.frozen
-class TimeTrigger:
+@attrs.frozen(eq=False, repr=False)
+class TimeTrigger(FieldEquality):
     """Requests a checkpoint after a step when enough time has passed since the last checkpoint.
 
     Attributes:
@@ -403,8 +403,8 @@ def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) ->
         )
 
 
-@attrs.frozen
-class StepCountTrigger:
+@attrs.frozen(eq=False, repr=False)
+class StepCountTrigger(FieldEquality):
     """Requests a checkpoint when enough steps have ended since the last one.
 
     Attributes:
@@ -436,8 +436,8 @@ def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
         )
 
 
-@attrs.frozen
-class CompositeTrigger:
+@attrs.frozen(eq=False, repr=False)
+class CompositeTrigger(FieldEquality):
     """Requests a checkpoint when any, or all, of several triggers do.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import is_task
 from flowckpt.errors import InputError
-from flowckpt.maintenance.task_log import is_task
 
 
 def refuse_task(workflow_id: str, latest: CheckpointData) -> None:

@@ -22,7 +22,7 @@ from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.history import CHAIN_START
-from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.records.listing import IMPORTED, is_task
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.ids import new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks
@@ -47,7 +47,6 @@ from flowckpt.maintenance.portable.format import (
     result_in,
     strict_json,
 )
-from flowckpt.maintenance.task_log import is_task
 from flowckpt.stores.base import CheckpointStore, adapt
 
 # The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.listing import RunInfo, is_task
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import age_of
@@ -370,7 +370,7 @@ async def _checkpoints_to_remove(
 
 async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
     latest = await store.load_latest(workflow_id)
-    if latest is None or not task_log.is_task(latest):
+    if latest is None or not is_task(latest):
         return ALL_IN_THE_NEWEST
     log = await task_log.read_log(store, workflow_id, latest)
     return Resting(log.needed_sequences(), frozenset(step.sequence for step in log.live_steps()))

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
 
@@ -72,8 +73,8 @@ def _ids(value: Iterable[str]) -> frozenset[str]:
     return frozenset(value)
 
 
-@attrs.frozen(kw_only=True)
-class Retention:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Retention(FieldEquality):
     """Which checkpoints of a run stay. Each limit applies separately: a checkpoint that exceeds any limit is removed.
 
     The newest checkpoint, the newest verified one and pinned ones are never removed, and results always stay.
@@ -123,8 +124,8 @@ def checked_retention(value: Any) -> Retention:
     )
 
 
-@attrs.frozen
-class Resting:
+@attrs.frozen(eq=False, repr=False)
+class Resting(FieldEquality):
     """The checkpoints that the state of a run depends on, in addition to the newest one.
 
     Attributes:

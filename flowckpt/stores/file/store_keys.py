@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process, is_alive
@@ -423,8 +424,8 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
 _MOST_BYTES = 1 << 16
 
 
-@attrs.frozen
-class KnownKey:
+@attrs.frozen(eq=False, repr=False)
+class KnownKey(FieldEquality):
     """A key that the store is sealed with, as its note says.
 
     Attributes:
@@ -549,8 +550,8 @@ def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
 # What a run does not prove with the key: what somebody takes for true who trusts it all the same.
 
 
-@attrs.frozen
-class TrustReport:
+@attrs.frozen(eq=False, repr=False)
+class TrustReport(FieldEquality):
     """The parts of a run that the key proves, and those that it does not.
 
     Attributes:

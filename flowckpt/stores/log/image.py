@@ -22,6 +22,7 @@ from flowckpt.core.codec.results import encode_time, result_from
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, DecodingError, ForeignRecordError
 from flowckpt.stores.file.layout import segment_name
 from flowckpt.stores.log.line import START
@@ -493,8 +494,8 @@ def info_in(
     )
 
 
-@attrs.frozen
-class LoadedRun:
+@attrs.frozen(eq=False, repr=False)
+class LoadedRun(FieldEquality):
     """A run, read.
 
     Attributes:

@@ -8,8 +8,9 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.documents import finding_document
 from flowckpt.cli.render.terminal import escaped, json_text, say, write
-from flowckpt.cli.runs import checked, chosen_run, opened_store
+from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_run import checked
 from flowckpt.core.system.numbers import counted
 from flowckpt.stores.base import Finding
 

@@ -16,8 +16,7 @@ from flowckpt.cli.runs import chosen_run, opened_store, tell_unreadable, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted
-from flowckpt.maintenance.retention import PrunedRun, PruneReport, prune, prune_checkpoints
-from flowckpt.maintenance.retention.prune import FINISHED
+from flowckpt.maintenance.retention.prune import FINISHED, PrunedRun, PruneReport, prune, prune_checkpoints
 from flowckpt.stores.base import StoreBase
 
 _EXAMPLE = """\b

@@ -1,0 +1,205 @@
+"""A run as its store has it, for commands that show it and run nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import attrs
+
+from flowckpt.cli.runs import chosen_run, waited
+from flowckpt.cli.settings import max_crashes_setting
+from flowckpt.core.codec import Json
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits, sent_to
+from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
+from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
+from flowckpt.engine.run.resumption import crash_loop, crash_loop_at
+from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.maintenance.attempts import damaged_attempts
+from flowckpt.maintenance.recovery import stale_note
+from flowckpt.stores.base import Ability, Finding, StoreBase
+
+
+@attrs.frozen
+class StoredRun:
+    """A run as the store has it.
+
+    Attributes:
+        latest: its newest checkpoint, with the whole history.
+        checkpoints: all of them, the newest first.
+        owner: the process that runs it now, or None.
+        status: where it stands; `crashed` where it is running and has no owner.
+        signals: messages that the run has not taken yet, in the order in which they were sent.
+        started: when it began, as the store says; None where it cannot tell.
+        pinned: the sequences of the checkpoints that are pinned.
+        crash_loop: how often it died at the same step, where a resume would refuse it for that.
+        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
+    """
+
+    latest: CheckpointData
+    checkpoints: tuple[CheckpointRef, ...]
+    owner: Owner | None
+    status: Status
+    signals: Sequence[Signal] = ()
+    started: datetime | None = None
+    pinned: frozenset[int] = frozenset()
+    crash_loop: CrashCount | None = None
+    left_behind: int = 0
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """The open waits; none if the run has ended."""
+        if self.status is Status.COMPLETED:
+            return ()
+        return open_waits(self.latest.metadata, self.latest.step_results)
+
+    @property
+    def started_at(self) -> datetime:
+        """When its first checkpoint was saved."""
+        if self.started is not None:  # the first one may have been removed since
+            return self.started
+        return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
+
+
+def stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
+    """Return a run with everything that a command shows of it.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    return waited(_stored_run(store, workflow_id))
+
+
+async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    owner = await store.owner(workflow_id)
+    status = latest.status
+    if status is Status.RUNNING and owner is None and store.has(Ability.OWNERS):
+        # It may have ended between the two questions: only a run that still says "running" has crashed.
+        latest = await store.load_latest(workflow_id) or latest
+        status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
+    checkpoints = tuple(await store.list_checkpoints(workflow_id))
+    info = await store.describe_run(workflow_id)
+    pinned = await store.pinned(workflow_id)
+    started = None if info is None else info.started_at
+    untaken = await _untaken(store, workflow_id, latest)
+    crash_loop = None
+    if status is Status.CRASHED:
+        most = limit_of(latest.metadata, default=max_crashes_setting())
+        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
+    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind)
+
+
+async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
+    taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
+    found = sent_to(latest.metadata, await store.signals(workflow_id))
+    return [signal for signal in found if signal.signal_id not in taken]
+
+
+def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
+    """Return what the check of a store found.
+
+    Args:
+        store: the store.
+        workflow_id: one run, or None for all.
+    """
+    return waited(_checked(store, workflow_id))
+
+
+async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
+    """Check the current history of each run, then all its attempts: a store may read only what counts."""
+    found: list[Finding] = []
+    for finding in await store.check(workflow_id):
+        found.append(finding)
+        if finding.severity == "ok" and finding.workflow_id:
+            for number, error in await damaged_attempts(store, finding.workflow_id):
+                detail = f"attempt {number}, outside the current history: {error}"
+                found[-1] = Finding(finding.workflow_id, "notice", f"{finding.detail} in the current history")
+                found.append(Finding(finding.workflow_id, "corrupt", detail))
+    return found
+
+
+def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
+    """Return those of some runs that a resume would refuse because they died too often, by id."""
+    most = max_crashes_setting()
+
+    async def look() -> dict[str, CrashCount]:
+        found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
+        return {run: crashes for run, crashes in found.items() if crashes is not None}
+
+    return waited(look())
+
+
+def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
+    """Return those of some runs that need a person, as `flowckpt recover` noted, with what they ask, by id."""
+
+    async def look() -> dict[str, str]:
+        return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
+
+    return waited(look())
+
+
+# A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.
+
+
+@attrs.frozen
+class NamedCheckpoint:
+    """A checkpoint and the run that it is of.
+
+    Attributes:
+        workflow_id: the run.
+        data: the checkpoint.
+    """
+
+    workflow_id: str
+    data: CheckpointData
+
+    def to_document(self) -> Json:
+        """Return what says which it is, as plain JSON."""
+        data = self.data
+        return {
+            "workflow_id": self.workflow_id,
+            "workflow_name": data.workflow_name,
+            "checkpoint_id": data.checkpoint_id,
+            "sequence": data.sequence,
+            "attempt": data.attempt,
+        }
+
+
+def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
+    """Find a checkpoint.
+
+    Args:
+        store: where its run lies.
+        text: the id of a run, for its newest checkpoint; or that, an `@`, and a checkpoint's id or sequence. An `@` in
+            an id of a run is part of it: the shortest id that there is counts, and one that is all the text first.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run or checkpoint.
+    """
+    try:
+        return waited(_found(store, text))
+    except CheckpointNotFoundError as error:
+        if error.checkpoint_id is not None:
+            raise
+        at = text.rfind("@")
+        run, rest = (text, "") if at < 1 else (text[:at], text[at:])
+        return waited(_found(store, chosen_run(store, run) + rest))
+
+
+async def _found(store: StoreBase, text: str) -> NamedCheckpoint:
+    if (latest := await store.load_latest(text)) is not None:
+        return NamedCheckpoint(text, latest)
+    at = text.find("@", 1)
+    first = text[:at] if text[at + 1 :] and at > 0 else text
+    while at > 0:
+        run, wanted = text[:at], text[at + 1 :]
+        if wanted and (latest := await store.load_latest(run)) is not None:
+            return NamedCheckpoint(run, await any_checkpoint(store, run, latest, wanted))
+        at = text.find("@", at + 1)
+    raise CheckpointNotFoundError(first)
