@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,7 +67,9 @@ class Event:
         )
 
     def __hash__(self) -> int:
-        return hash((self.kind, *(getattr(self, each.name) for each in attrs.fields(type(self)))))
+        return hash(
+            (self.kind, *(getattr(self, each.name) for each in attrs.fields(type(self)) if each.hash is not False))
+        )
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in attrs.fields(type(self)))
@@ -202,11 +205,13 @@ class StepCompleted(Event):
     Attributes:
         duration_ms: how long it took, all tries and waits included.
         is_ephemeral: whether it is never recorded.
+        figures: what the step recorded by `current_step().record(…)`, all tries together.
     """
 
     path: str
     duration_ms: float
     is_ephemeral: bool = False
+    figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -218,6 +223,7 @@ class StepFailed(Event):
         tries: the number of tries.
         error_type: the qualified name of the exception's class.
         error_message: `str()` of the exception.
+        figures: what the step recorded by `current_step().record(…)`, all tries together.
     """
 
     path: str
@@ -225,6 +231,7 @@ class StepFailed(Event):
     tries: int
     error_type: str
     error_message: str
+    figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -55,7 +55,7 @@ NAMES = {
     process_exists register_predicate
     """,
     "flowckpt.stores": """
-    Ability CheckpointStore ClaimStatistics Compacted DayStatistics FailureStatistics FileCheckpointStore Finding
+    Ability CheckpointStore ClaimStatistics Compacted DayStatistics FailureStatistics FigureStatistics FileCheckpointStore Finding
     KeyRing Lease MemoryCheckpointStore ObjectCheckpointStore PostgresCheckpointStore RunFilter RunStatistics
     RunSurvey Selection SqliteCheckpointStore StepStatistics StoreBase StoreStatistics adapt as_view decode_head
     decode_result dumps encode_head find_runs open_store refused_as_encoding_error runs_of_status store_statistics
@@ -175,11 +175,11 @@ FIELDS = {
     """,
     "flowckpt.StepResult": """
     name step_type success output duration_ms error path started_at attempt tries function version location
-    fingerprint arguments evidence marks extra signal
+    fingerprint arguments evidence marks extra signal figures
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure
-    undone waits last_saved save_error is_removed handled undoable
+    undone waits last_saved save_error is_removed handled undoable figures
     """,
     "flowckpt.Evidence": """
     evidence_type description expected metadata state is_transient workers captured role extra

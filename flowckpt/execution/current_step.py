@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 import attrs
 
 from flowckpt.core.codec import dumps
+from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.system.lazy import LazyModule
@@ -32,6 +33,10 @@ class StepServices(Protocol):
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is."""
+        ...
+
+    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+        """Add figures of a step."""
         ...
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
@@ -76,6 +81,10 @@ class NullStepServices:
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Do nothing: progress is only shown."""
+
+    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+        """Check the figures, and drop them: there is no result to record them with."""
+        validate_figures(figures)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Refuse.
@@ -196,6 +205,21 @@ class CurrentStep:
         """
         self._services.progress(self, done, total, note)
 
+    def record(self, **figures: float) -> None:
+        """Add figures of this step to its result, such as `tokens=1200, cost_usd=0.02, rows=10_000`.
+
+        The values of one name are added up: over the calls and the tries of the step, and over the steps of the run. They are
+        stored with the step's result, also if the step fails. Call it from any thread of the step and from async code.
+
+        Args:
+            figures: finite numbers by name; integers stay integers while they fit into 64 bits.
+
+        Raises:
+            InputError: a value or a sum is not a finite number, or a name is empty; nothing was added.
+            FlowckptError: this try of the step has ended, or this is a process that the step started itself.
+        """
+        self._services.record(self, figures)
+
     def save(self, state: Any, *, as_type: Any = None) -> None:
         """Save partial state, from which a later try or attempt can continue; durable when this returns.
 
@@ -287,6 +311,49 @@ def validate_progress(done: Any, total: Any, note: Any) -> Progress:
     return done, total, note
 
 
+Figures = Mapping[str, int | float]
+"""Numbers by name, as recorded by `current_step().record(…)`."""
+
+_MOST_NAME = 200
+_MOST_FIGURE = 1e300  # so that no sum of a run overflows
+
+
+def validate_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return figures as JSON can hold them.
+
+    Raises:
+        InputError: a value is not a finite number, or a name is empty or too long.
+    """
+    found: dict[str, int | float] = {}
+    for name, value in figures.items():
+        if not 0 < len(name) <= _MOST_NAME:
+            raise InputError(
+                f"record() got a figure with the name {name!r:.80}", parameter="", remedy="Give it a short name."
+            )
+        number = _as_number(value)
+        if number is None or abs(number) > _MOST_FIGURE:
+            raise InputError(
+                f"record({name}=…) got {value!r:.80} ({type(value).__name__}), which is not a finite number",
+                parameter=name,
+                remedy="Pass an int or a float.",
+            )
+        found[name] = number
+    return found
+
+
+def add_figures(total: dict[str, int | float], figures: Figures) -> None:
+    """Add figures to a total in place.
+
+    Raises:
+        InputError: a sum is not finite; nothing was added.
+    """
+    sums = {name: _as_number(total.get(name, 0) + value) for name, value in figures.items()}
+    for name, value in sums.items():
+        if value is None or abs(value) > _MOST_FIGURE:
+            raise InputError(f"the sum of the figure {name!r:.80} is too large", parameter=name)
+    total.update({name: value for name, value in sums.items() if value is not None})
+
+
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the loop that this code runs in; None where it runs in none."""
     if "asyncio" not in sys.modules:
@@ -317,23 +384,31 @@ def has_ended(path: str, tries: int) -> FlowckptError:
         tries: which try of it.
     """
     return FlowckptError(
-        f"try {tries} of step {path!r} has ended, and can save nothing any more",
+        f"try {tries} of step {path!r} has ended: it can neither save nor record",
         remedy="Save before the function returns, and wait for the threads that it has made.",
     )
 
 
 def _number(name: str, value: Any) -> float:
     """Return a number as JSON can say it; numbers of other libraries, too."""
-    found: float | None = None
-    if not isinstance(value, bool | str | bytes):
-        try:
-            found = value.__index__() if hasattr(type(value), "__index__") else float(value)
-        except (TypeError, ValueError, OverflowError):
-            found = None
-    if not is_finite_number(found) or found < 0:
+    found = _as_number(value)
+    if found is None or found < 0:
         raise InputError(
             f"{name} of progress() is {value!r:.80} ({type(value).__name__}), no number from 0 on",
             parameter=name,
             remedy="Give how much is done, and how much there is in all.",
         )
     return found
+
+
+def _as_number(value: Any) -> int | float | None:
+    """Return a finite number as JSON can hold it, also one of another library; None if the value is not one."""
+    found: int | float | None = None
+    if not isinstance(value, bool | str | bytes):
+        try:
+            found = value.__index__() if hasattr(type(value), "__index__") else float(value)
+        except (TypeError, ValueError, OverflowError):
+            found = None
+    if type(found) is int and not SMALLEST <= found < LARGEST:
+        found = float(found) if is_finite_number(found) else None
+    return found if is_finite_number(found) else None

@@ -12,7 +12,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
-from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.plan import Decision, ResumePlan
@@ -105,6 +105,7 @@ class RunReport:
                 "critical": [index for index, each in enumerate(lanes) if each.is_critical],
             },
             "details": self._details(most_details),
+            "figures": sum_figures(self.latest.step_results),
         }
 
     def _details(self, most: int) -> dict[int, dict[str, Any]]:
@@ -283,6 +284,8 @@ def _detail(result: StepResult) -> dict[str, Any]:
     for name in ("function", "location", "version"):
         if value := getattr(result, name):
             detail[name] = value
+    if result.figures:
+        detail["figures"] = dict(result.figures)
     if result.marks:
         detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
     return detail

@@ -19,7 +19,13 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records import CheckpointData, Reason, Signal, Status, StepError, StepResult, Wait, WaitKind
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.listing import RunFilter, Selection
-from flowckpt.core.records.statistics import ClaimStatistics, DayStatistics, FailureStatistics, StepStatistics
+from flowckpt.core.records.statistics import (
+    ClaimStatistics,
+    DayStatistics,
+    FailureStatistics,
+    FigureStatistics,
+    StepStatistics,
+)
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -257,6 +263,10 @@ class FiguresContract(StoreUnderTest):
         assert [each.workflow_id for each in figures.largest_checkpoints] == ["one", "two"]
         assert figures.claims == (ClaimStatistics("file_sha256", 4, 2, 4),)
         assert figures.all_claims.success_rate == 0.4
+        assert figures.figures == (
+            FigureStatistics("cost", 4, 0.1 + 0.1 + 0.2 + 0.2, 0.2),
+            FigureStatistics("rows", 2, 2**53 * 2 + 2, 2**53 + 1),
+        )
         assert figures.failures == (FailureStatistics("ValueError", 2, 2),)
         assert figures.slowest_steps == (
             StepStatistics("etl", "slow", 2, 90.0, 90.0),
@@ -281,7 +291,7 @@ class FiguresContract(StoreUnderTest):
         first = [
             StepResult("from a fork", attempt=0, duration_ms=5000.0, evidence=claimed("failed").evidence),
             claimed("verified", "a", "verified", "verified", "failed", duration_ms=10.0),
-            StepResult("b", success=False, error=error, duration_ms=1.0),
+            StepResult("b", success=False, error=error, duration_ms=1.0, figures={"cost": 0.1}),
         ]
         await store.save(run, checkpoint(1, first[:2]))
         await store.save(run, checkpoint(2, first, reason=Reason.FAILED, error=error))
@@ -294,7 +304,7 @@ class FiguresContract(StoreUnderTest):
             *first[:2],
             claimed("cannot_tell", "a", "timed_out", attempt=2, duration_ms=20.0),
             claimed(None, "a", attempt=2, duration_ms=60.0),
-            StepResult("slow", attempt=2, duration_ms=90.0),
+            StepResult("slow", attempt=2, duration_ms=90.0, figures={"cost": 0.2, "rows": 2**53 + 1}),
             StepResult("all", "map", attempt=2, duration_ms=900.0, success=False, error=error),
         ]
         later = NOON + timedelta(days=1)

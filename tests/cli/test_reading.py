@@ -19,6 +19,7 @@ STEP_KEYS = [
     "attempt",
     "evidence",
     "marks",
+    "figures",
 ]
 CHECKPOINT_KEYS = ["checkpoint_id", "sequence", "attempt", "reason", "saved_at", "verified"]
 

@@ -38,7 +38,7 @@ def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
     document = filled("store", "stats", "--json").expect(0).document
     assert list(document) == [
         *("runs", "statuses", "checkpoints", "steps", "size", "mean_run_size", "days", "largest_runs"),
-        *("largest_checkpoints", "verification", "failures", "slowest_steps", "unreadable"),
+        *("largest_checkpoints", "verification", "failures", "slowest_steps", "figures", "unreadable"),
     ]
     assert (document["runs"], document["statuses"], document["steps"]) == (1, {"failed": 1}, 4)
     (day,) = document["days"]

@@ -193,7 +193,7 @@ def test_a_thread_that_its_step_has_left_behind_can_save_nothing(engine, place, 
         yield step("wait").python(far_steps.spin, str(tmp_path / "began"), "", 0.6).on(place)
 
     assert engine.run_sync(left).status == "completed"
-    assert seen(log).startswith("try 1 of step 'a' has ended, and can save nothing any more")
+    assert seen(log).startswith("try 1 of step 'a' has ended: it can neither save nor record")
 
 
 def test_a_process_that_the_step_has_forked_is_told_where_to_save(engine):

@@ -13,7 +13,7 @@ from flowckpt.cli.options import Command, RunName, color_option, json_option, st
 from flowckpt.cli.progress.state import COMPOSITES
 from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history
 from flowckpt.cli.render.steps import Branch, Folded, folded, step_tree
-from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table, status_text
+from flowckpt.cli.render.tables import ago_text, duration_text, figures_text, moment_text, show_table, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write
 from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
@@ -21,7 +21,7 @@ from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import Reason, Status, StepError, StepResult
 from flowckpt.core.records.listing import IMPORTED, CheckpointRef, is_task
-from flowckpt.core.records.result import look
+from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
@@ -181,6 +181,8 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     executed = sum(result.attempt == latest.attempt for result in counted)
     count = len(counted)
     lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
+    if figures := sum_figures(latest.step_results):
+        lines.append(f"figures: {figures_text(figures)}")
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
@@ -228,6 +230,8 @@ def _step_row(result: StepResult) -> list[str]:
         outcome, detail = "failed", f"{result.error.type}: {result.error.message}"[:200]
     if result.marks:
         outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in result.marks)})"
+    if result.figures:
+        detail = f"{detail} [{figures_text(result.figures)}]"
     time = duration_text(result.duration_ms)
     return [result.path, result.step_type, outcome, time, started, str(result.attempt), detail]
 

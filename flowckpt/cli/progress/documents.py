@@ -34,6 +34,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         "attempt": result.attempt,
         "steps": attrs.asdict(result.steps),
         "duration_ms": result.duration_ms,
+        **({"figures": dict(result.figures)} if result.figures else {}),
         "error": None if result.failure is None else encode_error(result.failure),
         **waits,
         **({"removed": True} if result.is_removed else {}),

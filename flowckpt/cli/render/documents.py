@@ -17,6 +17,7 @@ from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.listing import MANAGED, CheckpointRef, Owner, RunInfo, is_task
+from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.run.resumption import SETTLED
@@ -172,6 +173,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),
         "crash_loop": _crash_loop_document(run.crash_loop),
+        "figures": dict(sum_figures(latest.step_results)),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
         "left_behind": run.left_behind,
@@ -189,7 +191,13 @@ def step_document(result: StepResult) -> dict[str, Json]:
     document = result_document(result)
     kept = {key: document[key] for key in _STEP_KEYS}
     files = {role: list(paths) for role in (READS, WRITES) if (paths := paths_of(result, role))}
-    return {**kept, **files, "evidence": evidence_document(result), "marks": list(result.marks)}
+    return {
+        **kept,
+        **files,
+        "evidence": evidence_document(result),
+        "marks": list(result.marks),
+        "figures": dict(result.figures),
+    }
 
 
 def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from flowckpt.cli.render.tables import duration_text, size_text
+from flowckpt.cli.render.tables import duration_text, number_text, size_text
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.statistics import ClaimStatistics, StoreStatistics
@@ -39,6 +39,7 @@ def figures_document(figures: StoreStatistics) -> dict[str, Json]:
         "verification": {**_claims(figures.all_claims), "kinds": [_kind(kind) for kind in figures.claims]},
         "failures": [attrs.asdict(failure) for failure in figures.failures],
         "slowest_steps": [attrs.asdict(step) for step in figures.slowest_steps],
+        "figures": [attrs.asdict(each) for each in figures.figures],
         "unreadable": list(figures.unreadable),
     }
 
@@ -121,6 +122,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
             ],
             ("SLOWEST STEP",),
         ),
+        _recorded(figures),
         (
             ("FAILED WITH", "STEPS", "ATTEMPTS ENDED"),
             [[each.error_type or "-", f"{each.steps:,}", f"{each.attempts:,}"] for each in figures.failures],
@@ -136,6 +138,14 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
         ),
     )
     return [table for table in tables if table[1]]
+
+
+def _recorded(figures: StoreStatistics) -> Table:
+    rows = [
+        [each.name, f"{each.steps:,}", *map(number_text, (each.total, each.mean, each.maximum))]
+        for each in figures.figures
+    ]
+    return ("FIGURE", "STEPS", "TOTAL", "MEAN", "LARGEST"), rows, ("FIGURE",)
 
 
 def _rate(claims: ClaimStatistics) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
 from flowckpt.cli.render.errors import show_error
-from flowckpt.cli.render.tables import duration_text, status_text
+from flowckpt.cli.render.tables import duration_text, figures_text, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice
@@ -40,6 +40,8 @@ def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
     if result.undone or result.rollback_failures:
         stuck = f", {len(result.rollback_failures)} could not be undone" if result.rollback_failures else ""
         lines.append(f"undone: {len(result.undone)}{stuck}")
+    if result.figures:
+        lines.append(f"figures: {figures_text(result.figures)}")
     lines.append(f"time: {duration_text(result.duration_ms)}")
     if result.is_removed:
         lines.append("removed: it has completed, and on_success is clear; the store has it no more")

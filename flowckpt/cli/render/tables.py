@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -119,6 +119,20 @@ def size_text(count: float) -> str:
     while (count := count / 1000) >= 999.95 and len(units) > 1:
         units.pop()
     return f"{count:.1f} {units[-1]}"
+
+
+def number_text(value: float) -> str:
+    """Write a number for people: `10,000`, `0.02`, `1.5e-09`."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value and not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.6g}"
+    return f"{value:,.6f}".rstrip("0").rstrip(".")
+
+
+def figures_text(figures: Mapping[str, int | float]) -> str:
+    """Write figures on one line, by name: `cost_usd=0.02 tokens=1,200`."""
+    return escaped(" ".join(f"{name}={number_text(value)}" for name, value in sorted(figures.items())))
 
 
 # How much of a run was moved, for people.

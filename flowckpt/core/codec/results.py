@@ -21,6 +21,7 @@ from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_
 from flowckpt.core.records import History, HistoryView, LazyValue, StepError, StepResult
 from flowckpt.core.records.result import result_of
 from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
 
 Blobs = Mapping[str, Blob]
@@ -66,6 +67,8 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         rest += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
         rest += f',"signal":{quote(result.signal)}'
+    if result.figures:
+        rest += f',"figures":{dumps(_figures(result.figures))}'
     if result.extra:
         rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
     origin = _origin(result.function, result.version, result.location, result.fingerprint)
@@ -107,6 +110,18 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
         else:
             return dumps(arguments)
     return f"{{{text[1:]}}}"
+
+
+def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return a copy of recorded figures.
+
+    Raises:
+        ValueError: one of them is not a finite number.
+    """
+    for name, value in figures.items():
+        if not is_finite_number(value):
+            raise ValueError(f"the figure {name!r:.80} is {value!r:.80}, which is not a finite number")
+    return dict(figures)
 
 
 def _name_in(path: str) -> str:
@@ -159,6 +174,7 @@ _KNOWN = {
     "evidence",
     "marks",
     "signal",
+    "figures",
 }
 
 
@@ -200,6 +216,8 @@ def result_from(document: dict[str, Any], fetch: Fetch | None = None) -> tuple[S
             document["error"] = decode_error(error)
         if "marks" in document:
             document["marks"] = tuple(document["marks"])
+        if "figures" in document:
+            document["figures"] = _figures(document["figures"])
         held = document.pop("output", None)
         if not is_itself(held):
             held = unpack(held, fetch)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from math import fsum
 from typing import Any
 
 import attrs
@@ -86,6 +87,7 @@ class StepResult(FieldEquality):
             `not_started` (failed before its function was called).
         extra: unknown fields of a newer version, kept.
         signal: the id of the signal that the step took, or empty.
+        figures: what the step recorded by `current_step().record(…)`: numbers by name, all calls and tries added up.
     """
 
     name: str
@@ -107,6 +109,7 @@ class StepResult(FieldEquality):
     marks: tuple[str, ...] = ()
     extra: Mapping[str, Any] = attrs.field(factory=dict)
     signal: str = ""
+    figures: Mapping[str, int | float] = attrs.field(factory=dict)
 
     @property
     def held_output(self) -> Any:
@@ -124,7 +127,7 @@ _EMPTY: Mapping[str, Any] = {}
 for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` rests upon them
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
-StepResult.arguments = StepResult.extra = _EMPTY
+StepResult.arguments = StepResult.extra = StepResult.figures = _EMPTY
 _new, _set = object.__new__, object.__setattr__
 
 
@@ -137,6 +140,20 @@ def result_of(fields: dict[str, Any]) -> StepResult:
     result = _new(StepResult)
     _set(result, "__dict__", fields)
     return result
+
+
+def sum_figures(results: Iterable[StepResult]) -> dict[str, int | float]:
+    """Return the figures of results, added up by name; floats are added exactly, so their order does not matter."""
+    found: dict[str, list[int | float]] = {}
+    for result in results:
+        for name, value in result.figures.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum_numbers(values) for name, values in found.items()}
+
+
+def sum_numbers(values: Sequence[int | float]) -> int | float:
+    """Return the exact sum of integers, or the float next to that of other numbers."""
+    return sum(values) if all(type(value) is int for value in values) else fsum(values)
 
 
 # What a step saved of itself while it ran, and what identifies the step that saved it.

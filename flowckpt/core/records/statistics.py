@@ -13,7 +13,7 @@ import attrs
 
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, recorded_claims
 from flowckpt.core.records.listing import CheckpointRef, RunInfo
-from flowckpt.core.records.result import COMPOSITES, StepResult
+from flowckpt.core.records.result import COMPOSITES, StepResult, sum_numbers
 
 
 @attrs.frozen
@@ -110,6 +110,28 @@ class StepStatistics:
     max_ms: float
 
 
+@attrs.frozen
+class FigureStatistics:
+    """The figures of one name that steps recorded by `current_step().record(…)`.
+
+    Attributes:
+        name: the name.
+        steps: the number of executed steps that recorded it.
+        total: their sum.
+        maximum: the largest of them.
+    """
+
+    name: str
+    steps: int
+    total: float
+    maximum: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of a step."""
+        return self.total / self.steps
+
+
 @attrs.frozen(kw_only=True)
 class StoreStatistics:
     """Statistics of a store, or of one run in it.
@@ -129,6 +151,7 @@ class StoreStatistics:
         claims: by kind of claim, most frequent first.
         failures: by type of error, most frequent first.
         slowest_steps: by path, longest median first.
+        figures: what steps recorded of themselves, by name.
         unreadable: damaged runs that were left out.
     """
 
@@ -142,6 +165,7 @@ class StoreStatistics:
     claims: Sequence[ClaimStatistics]
     failures: Sequence[FailureStatistics]
     slowest_steps: Sequence[StepStatistics]
+    figures: Sequence[FigureStatistics] = ()
     unreadable: Sequence[str] = ()
 
     @property
@@ -179,6 +203,17 @@ def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> 
     """Return the figures of failures, the most frequent type of error first."""
     made = [FailureStatistics(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
     return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
+
+
+def figures_in_order(recorded: Iterable[Mapping[str, int | float]]) -> tuple[FigureStatistics, ...]:
+    """Return the statistics of recorded figures, by name."""
+    found: dict[str, list[int | float]] = {}
+    for figures in recorded:
+        for name, value in figures.items():
+            found.setdefault(name, []).append(value)
+    return tuple(
+        FigureStatistics(name, len(values), sum_numbers(values), max(values)) for name, values in sorted(found.items())
+    )
 
 
 def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
@@ -227,7 +262,7 @@ class RecordedAttempt:
 class Tally:
     """Figures that grow with each run.
 
-    It holds a number for each executed step (8 bytes), and else only sums.
+    It holds a number for each executed step (8 bytes), the figures that steps recorded, and else only sums.
 
     Args:
         limit: how many of the largest and of the slowest are wanted.
@@ -244,6 +279,7 @@ class Tally:
         self._claims: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._failed_steps: Counter[str] = Counter()
         self._failed_attempts: Counter[str] = Counter()
+        self._figures: list[Mapping[str, int | float]] = []
         self._durations: defaultdict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
         self._unreadable: list[str] = []
 
@@ -280,6 +316,8 @@ class Tally:
         if result.step_type not in COMPOSITES:
             self._steps += 1
             self._durations[workflow_name, result.path].append(result.duration_ms)
+            if result.figures:
+                self._figures.append(result.figures)
             if not result.success:
                 self._failed_steps["" if result.error is None else result.error.type] += 1
         for claim, answer in recorded_claims(result.evidence) if result.evidence is not None else ():
@@ -302,6 +340,7 @@ class Tally:
             largest_checkpoints=tuple(self._checkpoints),
             claims=claims_in_order(self._claims),
             failures=failures_in_order(self._failed_steps, self._failed_attempts),
+            figures=figures_in_order(self._figures),
             slowest_steps=tuple(heapq.nsmallest(self._limit, slowest, key=_slowest_first)),
             unreadable=tuple(self._unreadable),
         )

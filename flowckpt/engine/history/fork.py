@@ -143,6 +143,7 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
         arguments=call.arguments,
         evidence=None,  # its claims were about what the step itself did
         marks=(EDITED, *[mark for mark in result.marks if mark in (AT_MOST_ONCE, UNDOABLE)]),
+        figures={},
     )
     return made, codec.decode(tree, annotation)
 

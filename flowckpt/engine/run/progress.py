@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,14 +30,21 @@ from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cance
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution import redaction
-from flowckpt.execution.current_step import has_ended, running_loop, saved_in_loop, validate_progress
+from flowckpt.execution.current_step import (
+    add_figures,
+    has_ended,
+    running_loop,
+    saved_in_loop,
+    validate_figures,
+    validate_progress,
+)
 
 if TYPE_CHECKING:
     from flowckpt import events
     from flowckpt.core.system.clock import Clock
     from flowckpt.engine.run.notify import Notifier
     from flowckpt.engine.run.recorder import Recorder
-    from flowckpt.execution.current_step import CurrentStep
+    from flowckpt.execution.current_step import CurrentStep, Figures
     from flowckpt.execution.interrupts import Interrupts
 else:
     events = LazyModule("flowckpt.events")
@@ -72,6 +80,10 @@ class RunServices:
         return Reporting(self)
 
     @cached_property
+    def _figures(self) -> StepFigures:
+        return StepFigures(self)
+
+    @cached_property
     def _saves(self) -> PartialSaves:
         return PartialSaves(self)
 
@@ -81,6 +93,16 @@ class RunServices:
         if self.notifier.emit is not None:
             self.is_used = True
             self._reporting.report(now.path, done, total, note)
+
+    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+        """Add figures of a step; see `CurrentStep.record`."""
+        found = validate_figures(figures)
+        self.is_used = True
+        self._figures.add(now, found)
+
+    def take_figures(self, path: str) -> Figures:
+        """Return the figures of all tries of a step that has ended; later ones are refused."""
+        return self._figures.take(path)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -121,6 +143,10 @@ class RunServices:
         """
         await self._saves.settle()
         await self._reporting.settle(path)
+
+    def forget(self, path: str) -> None:
+        """Forget what was kept of a step that is no longer in flight."""
+        self._figures.forget(path)
 
     async def close(self) -> None:
         """Take nothing more: wait for saves that were begun, and forget what was not told yet."""
@@ -276,6 +302,52 @@ class Reporting:
         if self._flushing is not None and not self._flushing.done():
             self._flushing.cancel()
             await asyncio.wait({self._flushing})
+
+
+# What steps count of themselves: kept here until the step ends, and recorded with its result.
+
+
+class StepFigures:
+    """The figures of the steps that run now.
+
+    Args:
+        services: what it is part of.
+    """
+
+    def __init__(self, services: RunServices) -> None:
+        self._services = services
+        self._lock = threading.Lock()
+        self._figures: dict[str, dict[str, int | float] | None] = {}  # None: taken
+        self._process = os.getpid()
+
+    def add(self, now: CurrentStep, figures: Figures) -> None:
+        """Add figures of a step.
+
+        Raises:
+            InputError: a sum is too large.
+            FlowckptError: the try has ended, or this is another process.
+        """
+        if os.getpid() != self._process:
+            raise FlowckptError(
+                f"current_step().record() was called in a process that step {now.path!r} started itself",
+                remedy="Return the figures to the process that calls the function of the step, and record them there.",
+            )
+        with self._lock:
+            found = self._figures.setdefault(now.path, {})
+            if found is None or self._services.recorder.in_flight.get(now.path) != now.tries:
+                raise has_ended(now.path, now.tries)
+            add_figures(found, figures)
+
+    def take(self, path: str) -> Figures:
+        """Return the figures of a step, and take no more."""
+        with self._lock:
+            found, self._figures[path] = self._figures.get(path), None
+        return found or {}
+
+    def forget(self, path: str) -> None:
+        """Forget a step that is no longer in flight."""
+        with self._lock:
+            self._figures.pop(path, None)
 
 
 # What steps save of themselves while they run: through the one write primitive, a checkpoint of the run.

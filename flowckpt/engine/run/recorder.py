@@ -28,7 +28,7 @@ from flowckpt.engine.run.resumption import kept_history, with_reusable
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
-from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.current_step import Figures, StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _log = logging.getLogger("flowckpt")
 _ATOMS = frozenset({int, str, float, bool, type(None)})
 """Trees that nobody can change and that decode to themselves: they are recorded unwrapped."""
 
-_NO_EXTRA: dict[str, Any] = {}
+_NONE: dict[str, Any] = {}
 
 T = TypeVar("T")
 
@@ -137,6 +137,7 @@ class StepEnd:
         marks: its marks, without that of a step that can be undone.
         signal: the id of the signal that it took.
         is_adopted: whether it was not run, but proved done.
+        figures: what it recorded of itself, all tries together.
     """
 
     outcome: Outcome
@@ -147,6 +148,7 @@ class StepEnd:
     marks: tuple[str, ...] = ()
     signal: str = ""
     is_adopted: bool = False
+    figures: Figures = _NONE
 
 
 @attrs.define(eq=False, repr=False)
@@ -241,7 +243,7 @@ class Recorder:
             "error": failure,
         }
         fields["evidence"] = None if outcome.committed is None else outcome.committed.document
-        fields["marks"], fields["signal"], fields["extra"] = marks, end.signal, _NO_EXTRA
+        fields["marks"], fields["signal"], fields["extra"], fields["figures"] = marks, end.signal, _NONE, end.figures
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)

@@ -20,6 +20,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
+from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.lazy import LazyModule
@@ -161,6 +162,7 @@ class Ending:
             duration,
             waits=waits,
             last_saved=self._checkpointer.last_saved,
+            figures=sum_figures(self._checkpointer.history.results),
         )
         self.context.interrupts.result = result
         return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
@@ -207,6 +209,7 @@ class Ending:
             save_error=unsaved,
             handled=handled,
             undoable=self._undoable() if isinstance(ending, STOPS) else (),
+            figures=sum_figures(self._checkpointer.history.results),
         )
         self.context.interrupts.result = result
         if isinstance(ending, RunInterrupted):

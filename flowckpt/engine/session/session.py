@@ -19,7 +19,7 @@ from flowckpt.core.identity.fingerprint import code_of, refresh
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
-from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import STOPPED, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
@@ -589,6 +589,7 @@ class RecordedEnd:
             failure=latest.error,
             waits=tuple(open_waits(latest.metadata, results)) if status is Status.SUSPENDED else (),
             last_saved=latest.checkpoint_id,
+            figures=sum_figures(results),
         )
         self._checkpoint_id = latest.checkpoint_id
 

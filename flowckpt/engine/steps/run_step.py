@@ -85,12 +85,16 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if notifier.emit is not None and (found is None or found.outcome is None):
         await notifier.emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
     end = await _try(run, call, found, tries_when_lost)
+    if run.services.is_used:
+        end.figures = run.services.take_figures(path)
     recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
     finally:
         recorder.in_flight.pop(path, None)
+        if end.figures:
+            run.services.forget(path)
     saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
     if notifier.emit is not None:
@@ -184,12 +188,14 @@ async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpoint
     if end.outcome.committed is not None:
         await emit(evidence_event(workflow_id, path, end.outcome.committed.report, "now"))
     if failure is not None:
-        await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, failure.type, failure.message))
+        error, message, figures = failure.type, failure.message, end.figures
+        await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, error, message, figures))
     elif end.is_adopted:
         settled = run.judge.policy.settled.get(path)
         await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))
     else:
-        await emit(events.StepCompleted(workflow_id, path, end.duration_ms, call.step.modifiers.is_ephemeral))
+        is_ephemeral = call.step.modifiers.is_ephemeral
+        await emit(events.StepCompleted(workflow_id, path, end.duration_ms, is_ephemeral, end.figures))
     if saved is not None:
         await run.recorder.emit_saved(saved)
 

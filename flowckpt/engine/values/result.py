@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ class WorkflowResult(FieldEquality):
         save_error: why the end was not recorded, or None.
         handled: the failure that the workflow handled before the run failed; a resume replays it and runs nothing. Or None.
         undoable: after a signal, the steps that `flowckpt cancel` would undo, newest first.
+        figures: what the steps of the run recorded by `current_step().record(…)`, added up by name.
         is_removed: whether the completed run was removed from its store, as `on_success="clear"` requests.
     """
 
@@ -76,6 +78,7 @@ class WorkflowResult(FieldEquality):
     is_removed: bool = False
     handled: HandledFailure | None = None
     undoable: tuple[str, ...] = ()
+    figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
 
     @property
     def due_at(self) -> datetime | None:

@@ -12,12 +12,20 @@ import pickle
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowckpt.core import codec
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import ExecutorError
-from flowckpt.execution.current_step import has_ended, running_loop, saved_in_loop, validate_progress
+from flowckpt.execution.current_step import (
+    add_figures,
+    has_ended,
+    running_loop,
+    saved_in_loop,
+    validate_figures,
+    validate_progress,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -186,6 +194,9 @@ class RemoteStepServices:
         self._is_asked = not kept.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False
+        self._counting = threading.Lock()
+        self.figures: dict[str, int | float] = {}
+        """The figures of the step; they come to the engine with the answer."""
         self.is_unheard = False
         """Whether progress was reported without a way to the engine."""
 
@@ -198,6 +209,15 @@ class RemoteStepServices:
             self.is_unheard = True
         else:
             self._opened(self._way).tell(news)
+
+    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+        """Add figures of a step; see `CurrentStep.record`."""
+        found = validate_figures(figures)
+        self._refuse_other_process(now, "record")
+        with self._counting:
+            if self._is_closed:
+                raise has_ended(now.path, now.tries)
+            add_figures(self.figures, found)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -220,7 +240,7 @@ class RemoteStepServices:
 
     def close(self, *, waits: bool = True) -> None:
         """Take nothing more."""
-        with _opening:
+        with _opening, self._counting:
             self._is_closed = True
         if self._post is not None:
             self._post.close(waits=waits)
@@ -250,13 +270,8 @@ class RemoteStepServices:
 
     def _asked(self, now: CurrentStep, question: tuple[str, Any]) -> Any:
         """Return the engine's reply, or raise it."""
-        if self._way is None or os.getpid() != self._process:
-            raise ExecutorError(
-                f"current_step() was asked to {question[0]} in a process that step {now.path!r} has started itself",
-                executor=self._kept.executor,
-                path=now.path,
-                remedy="Save and load in the process that calls the function of the step.",
-            )
+        assert self._way is not None
+        self._refuse_other_process(now, question[0])
         try:
             is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
         except UplinkClosedError as closed:
@@ -271,6 +286,15 @@ class RemoteStepServices:
         if not is_done:
             raise reply
         return reply
+
+    def _refuse_other_process(self, now: CurrentStep, what: str) -> None:
+        if os.getpid() != self._process:
+            raise ExecutorError(
+                f"current_step() was asked to {what} in a process that step {now.path!r} has started itself",
+                executor=self._kept.executor,
+                path=now.path,
+                remedy=f"Call {what}() in the process that calls the function of the step.",
+            )
 
 
 def _place(now: CurrentStep) -> str:

@@ -347,7 +347,7 @@ class RunExecutor:
         if isinstance(answer, LocalCall):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
-            kind, content, is_unheard = opened(answer)
+            kind, content, is_unheard, figures = opened(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
             raise ExecutorError(
                 f"executor {self.name!r} returned something else than its function did for step {call.path!r}: "
@@ -358,6 +358,8 @@ class RunExecutor:
             ) from error
         if is_unheard:
             self._tell_unheard(call)
+        if figures:
+            call.services.record(CurrentStep.of(call), figures)
         if kind == DONE:
             return content
         if kind == FAILED:

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 else:  # comes with executors of several machines
     cloudpickle = LazyModule("cloudpickle")
 
-FORM = 2
+FORM = 3
 """The form of parcels and answers; both ends must have the same."""
 
 

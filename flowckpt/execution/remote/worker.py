@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -43,7 +44,7 @@ def work(parcel: bytes) -> bytes:
     except AbandonedStepError:
         raise
     except BaseException as error:
-        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False))
+        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}))
     token = set_call(now)
     try:
         value = function(*args, **kwargs)
@@ -56,15 +57,17 @@ def work(parcel: bytes) -> bytes:
     except BaseException as error:
         desk.close()
         failure = _as_in_engine(recorded_error(error, path=path, tries=now.tries, is_whole=True))
-        return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard))
+        return pickle.dumps(
+            (FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard, desk.figures)
+        )
     finally:
         token.var.reset(token)
     desk.close()
-    return pickle.dumps((DONE, tree, desk.is_unheard))
+    return pickle.dumps((DONE, tree, desk.is_unheard, desk.figures))
 
 
-def opened(answer: Any) -> tuple[str, Any, bool]:
-    """Return what `work` returned, as its kind, its content, and whether progress was reported without a way to the engine.
+def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
+    """Return what `work` returned: its kind, its content, whether progress was reported without a way to the engine, figures.
 
     The content is a tree, or a `StepError` and whether it was an `Exception`.
 
@@ -74,14 +77,16 @@ def opened(answer: Any) -> tuple[str, Any, bool]:
     Raises:
         ValueError: it is none of these.
     """
-    kind, content, is_unheard = read_plain(answer)
+    kind, content, is_unheard, figures = read_plain(answer)
+    if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
+        raise ValueError(f"a worker answered with the figures {figures!r:.80}")
     if kind == FAILED:
         fields, is_exception = content
         fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
-        return kind, (StepError(**fields), is_exception), bool(is_unheard)
+        return kind, (StepError(**fields), is_exception), bool(is_unheard), figures
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
-    return kind, content, bool(is_unheard)
+    return kind, content, bool(is_unheard), figures
 
 
 async def _awaited(value: Any) -> Any:

@@ -136,6 +136,7 @@ DIALECT = Dialect(
         "rowless": "",
         "often": " WITH (fillfactor = 50)",
         "now": "clock_timestamp()",
+        "figures": "t.document ->> 'figures'",
         "day": "to_char(saved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
         # Locked first, so that of two runs that go at the same time the second one sees that the first has gone.
         "drop_contents": """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -21,6 +22,7 @@ from flowckpt.core.records.statistics import (
     claims_in_order,
     days_in_order,
     failures_in_order,
+    figures_in_order,
 )
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
@@ -566,6 +568,10 @@ SELECT e.evidence_type, COALESCE(e.status, ''), count(*) FROM evidence e
 JOIN step_results t ON t.run = e.run AND t.attempt = e.attempt AND t.position = e.position
 WHERE t.executed_in = t.attempt{one} GROUP BY 1, 2
 """
+_FIGURES = """
+SELECT {figures} FROM step_results t
+WHERE executed_in = attempt AND {figures} IS NOT NULL AND {simple}{one}
+"""
 _STEPS = "SELECT count(*) FROM step_results t WHERE executed_in = attempt AND {simple}{one}"
 _SLOWEST = """
 SELECT r.workflow_name, t.path, count(*), {median}, max(t.duration_ms)
@@ -593,13 +599,12 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         if not found:
             return None
         one = f" AND t.run = {int(found[0][0])}"
-    day, median = dialect.words["day"], dialect.words["median"]
+    day = dialect.words["day"]
     # Those of the schema are of one column each.
     words = {
+        **{name: dialect.words[name] for name in ("figures", "median", "day")},
         "one": one,
-        "day": day,
         "started_day": day.replace("saved_at", "started_at"),
-        "median": median,
         "simple": _SIMPLE,
     }
 
@@ -631,6 +636,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         ),
         claims=claims_in_order(claims),
         failures=failures_in_order(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
+        figures=figures_in_order(map(json.loads, (text for (text,) in rows(_FIGURES)))),
         slowest_steps=tuple(
             StepStatistics(name_of(name), path, times, median, longest)
             for name, path, times, median, longest in rows(_SLOWEST, limit)

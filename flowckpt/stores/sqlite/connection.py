@@ -63,6 +63,7 @@ def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Di
             "often": "",
             "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
             "day": "substr(saved_at, 1, 10)",
+            "figures": "json_extract(t.document, '$.figures')",
             "median": "flowckpt_median(duration_ms)",
             "drop_contents": """
 CREATE TRIGGER drop_contents AFTER DELETE ON blobs BEGIN
