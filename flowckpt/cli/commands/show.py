@@ -19,7 +19,7 @@ from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.records import Reason, Status, StepError, StepResult
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.listing import IMPORTED, CheckpointRef, is_task
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
@@ -177,12 +177,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
         lines.append(f"target: {escaped(':'.join(filter(None, (source, target.get('name')))))}")
     inputs = _looked_at(latest.held_inputs, "inputs")
     lines += [f"input {escaped(name)}: {short_value(value)}" for name, value in inputs.items()]
-    counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
-    executed = sum(result.attempt == latest.attempt for result in counted)
-    count = len(counted)
-    lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
-    if figures := sum_figures(latest.step_results):
-        lines.append(f"figures: {figures_text(figures)}")
+    lines += _count_lines(latest)
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
@@ -204,6 +199,14 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
     return lines if latest.error is None else [*lines, *_error_lines(latest.error, latest.step_results)]
+
+
+def _count_lines(latest: CheckpointData) -> list[str]:
+    counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
+    executed = sum(result.attempt == latest.attempt for result in counted)
+    lines = [f"steps: {len(counted)} recorded, {executed} of them executed by attempt {latest.attempt}"]
+    figures = sum_figures(latest.step_results)
+    return [*lines, f"figures: {figures_text(figures)}"] if figures else lines
 
 
 def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
