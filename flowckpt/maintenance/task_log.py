@@ -250,6 +250,12 @@ class CommittedStep:
         return self.outcome is PackOutcome.VERIFIED
 
     @property
+    def exit_code(self) -> int | None:
+        """The exit code of the command that it ran; None if it ran none."""
+        code = (self._evidence or {}).get("exit_code")
+        return code if type(code) is int else None
+
+    @property
     def has_claims(self) -> bool:
         """Whether it has claims."""
         return bool(self._evidence and self._evidence["pack"]["evidence"])

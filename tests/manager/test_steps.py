@@ -19,7 +19,7 @@ from flowckpt.errors import (
     SettingError,
     StepNotStartedError,
 )
-from flowckpt.evidence import artifact_exists, file_sha256
+from flowckpt.evidence import artifact_exists, command_exit, file_sha256
 from flowckpt.stores.base import Ability
 from flowckpt.testing.contract import HOSTILE_IDS
 
@@ -510,3 +510,45 @@ async def test_a_verifier_has_a_base_path_of_its_own(reopen, world):
         CheckpointManager(reopen(), world, verifier=EvidenceVerifier(world))
     manager = CheckpointManager(reopen(), verifier=EvidenceVerifier(world))
     assert await take_step(manager, pack=EvidencePack([artifact_exists("a")]))
+
+
+# --- a program that a step runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auto_verify", [True, False])
+async def test_the_exit_code_of_a_program_is_the_evidence_of_the_step_that_ran_it(start, auto_verify):
+    manager = start(auto_verify=auto_verify)
+    step_id = await manager.begin_step("task", "build", 1)
+    output = await manager.run_command(["sh", "-c", "echo made; exit 3"])
+    assert (output.exit_code, output.stdout) == (3, "made\n")
+    if auto_verify:
+        with pytest.raises(EvidenceNotVerifiedError, match="3"):
+            await manager.commit_step(step_id, EvidencePack([command_exit(0)]))
+    checkpoint_id = await manager.commit_step(step_id, EvidencePack([command_exit(3)]))
+    assert await start().verify_checkpoint(checkpoint_id)
+
+
+async def test_a_program_of_a_step_is_that_of_the_named_one_or_of_the_only_one(start):
+    manager = start()
+    with pytest.raises(SettingError, match="has begun 0 steps"):
+        await manager.run_command(["true"])
+    one, two = [await manager.begin_step("task", kind, None) for kind in ("build", "test")]
+    with pytest.raises(SettingError, match="has begun 2 steps"):
+        await manager.run_command(["true"])
+    await manager.run_command(["false"], step_id=one)
+    await manager.run_command(["true"], step_id=two)
+    with pytest.raises(EvidenceNotVerifiedError):
+        await manager.commit_step(one, EvidencePack([command_exit()]))
+    assert await manager.verify_checkpoint(await manager.commit_step(two, EvidencePack([command_exit()])))
+    with pytest.raises(StepNotStartedError):
+        await manager.run_command(["true"], step_id=two)
+    await manager.run_command(["true"])  # the other one is the only one again
+    await manager.abandon_step(one)
+
+
+async def test_a_manager_without_a_store_keeps_its_tasks_where_an_engine_keeps_its_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with CheckpointManager() as manager:
+        await take_step(manager, state=7)
+    assert manager.store.path == WorkflowEngine().store.path == tmp_path / ".flowckpt"
+    assert (await CheckpointManager().restore("task")).snapshot == 7

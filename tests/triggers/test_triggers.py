@@ -2,7 +2,7 @@
 
 import logging
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -57,6 +57,8 @@ def test_a_step_count_trigger_asks_after_every_so_many_steps():
 def test_a_time_trigger_asks_when_so_much_time_has_passed_since_the_last_checkpoint():
     assert saved_at(TimeTrigger(60), FakeClock(), [25] * 9) == [3, 6, 9]
     assert saved_at(TimeTrigger(0.5), FakeClock(), [0.25] * 5) == [2, 4]
+    assert saved_at(TimeTrigger(timedelta(minutes=1)), FakeClock(), [25] * 9) == [3, 6, 9]
+    assert saved_at(TimeTrigger(), FakeClock(), [90] * 4) == [2, 4]
     assert saved_at(TimeTrigger(60), FakeClock(), [300, 1, 59]) == [1, 3]
 
 

@@ -47,13 +47,16 @@ class TaskClaims:
     def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
         return self._verifier or EvidenceVerifier(self.base_of(log), clock=self._clock)
 
-    async def committed(self, log: TaskLog, pack: EvidencePack | None, path: str) -> Mapping[str, Any] | None:
+    async def committed(
+        self, log: TaskLog, pack: EvidencePack | None, path: str, *, exit_code: int | None = None
+    ) -> Mapping[str, Any] | None:
         """Take the facts of a step's claims from the world, and check them.
 
         Args:
             log: the task.
             pack: the claims, or None.
             path: the step.
+            exit_code: of the command that the step ran; None if it ran none.
 
         Returns:
             The claims with their facts, and the answers, as they are recorded; None where there is nothing to check.
@@ -70,19 +73,20 @@ class TaskClaims:
         if pack is None or not len(pack):
             return None
         if not self.is_automatic:
-            return {"pack": (await _captured(self._verifier_of(log), pack)).to_document()}
-        made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path)
+            document: dict[str, Any] = {"pack": (await _captured(self._verifier_of(log), pack)).to_document()}
+            return document if exit_code is None else {**document, "exit_code": exit_code}
+        made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path, exit_code=exit_code)
         if not made.report:
             raise not_verified(path, made.report)
         return made.document
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
         """Check the recorded claims of a step against the world now."""
-        return await self._verifier_of(log).verify_evidence_pack(step.evidence_pack, moment=Moment.RESUME)
+        return (await self.reports_of(log, [step]))[0]
 
     async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
         """Check the recorded claims of many steps against the world now, in one go."""
-        packs = [(step.evidence_pack, StepFacts()) for step in steps]
+        packs = [(step.evidence_pack, StepFacts(step.exit_code)) for step in steps]
         return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
 
     async def refuse_stale(self, log: TaskLog, index: int) -> None:

@@ -10,17 +10,24 @@ from typing import Any, Self
 
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import encode
+from flowckpt.core.dsl.command import command_action
 from flowckpt.core.records import Reason
+from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import TaskClaims
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
-from flowckpt.errors import CheckpointNotFoundError, SettingError
+from flowckpt.errors import CheckpointNotFoundError, SettingError, StepNotStartedError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.execution.command import run_command
+from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import task_log
 from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint, TaskLog, local_part
 from flowckpt.stores.base import Ability, StoreBase, adapt
+from flowckpt.stores.file import FileCheckpointStore
 
 # Removing checkpoints: one that somebody names, and those that are too many.
 
@@ -148,7 +155,7 @@ class CheckpointManager:
     or the end of `async with`; reading needs no ownership. The methods are async; use `in_sync` from sync code.
 
     Args:
-        store: where checkpoints are stored. `max_per_task` and `delete_checkpoint` need a store that can delete single
+        store: where checkpoints are stored; `FileCheckpointStore()` by default, as for an engine. `max_per_task` and `delete_checkpoint` need a store that can delete single
             checkpoints.
         base_path: where relative paths of evidence start; by default the directory in which the task was started.
         auto_verify: whether evidence is checked at each commit and restore.
@@ -163,7 +170,7 @@ class CheckpointManager:
 
     def __init__(
         self,
-        store: StoreBase,
+        store: StoreBase | None = None,
         base_path: str | os.PathLike[str] | None = None,
         auto_verify: bool = True,
         max_per_task: int | None = None,
@@ -174,7 +181,7 @@ class CheckpointManager:
         if verifier is not None and base_path is not None:
             said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
             raise SettingError(said, setting="base_path", remedy="Give one of the two.")
-        self.store = adapt(store, "store")
+        self.store: StoreBase = FileCheckpointStore() if store is None else adapt(store, "store")
         self._most = task_log.checked_most(max_per_task)
         if self._most is not None:
             deleting_store(self.store, "max_per_task")
@@ -182,6 +189,7 @@ class CheckpointManager:
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
+        self._exit_codes: dict[str, int | None] = {}  # of the steps that this manager began and that have not ended
 
     def __repr__(self) -> str:
         return f"<CheckpointManager on {self.store!r}>"
@@ -237,7 +245,61 @@ class CheckpointManager:
                 metadata=noted,
                 snapshot=held,
             )
+        self._exit_codes[step.step_id] = None
         return step.step_id
+
+    async def run_command(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        step_id: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str | Secret[str] | None] | None = None,
+        stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
+        max_output: int = 1_000_000,
+        timeout_seconds: float | None = None,
+    ) -> CommandOutput:
+        """Run a program for a begun step without a shell; `command_exit(…)` at the commit compares its exit code.
+
+        The exit code does not raise an error: the evidence decides. A program that a cancel or the time limit ends is
+        ended with every process that it started.
+
+        Args:
+            argv: the program and its arguments, as text or paths.
+            step_id: the id from `begin_step`; by default the only step that this manager has begun and not ended.
+            cwd: the working directory, relative to that of the process.
+            env: variables to add to the environment; None removes one.
+            stdin: what the program reads; nothing by default.
+            max_output: the bytes kept of standard output and of standard error.
+            timeout_seconds: the limit, above 0; None for none.
+
+        Raises:
+            SettingError: the step is not named, and not exactly one is begun.
+            StepNotStartedError: the step was not begun by this manager, or has ended.
+            StepDefinitionError: an argument of the program is invalid.
+            CommandFailedError: the program cannot be started.
+            StepTimeoutError: it did not end in time.
+        """
+        step_id = self._open_step(step_id)
+        path = step_id.rpartition("@")[2]
+        action = command_action(path, argv, cwd, env, stdin, max_output)
+        output = await run_command(action, path=path, timeout_seconds=timeout_seconds, interrupts=Interrupts())
+        self._exit_codes[step_id] = output.exit_code
+        return output
+
+    def _open_step(self, step_id: str | None) -> str:
+        if step_id is None:
+            if len(self._exit_codes) == 1:
+                return next(iter(self._exit_codes))
+            raise SettingError(
+                f"a command belongs to a begun step, and this manager has begun {counted(len(self._exit_codes), 'step')}",
+                setting="step_id",
+                remedy="Pass step_id=…, the id that begin_step returned.",
+            )
+        if step_id not in self._exit_codes:
+            task_id, _ = task_log.split_id(step_id, "step_id")
+            raise StepNotStartedError(task_id, step_id, detail="this manager has not begun it, or it has ended")
+        return step_id
 
     async def commit_step(
         self,
@@ -274,12 +336,14 @@ class CheckpointManager:
             log = task.log
             step = find_begun(log, step_id, local_step_id)
         # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
-        evidence = await self._claims.committed(log, evidence_pack, step.path)
+        exit_code = self._exit_codes.get(step_id)
+        evidence = await self._claims.committed(log, evidence_pack, step.path, exit_code=exit_code)
         async with self._tasks.changing(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
             committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=evidence, snapshot=held)
             if self._most is not None:
                 await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._claims)
+        self._exit_codes.pop(step_id, None)
         return committed.id
 
     async def abandon_step(self, step_id: str) -> None:
@@ -298,6 +362,7 @@ class CheckpointManager:
             find_begun(task.log, step_id, local_id)
             await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
             task.log.settle([local_id])
+        self._exit_codes.pop(step_id, None)
 
     async def in_doubt(self, task_id: str) -> tuple[StartedStep, ...]:
         """Return the steps that were begun and not committed, oldest first, including those of live processes.

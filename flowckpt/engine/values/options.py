@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -373,10 +373,14 @@ class Trigger(Protocol):
 def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
     if not is_finite_number(value) or value <= 0:
         raise SettingError(
-            f"a TimeTrigger waits for a number of seconds above 0, not {value!r:.80}",
+            f"a TimeTrigger waits for a number of seconds above 0, or a timedelta, not {value!r:.80}",
             setting="seconds",
-            remedy="Write TimeTrigger(60).",
+            remedy="Write TimeTrigger(60), or TimeTrigger(timedelta(minutes=1)).",
         )
+
+
+def _seconds(value: float | timedelta) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -384,10 +388,10 @@ class TimeTrigger(FieldEquality):
     """Requests a checkpoint after a step when enough time has passed since the last checkpoint.
 
     Attributes:
-        seconds: the time, above 0.
+        seconds: the time, above 0: seconds or a timedelta; three minutes by default.
     """
 
-    seconds: float = attrs.field(validator=_checked_seconds)
+    seconds: float = attrs.field(default=180.0, converter=_seconds, validator=_checked_seconds)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether enough time has passed since the last checkpoint."""
