@@ -93,7 +93,7 @@ Evidence(evidence_type, description, expected, metadata=…, *, state='stated', 
 EvidencePack(evidence_list, require_all=True, allow_partial=False, min_verified=0, *, extra=…)
 FileCheckpointStore(path='.flowckpt', *, allow_filesystems=(), filesystem=None, clock=None, key_file=None, keys=None, compression='none', trust=False)
 MemoryCheckpointStore()
-TimeTrigger(seconds)
+TimeTrigger(seconds=180.0)
 StepCountTrigger(steps)
 CompositeTrigger(triggers, mode='any')
 """,
