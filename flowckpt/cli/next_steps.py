@@ -279,13 +279,13 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
         say(line)
     first = due_at(waits)
     when = "" if first is None else f", from {shown_moment(first)} on"
-    if any(wait.kind is not WaitKind.SLEEP for wait in waits):
+    if any(not wait.is_timed for wait in waits):
         when = ", once that is done" + (f"; or from {shown_moment(first)} on" if first is not None else "")
     say(f"Resume with: {resume_command(workflow_id, store)}{when}")
 
 
 def _answers(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:
-    asked = [wait for wait in waits if wait.kind is not WaitKind.SLEEP]
+    asked = [wait for wait in waits if not wait.is_timed]
     names = Counter(wait.name for wait in asked if wait.kind is WaitKind.APPROVAL)
     lines: dict[str, None] = {}
     for wait in asked:

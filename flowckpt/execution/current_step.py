@@ -164,7 +164,7 @@ class CurrentStep:
     tries: int
     _arguments: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     _services: StepServices = attrs.field(default=NO_SERVICES, repr=False)
-    _max_tries: int = attrs.field(default=1, repr=False)
+    _max_tries: int | None = attrs.field(default=1, repr=False)
     _call: StepCall | None = attrs.field(default=None, repr=False)  # not in a worker: the step stays in the engine
 
     @classmethod
@@ -176,8 +176,8 @@ class CurrentStep:
         return cls(run, call.path, call.attempt, call.tries, arguments, call.services, max_tries, call)
 
     @property
-    def max_tries(self) -> int:
-        """The number of tries that `.retry()` allows, or 1."""
+    def max_tries(self) -> int | None:
+        """The number of tries that `.retry()` allows, or 1; None for any number."""
         return self._max_tries
 
     @property

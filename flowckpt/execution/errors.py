@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from types import TracebackType
+from typing import Any
 
 import attrs
 
@@ -14,6 +17,9 @@ from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError
 
 NO_SECRETS = KnownSecrets()
 
+_LONGEST_DELAY = 366 * 86_400.0
+"""A year: a time that a calendar can hold, whatever a server sends."""
+
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
 
@@ -23,12 +29,14 @@ class RemoteError(Exception):
     Attributes:
         recorded: what is recorded of it.
         is_exception: whether it was an `Exception`, and no `SystemExit`, say.
+        retry_after: the seconds that it asked to wait before another try.
     """
 
-    def __init__(self, recorded: StepError, *, is_exception: bool) -> None:
+    def __init__(self, recorded: StepError, *, is_exception: bool, retry_after: float = 0.0) -> None:
         super().__init__(recorded.message)
         self.recorded = recorded
         self.is_exception = is_exception
+        self.retry_after = retry_after
 
 
 def recorded_error(
@@ -90,6 +98,28 @@ def is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> b
         return isinstance(error, types)
     names = {error.recorded.type, *error.recorded.bases}
     return any(type_name(each) in names or (each is Exception and error.is_exception) for each in types)
+
+
+def asked_delay(error: BaseException, now: datetime) -> float:
+    """Return the seconds that an error asks to wait before another try; 0 if it asks for nothing that can be read.
+
+    Args:
+        error: the error: its attribute `retry_after`, or the header `Retry-After` of its response or its own.
+        now: the time, for an error that names a moment.
+    """
+    try:
+        asked: Any = getattr(error, "retry_after", None)
+        if asked is None:
+            headers = getattr(getattr(error, "response", error), "headers", None)
+            asked = None if headers is None else headers.get("Retry-After")
+        if isinstance(asked, str):
+            asked = float(asked) if asked.strip().isdecimal() else parsedate_to_datetime(asked)
+        if isinstance(asked, datetime):
+            asked = asked - now
+        seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)
+    except Exception:  # whatever a user's class does
+        return 0.0
+    return min(seconds, _LONGEST_DELAY) if seconds > 0 else 0.0
 
 
 def text_of(error: BaseException) -> str:

@@ -147,7 +147,7 @@ async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun |
 
 async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) -> bool:
     """Tell whether something lies there that a wait is for."""
-    if all(wait.kind is WaitKind.SLEEP for wait in waits):
+    if all(wait.is_timed for wait in waits):
         return False
     taken = info.metadata.get(TAKEN, ())
     messages = sent_to(info.metadata, await store.signals(info.workflow_id))

@@ -144,10 +144,10 @@ def test_a_second_action_is_refused():
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"attempts": 0}, {"attempts": -1}, {"attempts": 1.5}, {"attempts": True}, {"attempts": "3"}, {"attempts": None},
+        {"attempts": 0}, {"attempts": -1}, {"attempts": 1.5}, {"attempts": True}, {"attempts": "3"},
         {"backoff": -1}, {"backoff": math.nan}, {"backoff": math.inf}, {"backoff": "1"}, {"backoff": True},
         {"backoff": BEYOND},
-        {"max_delay": -1}, {"max_delay": math.inf}, {"max_delay": None}, {"max_delay": BEYOND},
+        {"max_delay": -1}, {"max_delay": math.inf}, {"factor": 0.9}, {"factor": None}, {"max_delay": BEYOND},
         {"jitter": -0.1}, {"jitter": 1.1}, {"jitter": math.nan}, {"jitter": True}, {"jitter": BEYOND},
         {"deadline": BEYOND},
         {"on": "ValueError"}, {"on": (ValueError, "x")}, {"on": KeyboardInterrupt}, {"on": BaseException},

@@ -105,8 +105,8 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
                 outside.signal_sync("run", wait.name, f"data of {wait.name}")
             elif wait.kind is WaitKind.APPROVAL:
                 outside.approve_sync("run", wait.path, by="ann")
-        saves.sent += sum(wait.kind is not WaitKind.SLEEP for wait in result.waits)
-        if all(wait.kind is WaitKind.SLEEP for wait in result.waits):
+        saves.sent += sum(not wait.is_timed for wait in result.waits)
+        if all(wait.is_timed for wait in result.waits):
             clock.advance((result.due_at - clock.now()).total_seconds())
     raise AssertionError("the run does not come to its end")
 

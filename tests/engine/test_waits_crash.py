@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outside import Saves, to_its_end
 
-from flowckpt import MemoryCheckpointStore, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, current_step, parallel, step, workflow
 from flowckpt.errors import StepFailedError, StepTimeoutError
 
 effects: list[str] = []
@@ -23,12 +23,19 @@ def note(what: str) -> str:
     return what
 
 
+def fails_before(tries: int) -> str:
+    if current_step().tries < tries:
+        raise OSError("not yet")
+    return note(f"at try {tries}")
+
+
 @workflow
 def in_a_row() -> Generator[Any, Any, list[Any]]:
     found = [(yield step("one").python(note, "one").checkpoint())]
     found.append((yield step("nap").sleep(3600)))
     found.append((yield step("go").wait("go")))
     found.append((yield step("two").python(note, "two")))
+    found.append((yield step("patient").python(fails_before, 3).retry(5, backoff=7200)))
     found.append((yield step("go").wait("go")))
     approval = yield from step("review").approval()
     found.append(approval.by)
@@ -125,6 +132,7 @@ leaves = st.one_of(
     st.builds(lambda hours: ["sleep", hours], st.integers(0, 3)),
     st.just(["wait"]),
     st.just(["early"]),
+    st.builds(lambda tries: ["retry", tries], st.integers(2, 3)),
 )
 programs = st.recursive(
     st.lists(leaves, min_size=1, max_size=4),
@@ -155,6 +163,8 @@ def runs(program: list[Any]) -> Generator[Any, Any, list[Any]]:
             found.append((yield step("wait").wait("go")))
         elif kind == "early":
             found.append((yield step("early").wait("never", timeout=60, default="nobody came")))
+        elif kind == "retry":
+            found.append((yield step("flaky").python(fails_before, rest[0]).retry(None, backoff=3600, factor=1)))
         elif kind == "map":
             found.append((yield step("map").map(runs, [rest[1]] * rest[0], concurrency=2)))
         else:

@@ -190,39 +190,49 @@ Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 """Errors to retry: an exception class, or a function that gets the exception and returns a bool."""
 
 
+DEFAULT_MAX_DELAY = 60.0
+
+
 @attrs.frozen(eq=False, repr=False)
 class RetryPolicy(FieldEquality):
     """When a failed try is followed by another, and after how long.
 
-    The wait before try n + 1 is `backoff * 2**(n - 1)` seconds, at most `max_delay`, and varied by up to `jitter` of
-    itself in both directions.
+    The wait before try n + 1 is `backoff * factor**(n - 1)` seconds, at most `max_delay`, and varied by up to `jitter` of
+    itself in both directions; or what the error asks for, if that is longer.
 
     Attributes:
-        attempts: tries in all, the first one included.
+        attempts: tries in all, the first one included; None for any number.
         backoff: seconds before the second try.
         max_delay: the longest wait in seconds.
         jitter: fraction of the wait, 0 to 1.
         on: what is tried again: exception types, and functions that say so of an exception; others fail the step at once.
         deadline: seconds after the first try began in which a further one may begin; None for no limit.
+        factor: how many times longer each wait is than the one before.
     """
 
-    attempts: int
+    attempts: int | None
     backoff: float = 0.0
     max_delay: float = 60.0
     jitter: float = 0.0
     on: tuple[Worth, ...] = (Exception,)
     deadline: float | None = None
+    factor: float = 2.0
 
-    def delay(self, tries: int, *, random: float) -> float:
+    def delay(self, tries: int, *, random: float, at_least: float = 0.0) -> float:
         """Return the seconds to wait after that many tries.
 
         Args:
             tries: how many tries have failed, from 1.
             random: a number in [0, 1), the source of the jitter.
+            at_least: the seconds that the error asks for.
         """
-        # 2**1024 is no float; long before that the wait has reached its limit.
-        wait = min(self.max_delay, self.backoff * 2.0 ** min(tries - 1, 1000)) if self.backoff else 0.0
-        return max(0.0, wait * (1 + self.jitter * (2 * random - 1)))
+        wait = 0.0
+        if self.backoff:
+            try:
+                wait = min(self.max_delay, self.backoff * self.factor ** (tries - 1))
+            except OverflowError:  # long before that the wait has reached its limit
+                wait = self.max_delay
+        return max(at_least, wait * (1 + self.jitter * (2 * random - 1)))
 
     def is_worth_it(
         self,
@@ -260,12 +270,13 @@ class RetryPolicy(FieldEquality):
 
 def retry_policy(
     name: str,
-    attempts: int,
+    attempts: int | None,
     backoff: float | timedelta,
-    max_delay: float | timedelta,
+    max_delay: float | timedelta | None,
     jitter: float,
     on: Worth | tuple[Worth, ...],
     deadline: float | timedelta | None,
+    factor: float,
 ) -> RetryPolicy:
     """Check the arguments of `.retry()` and return the policy; see `RetryPolicy`.
 
@@ -276,14 +287,21 @@ def retry_policy(
     def refused(said: str, remedy: str = "") -> StepDefinitionError:
         return StepDefinitionError(f"step {name!r}: .retry({said}", step=name, where=caller(), remedy=remedy)
 
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise refused(
-            f"attempts={attempts!r:.80}) must be a whole number from 1", "It counts all tries, the first one included."
+            f"attempts={attempts!r:.80}) must be a whole number from 1, or None",
+            "It counts all tries, the first one included; None is for any number.",
         )
     first, longest, last = in_seconds(backoff), in_seconds(max_delay), in_seconds(deadline)
     for label, number in (("backoff", first), ("max_delay", longest)):
-        if not is_finite_number(number) or number < 0:
+        if number is not None and (not is_finite_number(number) or number < 0):
             raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
+    if first is None:
+        raise refused("backoff=None) must be seconds, 0 or more")
+    if longest is None:
+        longest = max(DEFAULT_MAX_DELAY, first)
+    if not is_finite_number(factor) or factor < 1:
+        raise refused(f"factor={factor!r:.80}) must be a number from 1", "1 waits equally long each time.")
     if not is_finite_number(jitter) or not 0 <= jitter <= 1:
         raise refused(f"jitter={jitter!r:.80}) must lie in 0 … 1")
     if last is not None and (not is_finite_number(last) or last <= 0):
@@ -305,6 +323,7 @@ def retry_policy(
         float(jitter),
         worth,
         None if last is None else float(last),
+        float(factor),
     )
 
 

@@ -92,32 +92,37 @@ class StepBase(FieldEquality):
 
     def retry(
         self,
-        attempts: int,
+        attempts: int | None,
         backoff: float | timedelta = 0.0,
-        max_delay: float | timedelta = 60.0,
+        max_delay: float | timedelta | None = None,
         jitter: float = 0.0,
         on: checked.Worth | tuple[checked.Worth, ...] = (Exception,),
         deadline: float | timedelta | None = None,
+        factor: float = 2.0,
     ) -> Self:
         """Modifier: try the step again when it fails.
 
-        An output that cannot be recorded is not tried again.
+        An output that cannot be recorded is not tried again. An error that says how long to wait, by an attribute
+        `retry_after` or an HTTP header `Retry-After` of its response, is followed by a wait of at least that time. A wait
+        of more than a minute, or longer than `RunOptions(stay=…)`, suspends the run; a resume continues with the next try.
 
         Args:
-            attempts: the number of tries, including the first; a whole number from 1.
-            backoff: seconds or a `timedelta` before the second try; each further wait is twice as long.
-            max_delay: the longest wait, in seconds or as a `timedelta`.
+            attempts: the number of tries, including the first; a whole number from 1, or None for any number.
+            backoff: seconds or a `timedelta` before the second try; each further wait is `factor` times as long.
+            max_delay: the longest wait by `backoff`, in seconds or as a `timedelta`; a minute by default, or `backoff` if
+                that is longer.
             jitter: fraction from 0 to 1 by which a wait varies at random.
             on: which errors to retry: an exception class, a function that gets the exception and returns a bool, or a
                 tuple of these. A function that raises or returns anything else means no.
             deadline: no new try starts later than this (seconds or a `timedelta`) after the first; waits end by then. A running try
                 is not stopped; see `.timeout()`.
+            factor: how many times longer each wait is than the one before; 1 waits equally long each time.
 
         Raises:
             StepDefinitionError: an argument is out of its range, or `.retry()` was given before.
         """
         self._refuse_twice("retry", self.modifiers.retry is not None)
-        policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
+        policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
     def timeout(self, seconds: float | timedelta) -> Self:

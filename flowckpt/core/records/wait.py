@@ -22,6 +22,8 @@ class WaitKind(StrEnum):
 
     SLEEP = "sleep"
     SIGNAL = "signal"
+    RETRY = "retry"
+    """A step that has failed and waits for its next try."""
     APPROVAL = "approval"
     CANCEL = "cancel"
     STALE = "stale"
@@ -35,8 +37,8 @@ class Wait(FieldEquality):
 
     Attributes:
         kind: what it waits for.
-        name: the name of the signal or approval; empty for a sleep.
-        since: when the step was first reached.
+        name: the name of the signal or approval; of a retry, the class of the last error; empty for a sleep.
+        since: when the step was first reached; of a retry, when its first try started.
         due_at: when the wait ends by itself; None if it does not.
         request: distinguishes a repeated approval request from the first.
         claims: what is to be approved, with its facts, as a document of evidence; empty if nothing is bound.
@@ -96,6 +98,11 @@ class Wait(FieldEquality):
             document.get("type"),
         )
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether only the time ends it."""
+        return self.kind is WaitKind.SLEEP or self.kind is WaitKind.RETRY
+
     def is_newer_than(self, result: Any) -> bool:
         """Return whether the wait started after a result of the same step, which then does not end it."""
         return result.started_at is not None and self.since > result.started_at
@@ -106,6 +113,8 @@ class Wait(FieldEquality):
         until = "" if self.due_at is None else f" until {shown_moment(self.due_at)}"
         if self.kind is WaitKind.SLEEP:
             return f"sleeps{until}"
+        if self.kind is WaitKind.RETRY:
+            return f"waits after {self.name}{until} to be tried again"
         what = "the approval" if self.kind is WaitKind.APPROVAL else "the signal"
         return f"waits for {what} {self.name!r}{until}"
 

@@ -365,7 +365,7 @@ class Planning(DryResponder):
         if question is not Question.NONE and old is not None:
             self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
             return old
-        wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting else None
+        wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
                 of_state = (*of_state, await waiting_reason(self, wait))

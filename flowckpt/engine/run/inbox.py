@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.records import History
-from flowckpt.core.records.wait import Wait, WaitKind, sent_to
+from flowckpt.core.records.wait import Wait, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
@@ -64,7 +64,7 @@ class Inbox:
             wait: the wait.
             is_fresh: whether to look into the store, however short ago that was done.
         """
-        if wait.kind is WaitKind.SLEEP:
+        if wait.is_timed:
             return None
         for signal in await self._pending(is_fresh=is_fresh):
             if signal.ends(wait) and (wait.due_at is None or signal.sent_at < wait.due_at):
@@ -82,7 +82,7 @@ class Inbox:
         for wait in waits:
             if wait.is_due(now) or await self.first_for(wait, is_fresh=is_fresh) is not None:
                 return True
-            is_fresh = is_fresh and wait.kind is WaitKind.SLEEP  # one look will do
+            is_fresh = is_fresh and wait.is_timed  # one look will do
         return False
 
     def take(self, signal: Signal) -> None:

@@ -54,7 +54,7 @@ from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
 from flowckpt.engine.values.superseded import RetryBudget, Superseded
 from flowckpt.engine.values.target import describe_target
-from flowckpt.engine.values.waits import Waits
+from flowckpt.engine.values.waits import SHORT_SECONDS, Waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FlowckptError,
@@ -490,7 +490,9 @@ class Session:
             origin.claims,
             StepRunner(self.interrupts, origin.claims, origin.judge.secrets, world, executors),
             origin.waits,
-            RetryBudget(limit, checkpointer),
+            RetryBudget(
+                limit, checkpointer, SHORT_SECONDS if options.stay is None else min(options.stay, SHORT_SECONDS)
+            ),
             world.clock.elapsed_ns() + LOOK_NS,
         )
         return Drive(workflow, replay, context, undoing, options.stay)

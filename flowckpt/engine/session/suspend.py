@@ -13,18 +13,16 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 
-from flowckpt.core.records.wait import Wait, WaitKind, due_at
+from flowckpt.core.records.wait import Wait, due_at
 from flowckpt.core.replay import Crash, Finish
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.steps.scope import Scope
-from flowckpt.engine.values.waits import Suspended
+from flowckpt.engine.values.waits import SHORT_SECONDS, Suspended
 from flowckpt.errors import SuspensionUnsavedError
 from flowckpt.events import WorkflowWaiting
 from flowckpt.execution.python import waited
 
-SHORT_SECONDS = 60.0
-"""A wait that ends by itself within so many seconds is waited for, where nothing was said about staying."""
 _FIRST_LOOK = 0.1
 _LAST_LOOK = 2.0
 _LAST_LOOK_HEARING = 10.0
@@ -75,7 +73,7 @@ class _Staying:
         run, clock = self.context, self.context.clock
         if run.notifier.emit is not None:
             await run.notifier.emit(WorkflowWaiting(run.workflow_id, waits, due_at(waits), seconds))
-        has_people = any(wait.kind is not WaitKind.SLEEP for wait in waits)
+        has_people = any(not wait.is_timed for wait in waits)
         began_ns = clock.elapsed_ns()
         try:
             async with self._announcements(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
@@ -107,7 +105,7 @@ class _Staying:
         if self.stay_seconds is None:
             return due + 1.0 if due is not None and due <= SHORT_SECONDS else 0.0
         left = self.stay_seconds - self._stayed
-        if all(wait.kind is WaitKind.SLEEP for wait in waits) and due is not None and due > left:
+        if all(wait.is_timed for wait in waits) and due is not None and due > left:
             return 0.0  # nothing can happen before the process has to go
         return left
 

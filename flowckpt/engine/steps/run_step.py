@@ -31,6 +31,8 @@ from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome, restored_value
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from flowckpt import events
     from flowckpt.engine.run import in_doubt
     from flowckpt.engine.steps import tries, wait
@@ -73,8 +75,10 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # its arguments may have brought others
     run_id, attempt = checkpointer.run.workflow_id, checkpointer.attempt
-    call = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location)
+    call, before = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location), None
     if is_recorded:
+        if modifiers.retry is not None and run.waits.all and (before := tries.earlier_tries(run, call)) is not None:
+            call = attrs.evolve(call, tries=before.arguments["tries"] + 1)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
             found = await _settle(run, call)
             if found is not None and found.reused is not None:
@@ -84,10 +88,12 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     recorder.in_flight[path] = 1
     if notifier.emit is not None and (found is None or found.outcome is None):
         await notifier.emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
-    end = await _try(run, call, found, tries_when_lost)
+    end = await _try(run, call, found, tries_when_lost, None if before is None else before.since)
     if run.services.is_used:
         end.figures = run.services.take_figures(path)
     recorder.record(call, end)
+    if modifiers.retry is not None:
+        run.waits.end(path)
     try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
@@ -154,8 +160,22 @@ async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | N
         await recorder.mark_in_doubt(path)
 
 
-async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | None, tries_when_lost: int) -> StepEnd:
-    """Run the step, as often as it may be tried, and return how it ended."""
+async def _try(
+    run: RunContext,
+    call: StepCall,
+    found: in_doubt.Resolution | None,
+    tries_when_lost: int,
+    since: datetime | None,
+) -> StepEnd:
+    """Run the step, as often as it may be tried, and return how it ended.
+
+    Args:
+        run: the attempt.
+        call: the first try now.
+        found: what was found out about the step before.
+        tries_when_lost: how often it may be tried if workers are lost.
+        since: when its first try started, if the run was suspended after one.
+    """
     modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
     if note_started is not None and not modifiers.is_ephemeral:
         secrets = run.judge.secrets
@@ -167,7 +187,7 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
     if is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
         outcome = await run.runner.attempt(call)
     else:
-        loop = tries.RetryLoop(run, call, found or in_doubt.RUN)
+        loop = tries.RetryLoop(run, call, found or in_doubt.RUN, since)
         outcome = await loop.run()
         tried, is_adopted, is_undone, is_started = loop.tries, loop.is_adopted, loop.is_undone, loop.is_started
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
 from flowckpt.engine.run.notify import evidence_event
+from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
 from flowckpt.execution.current_step import StepCall
-from flowckpt.execution.errors import is_one_of, kind_of, text_of
+from flowckpt.execution.errors import asked_delay, is_one_of, kind_of, text_of
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import Outcome, StepRunner
 
@@ -76,6 +79,30 @@ class StreamedTry:
                 await asyncio.wait({trying})
 
 
+def earlier_tries(run: RunContext, call: StepCall) -> Wait | None:
+    """Return the wait between two tries that has ended; None if the step is tried for the first time.
+
+    Raises:
+        Suspended: the next try is not due yet.
+    """
+    wait = run.waits.get(call.path)
+    if wait is None or wait.kind is not WaitKind.RETRY:
+        return None
+    recorded = {name: value for name, value in wait.arguments.items() if name != "tries"}
+    if repr(recorded) != repr(_identity_document(call)):  # another call: its tries start again
+        run.waits.end(call.path)
+        return None
+    if not wait.is_due(run.clock.now()):
+        raise Suspended([call.path])
+    return wait
+
+
+def _identity_document(call: StepCall) -> dict[str, Any]:
+    identity = call.identity
+    said = identity.function, identity.fingerprint, identity.version or ""
+    return {"call": "\n".join(said), "arguments": dict(identity.arguments)}
+
+
 _NO_BETTER_NEXT_TIME = (EncodingError, NotSendableError)
 
 
@@ -87,6 +114,7 @@ class RetryLoop:
         context: the attempt.
         call: the try that runs now.
         found: what was found out about the step before.
+        since: when its first try started, if the run was suspended after one.
         is_undone: whether what an earlier execution left behind is undone; True if there is nothing to undo.
         is_started: whether a try may have called its function.
     """
@@ -96,6 +124,7 @@ class RetryLoop:
     found: Resolution
     is_undone: bool = attrs.field(init=False, default=attrs.Factory(lambda it: it.found.undo is None, takes_self=True))
     is_started: bool = attrs.field(init=False, default=False)
+    since: datetime | None = None
     _outcome: Outcome | None = attrs.field(init=False, default=None)
     _started_ns: int = attrs.field(init=False, default=0)
 
@@ -130,7 +159,7 @@ class RetryLoop:
             error = outcome.error
             if error is None or not self._is_retried(error):
                 return outcome
-            delay = self._delay()
+            delay = self._delay(error)
             if not self._is_in_time(error, delay):
                 return outcome
             if modifiers.is_at_most_once and self.is_undone and outcome.is_started:
@@ -145,6 +174,8 @@ class RetryLoop:
                 error.add_note(f"It was not tried again: the run's {run.budget.limit} retries are used up.")
                 return outcome
             await self._emit_retry(outcome, error, delay)
+            if delay > run.budget.longest_delay and not modifiers.is_ephemeral:
+                await self._suspend(error, delay)
             await waited(clock.sleep(delay), run.interrupts)
             if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
                 return outcome
@@ -190,7 +221,7 @@ class RetryLoop:
             if not isinstance(error, WorkerDiedError) or runner.is_here(step):
                 return False
             return self.tries < runner.places.tries_when_lost(step, self.call.path)
-        if self.tries >= retry.attempts:
+        if retry.attempts is not None and self.tries >= retry.attempts:
             return False
         if is_one_of(error, _NO_BETTER_NEXT_TIME):
             return False
@@ -201,7 +232,10 @@ class RetryLoop:
         retry = self.call.step.modifiers.retry
         if retry is None or retry.deadline is None:
             return True
-        elapsed = (self.context.clock.elapsed_ns() - self._started_ns) / 1e9
+        clock = self.context.clock
+        elapsed = (clock.elapsed_ns() - self._started_ns) / 1e9
+        if self.since is not None:
+            elapsed = (clock.now() - self.since).total_seconds()
         if elapsed + delay <= retry.deadline:
             return True
         error.add_note(
@@ -210,9 +244,30 @@ class RetryLoop:
         )
         return False
 
-    def _delay(self) -> float:
-        retry = self.call.step.modifiers.retry
-        return retry.delay(self.tries, random=self.context.world.random()) if retry else 0.0
+    def _delay(self, error: BaseException) -> float:
+        retry, run = self.call.step.modifiers.retry, self.context
+        if retry is None:
+            return 0.0
+        return retry.delay(self.tries, random=run.world.random(), at_least=asked_delay(error, run.clock.now()))
+
+    async def _suspend(self, error: BaseException, delay: float) -> None:
+        """Let the step rest until its next try is due; the process need not stay for that.
+
+        Raises:
+            Suspended: always.
+        """
+        run, call, now = self.context, self.call, self.context.clock.now()
+        elapsed = timedelta(microseconds=(run.clock.elapsed_ns() - self._started_ns) / 1e3)
+        since, due_at = self.since or now - elapsed, now + timedelta(seconds=delay)
+        arguments = {**_identity_document(call), "tries": call.tries}
+        name = run.secrets.text(kind_of(error))
+        run.waits.begin(Wait(call.path, WaitKind.RETRY, name, since, due_at, arguments=arguments))
+        run.recorder.in_flight.pop(call.path, None)
+        if run.services.is_used:
+            await run.services.settle(call.path)
+        if run.waits.fan_outs and run.waits.is_worth_a_save(run.waits.those_of([call.path])[0]):
+            await run.recorder.checkpoint_wait()
+        raise Suspended([call.path])
 
     async def _may_be_repeated(self, error: BaseException) -> bool:
         """Return whether an at-most-once step may be tried again."""

@@ -137,10 +137,12 @@ class RetryBudget:
     Attributes:
         limit: how many there may be; None for any number, and then they are not counted.
         record: holds the metadata of the run, which keep the count.
+        longest_delay: a longer wait before a retry, in seconds, suspends the run.
     """
 
     limit: int | None
     record: HasMetadata
+    longest_delay: float
 
     def take(self) -> bool:
         """Take one; tell whether there was one left."""

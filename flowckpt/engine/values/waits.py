@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.approved import StandingApproval
 
 
+SHORT_SECONDS = 60.0
+"""A wait that ends by itself within so many seconds keeps the process, by default."""
+
+
 class Suspended(BaseException):
     """No error, and no `Exception`: raised where a step waits, and caught where everything else has come to rest.
 

@@ -172,7 +172,7 @@ class StepSnapshot(NamedTuple):
     """
 
     executor: str
-    most_tries: int
+    most_tries: int | None
     is_followed: bool
     state: tuple[Any, ...]
     may_be_old: bool

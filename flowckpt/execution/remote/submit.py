@@ -363,7 +363,7 @@ class RunExecutor:
         if kind == DONE:
             return content
         if kind == FAILED:
-            raise RemoteError(content[0], is_exception=content[1])
+            raise RemoteError(content[0], is_exception=content[1], retry_after=content[2])
         raise NotSendableError(
             call.path,
             executor=self.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,7 +20,7 @@ from flowckpt.core.records import StepError
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.execution.current_step import set_call
-from flowckpt.execution.errors import recorded_error, text_of
+from flowckpt.execution.errors import asked_delay, recorded_error, text_of
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.remote.channel import read_plain
 from flowckpt.execution.remote.task import name_in_engine, unpack_task
@@ -57,9 +58,8 @@ def work(parcel: bytes) -> bytes:
     except BaseException as error:
         desk.close()
         failure = _as_in_engine(recorded_error(error, path=path, tries=now.tries, is_whole=True))
-        return pickle.dumps(
-            (FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard, desk.figures)
-        )
+        content = attrs.asdict(failure), isinstance(error, Exception), asked_delay(error, datetime.now(UTC))
+        return pickle.dumps((FAILED, content, desk.is_unheard, desk.figures))
     finally:
         token.var.reset(token)
     desk.close()
@@ -69,7 +69,7 @@ def work(parcel: bytes) -> bytes:
 def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
     """Return what `work` returned: its kind, its content, whether progress was reported without a way to the engine, figures.
 
-    The content is a tree, or a `StepError` and whether it was an `Exception`.
+    The content is a tree, or a `StepError`, whether it was an `Exception`, and the seconds that it asks to wait.
 
     Args:
         answer: the bytes.
@@ -81,9 +81,9 @@ def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
     if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
         raise ValueError(f"a worker answered with the figures {figures!r:.80}")
     if kind == FAILED:
-        fields, is_exception = content
+        fields, is_exception, delay = content
         fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
-        return kind, (StepError(**fields), is_exception), bool(is_unheard), figures
+        return kind, (StepError(**fields), is_exception, float(delay)), bool(is_unheard), figures
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
     return kind, content, bool(is_unheard), figures
