@@ -92,8 +92,6 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if run.services.is_used:
         end.figures = run.services.take_figures(path)
     recorder.record(call, end)
-    if modifiers.retry is not None:
-        run.waits.end(path)
     try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
@@ -189,6 +187,7 @@ async def _try(
     else:
         loop = tries.RetryLoop(run, call, found or in_doubt.RUN, since)
         outcome = await loop.run()
+        run.waits.end(call.path)
         tried, is_adopted, is_undone, is_started = loop.tries, loop.is_adopted, loop.is_undone, loop.is_started
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     failure = None
