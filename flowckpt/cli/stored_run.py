@@ -15,7 +15,7 @@ from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits, sent_to
 from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.run.resumption import crash_loop, crash_loop_at
+from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.maintenance.attempts import damaged_attempts
 from flowckpt.maintenance.recovery import stale_note
@@ -36,6 +36,7 @@ class StoredRun:
         pinned: the sequences of the checkpoints that are pinned.
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
         left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
+        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
     """
 
     latest: CheckpointData
@@ -47,6 +48,7 @@ class StoredRun:
     pinned: frozenset[int] = frozenset()
     crash_loop: CrashCount | None = None
     left_behind: int = 0
+    begun: tuple[str, ...] = ()
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -92,7 +94,8 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
         most = limit_of(latest.metadata, default=max_crashes_setting())
         crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind)
+    begun = await started_steps_of(store, workflow_id, latest)
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun)
 
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 import attrs
 
 from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.maintenance.diff import compare
 
 MOST_RUNS = 5
@@ -102,15 +103,26 @@ def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
     found = compare(earlier, latest)
     for change in found.changes.get("inputs", ()):
         yield f"input {change.place}: {change.kind}"
+    before, now = _packages(earlier), _packages(latest)
+    if before and now:
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                yield f"package {name}: {before.get(name, 'not used')} → {now.get(name, 'not used')}"
     old = {result.path: result for result in earlier.step_results}
     for result in latest.step_results:
-        before = old.get(result.path)
-        if before is None or "/[" in result.path:
+        was = old.get(result.path)
+        if was is None or "/[" in result.path:
             continue
-        if before.fingerprint and result.fingerprint and before.fingerprint != result.fingerprint:
+        if was.fingerprint and result.fingerprint and was.fingerprint != result.fingerprint:
             yield f"the code of step {result.path}"
-        if before.version != result.version:
-            yield f"the version of step {result.path}: {before.version} → {result.version}"
+        if was.version != result.version:
+            yield f"the version of step {result.path}: {was.version} → {result.version}"
     for diff in found.steps:
         if diff.kind != "changed" and "/[" not in diff.path:
             yield f"step {diff.path}: {diff.kind}"
+
+
+def _packages(latest: CheckpointData) -> Mapping[str, str]:
+    """Return the versions of the packages that the last attempt of a run used; empty if none were recorded."""
+    recorded: Mapping[str, Mapping[str, str]] = latest.metadata.get(PACKAGES, {})
+    return recorded[max(recorded, key=int)] if recorded else {}

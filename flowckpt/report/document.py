@@ -16,6 +16,7 @@ from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.run.resumption import started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import redacted_text
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
@@ -130,6 +131,7 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     attempts: Sequence[Attempt],
     *,
     waits: Sequence[Wait] = (),
+    begun: Sequence[str] = (),
     comparison: Comparison | None = None,
     decisions: Mapping[str, tuple[str, str]] | None = None,
     plan_note: str = "",
@@ -143,13 +145,14 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
         status: its status.
         attempts: what each attempt recorded.
         waits: what it waits for.
+        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
         comparison: what distinguishes it from earlier runs.
         decisions: what a resume would do with each step, and why, by path.
         plan_note: the plan in one line, or why there is none.
         now: the time of the report.
     """
     now = now or datetime.now(UTC)
-    timeline = timeline_of(attempts, status, waits, now=now)
+    timeline = timeline_of(attempts, status, waits, begun=begun, now=now)
     graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
     return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
 
@@ -174,7 +177,8 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     info = await store.describe_run(workflow_id)
     status = latest.status if info is None else info.status
     waits = () if status is Status.COMPLETED else open_waits(latest.metadata, latest.step_results)
-    return report_of(workflow_id, latest, status, attempts, waits=waits)
+    begun = await started_steps_of(store, workflow_id, latest)
+    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun)
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -249,7 +253,9 @@ def _reuse(timeline: Timeline) -> str:
     left = timeline.counted(LaneState.LEFT_BEHIND, succeeded=True)  # a failure that was tried again is not a loss
     said = [f"{counted(restored, 'result')} reused"] if restored else []
     said.append(f"{counted(executed, 'step')} executed")
+    undone = timeline.counted(LaneState.UNDONE)
     said += [f"{failed} failed"] if failed else []
+    said += [f"{undone} undone"] if undone else []
     said += [f"{counted(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []
     return f"{', '.join(said)}."
 
@@ -265,7 +271,9 @@ def shown_value(held: Any) -> str:
 
 def _detail(result: StepResult) -> dict[str, Any]:
     detail: dict[str, Any] = {}
-    if result.step_type not in COMPOSITES and result.success:
+    if result.step_type == "command" and result.success:
+        detail |= _command_output(plain_tree(result.held_output, "output"))
+    elif result.step_type not in COMPOSITES and result.success:
         detail["output"] = shown_value(result.held_output)
     if result.arguments:
         detail["arguments"] = {name: _argument(value) for name, value in result.arguments.items()}
@@ -289,6 +297,17 @@ def _detail(result: StepResult) -> dict[str, Any]:
     if result.marks:
         detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
     return detail
+
+
+def _command_output(tree: Any) -> dict[str, str]:
+    """Return what a command wrote: the end of it, as text with its line breaks."""
+    if not isinstance(tree, Mapping):
+        return {}
+    found = {"exit code": str(tree.get("exit_code", ""))}
+    for name in ("stdout", "stderr"):
+        text = str(tree.get(name, ""))
+        found[name] = text if len(text) <= _MOST_TRACEBACK else f"… {text[-_MOST_TRACEBACK:]}"
+    return {name: text for name, text in found.items() if text}
 
 
 def _argument(value: Any) -> str:

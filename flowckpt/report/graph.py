@@ -102,16 +102,16 @@ def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple
         lanes: the steps of the run as a tree.
         decisions: what a resume would do with each step, and why, by path; None if no plan was made.
     """
-    counting = [
-        each for each in lanes if each.state is not LaneState.LEFT_BEHIND and each.state is not LaneState.UNDONE
-    ]
+    left_out = LaneState.LEFT_BEHIND, LaneState.UNDO
+    last = {each.path: index for index, each in enumerate(lanes) if each.state not in left_out}
+    counting = [each for index, each in enumerate(lanes) if last.get(each.path) == index]
     nodes = [*_visible(counting, decisions or {})]
-    left_out = max(0, len(nodes) - MOST_NODES)
+    more = max(0, len(nodes) - MOST_NODES)
     nodes = nodes[:MOST_NODES]
     shown = {node.path: node for node in nodes}
     results = {lane.path: lane.result for lane in _outer_last(counting) if lane.result is not None}
     edges = _data_edges(results, shown)
-    note = f"{counted(left_out, 'more step')} not drawn" if left_out else ""
+    note = f"{counted(more, 'more step')} not drawn" if more else ""
     return Graph(name, nodes, [*edges, *_order_edges(nodes, edges)], note)
 
 

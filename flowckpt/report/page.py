@@ -18,6 +18,7 @@ from typing import Any
 from flowckpt._version import __version__
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records.wait import shown_moment
+from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.report.document import RunReport, duration_in_words, error_text, lane_result_text, shown_value
 from flowckpt.report.drawing import STYLE, escape, svg
 
@@ -25,6 +26,8 @@ SCRIPTS = ("rows.js", "waterfall.js", "report.js")
 WATERFALL = """<div id="waterfall" class="waterfall"></div>
 <aside id="detail" class="detail" aria-live="polite" hidden></aside>"""
 """The elements in which the scripts draw the waterfall and the details of a step."""
+_MOST_ERROR = 200
+"""How many characters of an error stand in the header before it is folded."""
 _MOST_PLAIN = 200
 """How many steps the table shows where a browser runs no scripts."""
 
@@ -111,10 +114,18 @@ def _header(report: RunReport) -> Iterator[str]:
     if report.plan_note:
         yield f'<p class="plan">{escape(report.plan_note)}</p>'
     if latest.error is not None:
-        yield f'<p class="error">{escape(error_text(latest.error))}</p>'
+        yield _error(error_text(latest.error))
         if latest.error.traceback:
             yield f'<details><summary>Traceback</summary><pre tabindex="0">{escape(latest.error.traceback)}</pre></details>'
     yield f"<details><summary>Inputs, output and tags</summary>{_facts(report)}</details></header>"
+
+
+def _error(text: str) -> str:
+    """Return an error, folded to its beginning if it is long."""
+    first = text.split("\n", 1)[0][:_MOST_ERROR]
+    if len(text) <= len(first):
+        return f'<p class="error">{escape(text)}</p>'
+    return f'<details class="error"><summary>{escape(first)}…</summary><pre tabindex="0">{escape(text)}</pre></details>'
 
 
 def _facts(report: RunReport) -> str:
@@ -125,6 +136,10 @@ def _facts(report: RunReport) -> str:
     if latest.status.value == "completed":
         rows.append(("output", shown_value(latest.held_output)))
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
+    rows += [
+        (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
+        for attempt, versions in latest.metadata.get(PACKAGES, {}).items()
+    ]
     rows += [("started", _moment(report.timeline.attempts[0].started_at))] if report.timeline.attempts else []
     rows.append(("last saved", _moment(latest.saved_at)))
     return (

@@ -14,7 +14,8 @@ import attrs
 
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.records.wait import Wait
+from flowckpt.core.records.wait import Wait, waits_in
+from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.engine.rules.paths import ROLLBACK, nested_in, step_of
 from flowckpt.maintenance.attempts import Attempt, Standing
 
@@ -53,10 +54,11 @@ class LaneState(StrEnum):
         RESTORED: an earlier attempt executed it, and the latest one used its result.
         FAILED: it failed.
         LEFT_BEHIND: its result no longer counts.
-        INTERRUPTED: it had started when its process died or was stopped, and has not ended.
+        INTERRUPTED: it had started when its process died or was stopped; a later attempt executes it again.
         RUNNING: it is running now.
         WAITING: it waits for a time, a signal or an approval.
-        UNDONE: it undid another step.
+        UNDONE: it was executed, and later undone.
+        UNDO: it undid another step.
     """
 
     EXECUTED = "executed"
@@ -67,6 +69,7 @@ class LaneState(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     UNDONE = "undone"
+    UNDO = "undo"
 
 
 @attrs.frozen
@@ -78,7 +81,7 @@ class AttemptSpan:
         started_at: when its first checkpoint was saved.
         ended_at: when it ended; the last sign of life of one that crashed or is running.
         last_path: the step that ended last in it; empty if none did.
-        in_flight: the steps that had started and not ended, as far as its last checkpoint says.
+        in_flight: the steps that had started and not ended, as far as the record says.
     """
 
     number: int
@@ -104,7 +107,7 @@ class Lane:
         state: what became of it.
         kind: the type of the step; empty if it has not ended.
         started_at: when it started, if known.
-        duration_ms: how long it took, all tries together; 0 if unknown.
+        duration_ms: how long it took, all tries together; of a step that was interrupted, the time that is certain.
         attempt: the attempt that executed it; 0 if a fork copied it.
         tries: the number of tries.
         is_critical: whether a shorter duration of this step would have ended its group, or the run, sooner.
@@ -170,7 +173,12 @@ class Timeline:
 
 
 def timeline_of(
-    attempts: Sequence[Attempt], status: Status, waits: Iterable[Wait] = (), *, now: datetime | None = None
+    attempts: Sequence[Attempt],
+    status: Status,
+    waits: Iterable[Wait] = (),
+    *,
+    begun: Iterable[str] = (),
+    now: datetime | None = None,
 ) -> Timeline:
     """Return the timeline of a run.
 
@@ -178,21 +186,38 @@ def timeline_of(
         attempts: what each attempt recorded.
         status: the status of the run.
         waits: what the run waits for.
+        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
         now: until when a running step and a wait are drawn; by default until the last checkpoint.
     """
-    spans = [_span(each, is_last=each is attempts[-1], status=status) for each in attempts]
+    noted = [*map(_died_at, attempts[1:]), begun]
+    spans = [
+        _span(each, steps, is_last=each is attempts[-1], status=status)
+        for each, steps in zip(attempts, noted, strict=False)
+    ]
     if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
         spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
-    lanes = [*_ended_lanes(attempts, spans)]
+    undone = _undone(attempts)
+    # A rollback saves a checkpoint and executes nothing: what came before it is not restored by it.
+    newest = next((each.number for each in reversed(spans) if each.outcome is not Outcome.ROLLED_BACK), 0)
+    lanes: list[Lane] = []
+    for attempt, span in zip(attempts, spans, strict=True):
+        lanes += _ended_lanes(attempt, newest, undone)
+        lanes += _open_lanes(attempt, span)
     if spans:
-        ended = {each.path for each in lanes if each.state is not LaneState.LEFT_BEHIND}
-        lanes += _open_lanes(attempts[-1], spans[-1], waits, ended)
+        end, number = spans[-1].ended_at, spans[-1].number
+        lanes += [_waiting_lane(wait, end, number) for wait in waits]
     ordered = [*_nested(lanes)]
     _mark_critical(ordered)
     return Timeline(spans, ordered)
 
 
-def _span(attempt: Attempt, *, is_last: bool, status: Status) -> AttemptSpan:
+def _died_at(attempt: Attempt) -> Iterable[str]:
+    """Return the steps at which the attempt before this one died, as this one found when it started."""
+    found: Sequence[str] = attempt.last.metadata.get(DEATHS, {}).get("paths", ())
+    return found
+
+
+def _span(attempt: Attempt, begun: Iterable[str], *, is_last: bool, status: Status) -> AttemptSpan:
     saved = [reference.saved_at for reference, _ in attempt.checkpoints] or [attempt.last.saved_at]
     ends = [each for result, _ in attempt.results if (each := _end_of(result)) is not None]
     starts = [result.started_at for result, _ in attempt.results if result.started_at and result.attempt]
@@ -202,13 +227,16 @@ def _span(attempt: Attempt, *, is_last: bool, status: Status) -> AttemptSpan:
         outcome = Outcome(attempt.last.status.value)
     else:
         outcome = Outcome.RUNNING if is_last and status is Status.RUNNING else Outcome.CRASHED
+    is_silent = outcome in (Outcome.CRASHED, Outcome.RUNNING)
+    ended = {result.path for result in attempt.last.step_results}
+    in_flight = dict.fromkeys([*attempt.last.in_flight, *(begun if is_silent else ())])
     return AttemptSpan(
         attempt.number,
         min(saved + starts),
         max(saved + ends),
         outcome,
         next((result.path for result, _ in reversed(attempt.results)), ""),
-        attempt.last.in_flight,
+        tuple(path for path in in_flight if path not in ended),
     )
 
 
@@ -218,41 +246,56 @@ def _end_of(result: StepResult) -> datetime | None:
     return result.started_at + timedelta(milliseconds=result.duration_ms)
 
 
-def _ended_lanes(attempts: Sequence[Attempt], spans: Sequence[AttemptSpan]) -> Iterator[Lane]:
-    # A rollback saves a checkpoint and executes nothing: what came before it is not restored by it.
-    newest = next((each.number for each in reversed(spans) if each.outcome is not Outcome.ROLLED_BACK), 0)
-    for attempt in attempts:
-        for result, standing in attempt.results:
-            if standing is Standing.LEFT_BEHIND:
-                state = LaneState.LEFT_BEHIND
-            elif result.step_type == ROLLBACK:
-                state = LaneState.UNDONE if result.success else LaneState.FAILED
-            elif not result.success:
-                state = LaneState.FAILED
-            else:
-                state = LaneState.EXECUTED if result.attempt == newest else LaneState.RESTORED
-            yield Lane(
-                step_of(result.path) if result.step_type == ROLLBACK else result.path,
-                0,
-                state,
-                result.step_type,
-                result.started_at if result.attempt else None,
-                result.duration_ms,
-                result.attempt,
-                result.tries,
-                result=result,
-            )
+def _undone(attempts: Iterable[Attempt]) -> dict[str, datetime]:
+    """Return when steps were undone, by path."""
+    results = [result for attempt in attempts for result, _ in attempt.results]
+    undoing = [each for each in results if each.step_type == ROLLBACK and each.success]
+    return {step_of(each.path): each.started_at for each in undoing if each.started_at is not None}
 
 
-def _open_lanes(attempt: Attempt, span: AttemptSpan, waits: Iterable[Wait], ended: set[str]) -> Iterator[Lane]:
-    waiting = {wait.path: wait for wait in waits}
-    for wait in waiting.values():
-        duration = max(0.0, (span.ended_at - wait.since).total_seconds() * 1000)
-        yield Lane(wait.path, 0, LaneState.WAITING, str(wait.kind), wait.since, duration, attempt.number)
+def _ended_lanes(attempt: Attempt, newest: int, undone: Mapping[str, datetime]) -> Iterator[Lane]:
+    for result, standing in attempt.results:
+        if result.step_type == ROLLBACK:
+            state = LaneState.UNDO if result.success else LaneState.FAILED
+        elif standing is Standing.LEFT_BEHIND:
+            state = LaneState.LEFT_BEHIND
+        elif not result.success:
+            state = LaneState.FAILED
+        elif result.path in undone and result.started_at is not None and result.started_at <= undone[result.path]:
+            state = LaneState.UNDONE
+        else:
+            state = LaneState.EXECUTED if result.attempt == newest else LaneState.RESTORED
+        yield Lane(
+            step_of(result.path) if result.step_type == ROLLBACK else result.path,
+            0,
+            state,
+            result.step_type,
+            result.started_at if result.attempt else None,
+            result.duration_ms,
+            result.attempt,
+            result.tries,
+            result=result,
+        )
+
+
+def _waiting_lane(wait: Wait, end: datetime, attempt: int) -> Lane:
+    duration = max(0.0, (end - wait.since).total_seconds() * 1000)
+    return Lane(wait.path, 0, LaneState.WAITING, str(wait.kind), wait.since, duration, attempt)
+
+
+def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
+    """Yield the steps that an attempt started and did not end.
+
+    The record does not say when they started. It is certain that they ran since the last result of that attempt, unless the
+    process died: nothing says how long they ran then.
+    """
+    waiting = {wait.path for wait in waits_in(attempt.last.metadata)}
     state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED
-    for path in attempt.last.in_flight:
-        if path not in waiting and path not in ended:
-            yield Lane(path, 0, state, attempt=attempt.number)
+    since = max([span.started_at, *(end for result, _ in attempt.results if (end := _end_of(result)) is not None)])
+    lasted = 0.0 if span.outcome is Outcome.CRASHED else (span.ended_at - since).total_seconds() * 1000
+    for path in span.in_flight:
+        if path not in waiting:
+            yield Lane(path, 0, state, "", since, lasted, attempt.number)
 
 
 def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:

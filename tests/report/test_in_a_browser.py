@@ -19,7 +19,7 @@ def rows(tab):
 
 def test_a_report_opens_without_a_network_and_without_an_error(shown):
     assert shown.said == [] and [each for each in shown.asked if not each.startswith("file:")] == []
-    assert "Crashed once (after parse)" in shown.locator(".sentence").inner_text()
+    assert "Crashed once (in publish)" in shown.locator(".sentence").inner_text()
     bands = shown.locator(".waterfall .band").evaluate_all("all => all.map(each => each.title.split(' after')[0])")
     assert bands == ["attempt 1: failed", "attempt 2: crashed", "attempt 3: completed"]
     labels = shown.locator(".waterfall .idle").evaluate_all(
@@ -30,14 +30,14 @@ def test_a_report_opens_without_a_network_and_without_an_error(shown):
 
 def test_states_differ_in_more_than_their_colour(shown):
     looks = shown.evaluate(
-        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "waiting"].map((state) => {
+        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "waiting", "undone", "undo", "executed waited"].map((state) => {
             const bar = document.createElement("span");
             bar.className = `bar ${state}`;
             const track = document.querySelector(".waterfall .track");
             track.append(bar);
             const style = getComputedStyle(bar);
             const look = [style.backgroundImage === "none", style.backgroundColor === "rgba(0, 0, 0, 0)", style.borderTopStyle,
-                          style.borderTopWidth, style.borderRightStyle].join();
+                          style.borderTopWidth, style.borderRightStyle, style.borderRadius].join();
             bar.remove();
             return look;
         })"""
@@ -53,7 +53,7 @@ def test_the_waterfall_obeys_the_keyboard(shown):
     for _ in range(at):
         shown.keyboard.press("ArrowDown")
     shown.keyboard.press("ArrowRight")  # opens the map: a strip
-    assert rows(shown)[at + 1] == "30 members of parse"
+    assert rows(shown)[at + 1] == "30 members of parse: 30 restored"
     shown.keyboard.press("ArrowDown")
     shown.keyboard.press("ArrowRight")  # opens the strip: its members
     assert rows(shown)[at + 2].startswith("parse/[0], restored")
@@ -66,6 +66,19 @@ def test_the_waterfall_obeys_the_keyboard(shown):
     assert shown.locator(".waterfall .band").first.evaluate("band => band.style.width") != before or before == ""
     shown.keyboard.press("0")
     assert shown.locator(".waterfall .band").first.evaluate("band => band.style.width") == before
+
+
+def test_the_axis_shows_elapsed_time_or_the_time_of_day(shown):
+    name, ticks = shown.locator(".axis-name"), shown.locator(".waterfall .tick")
+    assert name.inner_text() == "elapsed, without idle time" and ticks.first.inner_text() == "0 ms"
+    shown.get_by_role("button", name="Fold the idle time between attempts").click()
+    assert name.inner_text() == "elapsed"
+    shown.get_by_role("button", name="Show the time of day on the axis, in UTC").click()
+    assert name.inner_text() == "wall clock, UTC"
+    started = shown.locator("text=Attempts as a table")
+    started.click()
+    first = shown.locator("details table td").nth(1).inner_text()  # 2026-01-01 12:00:00 UTC
+    assert ticks.first.inner_text()[:5] == first[11:16] or ticks.first.inner_text()[:2] == "00"
 
 
 def test_steps_are_filtered_sorted_and_found(shown):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from html.parser import HTMLParser
@@ -45,7 +46,7 @@ def report_of(command, run, *options):
 def test_the_first_sentence_says_what_happened(etl):
     page = _Page(report_of(etl, "one"))
     assert re.search(
-        r"Completed after \d.* of work in 3 attempts.*\. Crashed once \(after parse\)\. 31 results reused, 4 steps executed\.",
+        r"Completed after \d.* of work in 3 attempts.*\. Crashed once \(in publish\)\. 31 results reused, 4 steps executed\.",
         page.text,
     )
 
@@ -160,6 +161,38 @@ def test_what_became_slower_and_what_changed_is_listed(etl):
     assert re.search(r"Slower Step This run Median Runs load 0\.[34] s \d+ ms 2", slower)
     assert "the code of step load" in slower and "input source: changed" in slower
     assert "Completed runs of the same workflow: one , usual ." in slower
+
+
+USES = """
+from flowckpt import step, workflow
+import installed
+
+def use(n):
+    if n > 1:
+        raise ValueError("long " * 200)
+    return installed.work(n)
+
+@workflow("uses")
+def main(n: int = 1):
+    yield step("say").command(["printf", "one\\ntwo"])
+    return (yield step("use").python(use, n))
+"""
+
+
+def test_another_version_of_a_package_is_a_change_and_a_long_error_is_folded(etl):
+    libraries = etl.directory / "site-packages"
+    libraries.mkdir()
+    (libraries / "installed.py").write_text("def work(n):\n    return n\n")
+    (libraries / "installed-1.0.dist-info").mkdir()
+    (etl.directory / "uses.py").write_text(USES)
+    path = {"PYTHONPATH": os.pathsep.join([os.getcwd(), str(libraries)])}
+    etl("run", "uses.py", "--id", "before", **path).expect(0)
+    (libraries / "installed-1.0.dist-info").rename(libraries / "installed-2.0.dist-info")
+    etl("run", "uses.py", "--id", "after", "-i", "n=2", **path).expect(1)
+    page = report_of(etl, "after")
+    assert "package installed: 1.0 → 2.0" in _Page(page).text
+    assert re.search(r'<details class="error"><summary>ValueError: long [^<]*…</summary><pre', page)
+    assert '"stdout":"one\\ntwo"' in page and '"exit code":"0"' in page
 
 
 def test_the_plan_is_shown_on_request(etl):

@@ -59,6 +59,7 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
         found.status,
         run_history(opened, run, found),
         waits=found.waits,
+        begun=found.begun,
         comparison=_comparison(opened, run, found),
         decisions=decisions,
         plan_note=note,

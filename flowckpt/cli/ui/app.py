@@ -295,7 +295,7 @@ class Ui:
 
     def _report(self, run: str, found: StoredRun) -> RunReport:
         attempts = run_history(self.store, run, found)
-        return report_of(run, found.latest, found.status, attempts, waits=found.waits)
+        return report_of(run, found.latest, found.status, attempts, waits=found.waits, begun=found.begun)
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:
         run = _run_of(request)

@@ -61,7 +61,7 @@ async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: Checkpoi
     between = range(latest.attempt + 1, lease.attempt)
     if between and store.has(Ability.ATTEMPTS):  # those that only deleted checkpoints have written something
         silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
-    return crash_count_of(latest, await _started_steps(store, lease.workflow_id, latest), silent=silent)
+    return crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
 
 
 async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_CRASHES) -> CrashCount | None:
@@ -91,7 +91,7 @@ async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointDa
     """
     if latest.status is not Status.RUNNING:
         return None
-    found = crash_count_of(latest, await _started_steps(store, workflow_id, latest))
+    found = crash_count_of(latest, await started_steps_of(store, workflow_id, latest))
     if not found.is_crash_loop(most):
         return None
     return found if await store.owner(workflow_id) is None else None
@@ -109,7 +109,8 @@ def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
     )
 
 
-async def _started_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
+async def started_steps_of(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
+    """Return the steps that the last attempt started since its last checkpoint, as far as the store knows."""
     attempt, paths = await store.started_steps(workflow_id)
     return paths if attempt == latest.attempt else ()
 

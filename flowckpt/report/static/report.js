@@ -36,7 +36,7 @@ const runPage = (function () {
     add("type", waterfall.kindOf(lane));
     if (lanes.start[lane] >= 0) {
       add("started", new Date(data.epoch + lanes.start[lane]).toISOString().replace("T", " ").replace("Z", " UTC"));
-      add("took", durationText(lanes.duration[lane]));
+      add("took", waterfall.isOpenEnded(lane) ? waterfall.certainTime(lane) : durationText(lanes.duration[lane]));
     }
     add("attempt", lanes.attempt[lane] || undefined);
     add("tries", lanes.tries[lane]);
@@ -44,11 +44,13 @@ const runPage = (function () {
     for (const [name, value] of Object.entries(known.arguments || {})) add(`argument ${name}`, value);
     for (const [claim, verdict, why] of known.claims || []) add(`claim: ${claim}`, why ? `${verdict}: ${why}` : verdict || "not checked");
     add("output", known.output);
+    add("exit code", known["exit code"]);
     detail.append(list);
-    if (known.traceback) {
-      const trace = element("pre", "", known.traceback);
-      trace.tabIndex = 0;
-      detail.append(trace);
+    for (const [title, text] of [["Standard output", known.stdout], ["Standard error", known.stderr], ["Traceback", known.traceback]]) {
+      if (!text) continue;
+      const shown = element("pre", "", text);
+      shown.tabIndex = 0;
+      detail.append(element("h4", "", title), shown);
     }
   }
 

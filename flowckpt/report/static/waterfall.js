@@ -10,6 +10,7 @@ class Waterfall {
     this.expanded = new Set();
     this.opened = new Set(); // large groups whose members are shown one by one
     this.isFolded = true;
+    this.isClock = false; // the axis shows the time of day in place of the elapsed time
     this.onlyCritical = false;
     this.query = "";
     for (let lane = 0; lane < this.count; lane++) {
@@ -63,9 +64,14 @@ class Waterfall {
   endsOfGroups() { // for each lane, the first lane that is not nested in it
     const ends = new Int32Array(this.count);
     const open = [];
+    this.firsts = Float64Array.from(this.lanes.start, (start) => (start < 0 ? Infinity : start)); // with what is nested
     for (let lane = 0; lane <= this.count; lane++) {
       const depth = lane < this.count ? this.lanes.depth[lane] : -1;
-      while (open.length && this.lanes.depth[open[open.length - 1]] >= depth) ends[open.pop()] = lane;
+      while (open.length && this.lanes.depth[open[open.length - 1]] >= depth) {
+        const inner = open.pop();
+        ends[inner] = lane;
+        if (open.length) this.firsts[open[open.length - 1]] = Math.min(this.firsts[open[open.length - 1]], this.firsts[inner]);
+      }
       open.push(lane);
     }
     return ends;
@@ -80,7 +86,6 @@ class Waterfall {
   spanOf(lane) { // start and end in milliseconds; of a group without its own result, those of its members
     let start = this.lanes.start[lane];
     let end = start < 0 ? -1 : start + this.lanes.duration[lane];
-    const state = this.stateOf(lane);
     if (start < 0 && this.isGroup(lane)) {
       start = Infinity;
       for (let inner = lane + 1; inner < this.ends[lane]; inner++) {
@@ -88,10 +93,6 @@ class Waterfall {
         if (at >= 0) { start = Math.min(start, at); end = Math.max(end, at + this.lanes.duration[inner]); }
       }
       if (start === Infinity) start = -1;
-    }
-    if (start < 0 && (state === "interrupted" || state === "running")) { // when it started was not recorded
-      const attempt = this.data.attempts.find((each) => each.number === this.lanes.attempt[lane]);
-      if (attempt) { end = attempt.end; start = Math.max(attempt.start, attempt.end - 0.02 * (attempt.end - attempt.start)); }
     }
     return [start, end];
   }
@@ -182,7 +183,7 @@ class Waterfall {
     this.redraw();
   }
 
-  redraw() { this.drawRuler(); this.rows.redraw(); }
+  redraw() { this.drawRuler(); this.drawLegend(); this.rows.redraw(); }
 
   build() {
     this.root.replaceChildren();
@@ -201,6 +202,12 @@ class Waterfall {
     button("+", "Zoom in (key +)", () => this.zoom(0.5));
     button("−", "Zoom out (key -)", () => this.zoom(2));
     button("Fit", "Show everything (key 0)", () => { this.fit(); this.redraw(); });
+    const clock = button("Wall clock", "Show the time of day on the axis, in UTC", () => {
+      this.isClock = !this.isClock;
+      clock.setAttribute("aria-pressed", String(this.isClock));
+      this.redraw();
+    });
+    clock.setAttribute("aria-pressed", "false");
     const folding = button("Fold idle time", "Fold the idle time between attempts", () => {
       this.isFolded = !this.isFolded;
       folding.setAttribute("aria-pressed", String(this.isFolded));
@@ -224,7 +231,11 @@ class Waterfall {
     this.ruler = element("div", "ruler");
     this.ruler.setAttribute("aria-hidden", "true");
     const frame = element("div");
-    this.root.append(tools, this.ruler, frame, this.legend());
+    this.axisName = element("div", "axis-name");
+    const top = element("div", "top");
+    top.append(this.axisName, this.ruler);
+    this.legendList = element("ul", "legend");
+    this.root.append(tools, top, frame, this.legendList);
     this.rows = new Rows(frame, {
       height: 24, role: "treegrid", label: "Waterfall of the steps",
       draw: (row, index) => this.drawRow(row, index),
@@ -248,24 +259,28 @@ class Waterfall {
     });
   }
 
-  legend() {
-    const list = element("ul", "legend");
+  drawLegend() {
+    this.legendList.replaceChildren();
+    const add = (classes, text) => {
+      const item = element("li"), sample = element("span", "sample");
+      sample.append(element("span", `bar ${classes}`));
+      item.append(sample, element("span", "", text));
+      this.legendList.append(item);
+    };
     const used = new Set(this.lanes.state);
     this.data.states.forEach((state, index) => {
-      if (!used.has(index)) return;
-      const item = element("li");
-      const sample = element("span", "sample");
-      sample.append(element("span", `bar ${state.replace(" ", "-")}`));
-      item.append(sample, element("span", "", Waterfall.MEANING[state] || state));
-      list.append(item);
+      if (used.has(index)) add(classOf(state), Waterfall.MEANING[state] || state);
     });
-    return list;
+    if (this.data.kinds.some((kind) => Waterfall.WAITS.has(kind))) add("executed waited", "a wait that ended");
+    if (this.critical.size) add("on-critical", "critical path");
   }
+
+  static WAITS = new Set(["wait", "sleep", "approval"]);
 
   static MEANING = {
     executed: "executed by the latest attempt", restored: "restored from an earlier attempt", failed: "✕ failed",
-    "left behind": "result no longer counts", interrupted: "interrupted by a crash", running: "running",
-    waiting: "waiting", undone: "undone",
+    "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", running: "running",
+    waiting: "waiting", undone: "⟲ executed, then undone", undo: "undoes a step",
   };
 
   drawRuler() {
@@ -278,7 +293,7 @@ class Waterfall {
       this.ruler.append(made);
     };
     for (const each of this.data.attempts) {
-      const band = element("div", `band ${each.outcome.replace(" ", "-")}`, `attempt ${each.number}`);
+      const band = element("div", `band ${classOf(each.outcome)}`, `attempt ${each.number}`);
       band.title = `attempt ${each.number}: ${each.outcome} after ${durationText(each.end - each.start)}`;
       place(band, each.start, each.end);
     }
@@ -287,16 +302,35 @@ class Waterfall {
       idle.title = `idle for ${durationText(piece.to - piece.from)}`;
       place(idle, piece.from, piece.to);
     }
+    this.drawTicks(place);
+    const hasFold = this.pieces.some((each) => each.isIdle);
+    this.axisName.textContent = this.isClock ? "wall clock, UTC" : hasFold ? "elapsed, without idle time" : "elapsed";
+  }
+
+  drawTicks(place) {
     const step = Waterfall.stepOf((this.to - this.from) / 8);
-    let worked = 0; // the ticks count the time that is drawn to scale
+    const days = new Set(this.data.attempts.flatMap((each) => [each.start, each.end]).map((time) => this.clockText(time, 864e5)));
+    let elapsed = 0, day = ""; // elapsed time counts what is drawn to scale
     for (const piece of this.pieces.filter((each) => !each.isIdle)) {
-      const first = worked + Math.max(0, this.from - piece.at), last = worked + Math.min(piece.width, this.to - piece.at);
-      for (let tick = Math.ceil(first / step) * step; tick <= last; tick += step) {
-        const time = piece.from + ((tick - worked) / (piece.width || 1)) * (piece.to - piece.from);
-        place(element("div", "tick", durationText(Math.round(tick))), time, time);
+      const first = piece.from + Math.max(0, this.from - piece.at), last = piece.from + Math.min(piece.width, this.to - piece.at);
+      const origin = this.isClock ? -this.data.epoch : piece.from - elapsed; // where the ticks would start at zero
+      for (let tick = Math.ceil((first - origin) / step) * step; origin + tick <= last; tick += step) {
+        const time = origin + tick;
+        let text = this.isClock ? this.clockText(time, step) : durationText(Math.round(tick));
+        if (this.isClock && days.size > 1 && step < 864e5 && this.clockText(time, 864e5) !== day) {
+          day = this.clockText(time, 864e5);
+          text = `${day} ${text}`;
+        }
+        place(element("div", "tick", text), time, time);
       }
-      worked += piece.width;
+      elapsed += piece.to - piece.from;
     }
+  }
+
+  clockText(time, step) { // as exact as the distance of the ticks asks for
+    const text = new Date(this.data.epoch + time).toISOString();
+    if (step >= 864e5) return text.slice(0, 10);
+    return text.slice(11, step >= 6e4 ? 16 : step >= 1e3 ? 19 : 23);
   }
 
   static stepOf(least) {
@@ -336,8 +370,9 @@ class Waterfall {
     if (isStrip) {
       const members = this.directMembers(lane);
       name.append(`${members.toLocaleString("en")} members`);
-      row.setAttribute("aria-label", `${members} members of ${this.pathOf(lane)}`);
-      this.drawStrip(track, lane);
+      const counts = this.drawStrip(track, lane);
+      row.title = `${members} members of ${this.pathOf(lane)}${counts ? `: ${counts}` : ""}`;
+      row.setAttribute("aria-label", row.title);
     } else {
       name.append(this.query ? this.pathOf(lane) : this.lanes.name[lane]);
       row.classList.toggle("found", Boolean(this.query));
@@ -352,19 +387,33 @@ class Waterfall {
   describe(lane) {
     const parts = [this.pathOf(lane), this.stateOf(lane)];
     const [start, end] = this.spanOf(lane);
-    if (start >= 0) parts.push(durationText(end - start));
+    if (start >= 0) parts.push(this.isOpenEnded(lane) ? this.certainTime(lane) : durationText(end - start));
     if (this.lanes.attempt[lane]) parts.push(`attempt ${this.lanes.attempt[lane]}`);
     if (this.lanes.tries[lane]) parts.push(`${this.lanes.tries[lane]} tries`);
     if (this.critical.has(lane)) parts.push("on the critical path");
     return parts.join(", ");
   }
 
+  isOpenEnded(lane) { return ["interrupted", "running"].includes(this.stateOf(lane)) && !this.isGroup(lane); }
+
+  certainTime(lane) { // the record does not say when a step started that did not end
+    const ms = this.lanes.duration[lane];
+    return ms > 0 ? `at least ${durationText(ms)}` : "for an unknown time";
+  }
+
   drawBar(track, lane) {
     const [start, end] = this.spanOf(lane);
     const state = this.stateOf(lane);
     const left = start < 0 ? 0 : this.percent(start), right = start < 0 ? 0 : this.percent(end);
+    if (start > this.firsts[lane]) { // an earlier attempt executed members of this group
+      const reach = element("span", "reach"), first = this.percent(this.firsts[lane]);
+      reach.style.left = `${first}%`;
+      reach.style.width = `${Math.max(0, left - first)}%`;
+      track.append(reach);
+    }
     if (start >= 0 && right >= 0 && left <= 100) {
-      const bar = element("span", `bar ${state.replace(" ", "-")}${this.isGroup(lane) ? " group" : ""}`);
+      const isWait = Waterfall.WAITS.has(this.kindOf(lane)) && ["executed", "restored"].includes(state);
+      const bar = element("span", `bar ${classOf(state)}${this.isGroup(lane) ? " group" : ""}${isWait ? " waited" : ""}`);
       bar.style.left = `${left}%`;
       bar.style.width = `${Math.max(0, right - left)}%`;
       track.append(bar);
@@ -372,6 +421,8 @@ class Waterfall {
     const marks = [];
     if (state === "failed") marks.push("✕");
     if (state === "interrupted") marks.push("✕ interrupted");
+    if (state === "undone") marks.push("⟲ undone");
+    if (state === "undo") marks.push("⟲ undo");
     if (this.lanes.tries[lane]) marks.push(`↻ ${this.lanes.tries[lane]}`);
     if (start < 0) marks.push(this.lanes.attempt[lane] ? "" : "copied from another run");
     const text = marks.filter(Boolean).join(" ");
@@ -390,36 +441,58 @@ class Waterfall {
     return members;
   }
 
-  drawStrip(track, lane) { // how many members ran at each moment; failures below in another shape
+  drawStrip(track, lane) { // how many members ran at each moment: executed ones solid, restored ones hatched above them
     const canvas = element("canvas", "strip");
     const width = 600, height = 20;
     canvas.width = width;
     canvas.height = height;
-    const running = new Float64Array(width + 1), failed = new Float64Array(width + 1);
+    const executed = new Float64Array(width + 1), restored = new Float64Array(width + 1), failed = new Uint8Array(width + 1);
+    const counts = { executed: 0, restored: 0, failed: 0 };
     for (let inner = lane + 1; inner < this.ends[lane]; inner++) {
       const start = this.lanes.start[inner];
       if (start < 0 || this.isGroup(inner)) continue;
+      const state = this.stateOf(inner);
+      if (state in counts) counts[state] += 1;
       const left = Math.floor((this.percent(start) / 100) * width);
       const right = Math.ceil((this.percent(start + this.lanes.duration[inner]) / 100) * width);
       if (right < 0 || left > width) continue;
+      const running = state === "restored" ? restored : executed;
       running[Math.max(0, left)] += 1;
       running[Math.min(width, Math.max(left + 1, right))] -= 1;
-      if (this.stateOf(inner) === "failed") failed[Math.max(0, Math.min(width - 1, left))] += 1;
+      if (state === "failed") failed[Math.max(0, Math.min(width - 1, left))] = 1;
     }
     let most = 1;
-    for (let x = 0, sum = 0; x < width; x++) { sum += running[x]; most = Math.max(most, sum); }
+    for (let x = 0, sum = 0; x < width; x++) { sum += executed[x] + restored[x]; most = Math.max(most, sum); }
     const colors = getComputedStyle(this.root);
     const brush = canvas.getContext("2d");
-    brush.fillStyle = colors.getPropertyValue("--restored");
-    for (let x = 0, sum = 0; x < width; x++) {
-      sum += running[x];
-      if (sum > 0) brush.fillRect(x, height - Math.max(2, (sum / most) * height), 1, height);
+    const stripes = Waterfall.stripes(brush, colors.getPropertyValue("--restored"));
+    for (let x = 0, solid = 0, hatched = 0; x < width; x++) {
+      solid += executed[x];
+      hatched += restored[x];
+      const foot = solid && Math.max(2, (solid / most) * height), head = hatched && Math.max(4, (hatched / most) * height);
+      brush.fillStyle = colors.getPropertyValue("--executed");
+      brush.fillRect(x, height - foot, 1, foot);
+      brush.fillStyle = stripes;
+      brush.fillRect(x, Math.max(0, height - foot - head), 1, head);
     }
     brush.fillStyle = colors.getPropertyValue("--failed");
     for (let x = 0; x < width; x++) {
       if (failed[x]) { brush.fillRect(x - 1, 0, 3, 6); brush.fillRect(x, 0, 1, height); }
     }
     track.append(canvas);
+    return Object.entries(counts).filter(([, count]) => count).map(([state, count]) => `${count.toLocaleString("en")} ${state}`).join(", ");
+  }
+
+  static stripes(brush, color) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 6;
+    const line = tile.getContext("2d");
+    line.strokeStyle = color;
+    line.lineWidth = 2;
+    line.beginPath();
+    for (const shift of [-6, 0, 6]) { line.moveTo(shift, 6); line.lineTo(shift + 6, 0); }
+    line.stroke();
+    return brush.createPattern(tile, "repeat");
   }
 
   // --- choosing, opening, keys ---
@@ -476,3 +549,5 @@ class Waterfall {
     return true;
   }
 }
+
+function classOf(state) { return state.replace(" ", "-"); }
