@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.maintenance.attempts import Attempt, Standing
 from flowckpt.report.document import read_report
 from flowckpt.report.timeline import timeline_of
@@ -41,7 +42,7 @@ def test_a_killed_step_has_a_lane_in_the_attempt_that_died():
     first = attempt(1, [a], 1, made=[a])
     second = attempt(
         2, [a, b], 11, made=[b], reason=Reason.COMPLETED,
-        metadata={"deaths": {"count": 1, "paths": ["b"], "since": "", "results": 1, "partial": ""}},
+        metadata={DEATHS: {"count": 1, "paths": ["b"], "since": "", "results": 1, "partial": ""}},
     )  # fmt: skip
     found = timeline_of([first, second], Status.COMPLETED)
     assert shown(found) == [("a", "restored", 1, 1000.0), ("b", "interrupted", 1, 0.0), ("b", "executed", 2, 1000.0)]
