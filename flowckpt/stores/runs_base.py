@@ -129,28 +129,32 @@ class RunWriter(ABC):
         if os.getpid() != self._pid:
             self._check_process()
         with self._one_at_a_time:
-            self._check_usable()
-            if data.attempt != self.attempt:
-                raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.attempt)
-            if data.sequence <= self.last_sequence:
-                raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
-            try:
-                given = data.step_results
-                view = given if type(given) is HistoryView else as_view(given)
-                encoded = self._encode(data, view)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise refusal_of_field(error) from error
-            beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view)
-            held = len(saved)
-            if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):
-                raise ForeignRecordError(
-                    f"the history to be saved for run {self.workflow_id!r} does not continue the stored one",
-                    workflow_id=self.workflow_id,
-                    found=f"{held} results stored, {len(view)} given",
-                )
-            evicted = frozenset(self._evicted) if self._evicted else _NOTHING
+            view, held, encoded, beginning, evicted = self._prepared(data)
             self._write(data, view, held, encoded, beginning, evicted)
             self._acknowledge(data, view, evicted)
+
+    def _prepared(self, data: CheckpointData) -> tuple[HistoryView, int, Any, Sequence[Any], frozenset[int]]:
+        """Check that a checkpoint may be saved, and return what `_write` takes besides the checkpoint."""
+        self._check_usable()
+        if data.attempt != self.attempt:
+            raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.attempt)
+        if data.sequence <= self.last_sequence:
+            raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
+        try:
+            given = data.step_results
+            view = given if type(given) is HistoryView else as_view(given)
+            encoded = self._encode(data, view)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise refusal_of_field(error) from error
+        beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view)
+        held = len(saved)
+        if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):
+            raise ForeignRecordError(
+                f"the history to be saved for run {self.workflow_id!r} does not continue the stored one",
+                workflow_id=self.workflow_id,
+                found=f"{held} results stored, {len(view)} given",
+            )
+        return view, held, encoded, beginning, frozenset(self._evicted) if self._evicted else _NOTHING
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
         """Note what is durable now."""
@@ -345,10 +349,14 @@ class RunsBase(Medium[W]):
         if previous is not None and not take_over:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
         writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
-        self.owned[workflow_id] = writer
+        return self._own(writer, latest, notices)
+
+    def _own(self, writer: W, latest: CheckpointData | None = None, notices: tuple[str, ...] = ()) -> Lease:
+        """Note that this process owns a run."""
+        self.owned[writer.workflow_id] = writer
         if self.has_leases:
             self._heartbeat.start()
-        return Lease(workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
+        return Lease(writer.workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
 
     def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run, if the owner with that token still owns it."""

@@ -6,10 +6,12 @@ rows are there, before it writes them again; and all other work comes to the sam
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
+import attrs
 import psycopg
 from psycopg import IsolationLevel
 
@@ -31,13 +33,23 @@ from flowckpt.stores.postgres.connection import (
     refusal,
 )
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Row, StopWaiting
-from flowckpt.stores.sql.layout import MIGRATIONS, VERSION_TABLE, Dialect, check_version, migrate, version_of
+from flowckpt.stores.sql.database import Addition, Alone, End, GroupCommit, Item, Outcome, Row, StopWaiting, Work
+from flowckpt.stores.sql.layout import (
+    MIGRATIONS,
+    NEWEST_APPLIED,
+    VERSION_TABLE,
+    Dialect,
+    check_version,
+    migrate,
+    version_of,
+)
 
 # A save in PostgreSQL: one statement, which is one transaction and one message to the server and back.
 #
 # The fence, the checkpoint and, as nearly always, its one result. What is rarer follows within a transaction.
 
+
+T = TypeVar("T")
 
 _TYPES = {
     "int": "bigint",
@@ -79,27 +91,83 @@ def add(connection: Connection, addition: Addition) -> bool:
     return _add_first(connection, addition)
 
 
-def _add_first(connection: Connection, addition: Addition) -> bool:
+def _first_of(addition: Addition) -> tuple[bytes, Row]:
+    """Return the statement that adds the checkpoint and the first result if the fence holds, and its values."""
     if addition.results:
-        statement, values = _WITH_RESULT, (*addition.advance, *addition.checkpoint, *addition.results[0])
-    else:
-        statement, values = _WITHOUT_RESULT, (*addition.advance, *addition.checkpoint)
-    row = connection.saver.execute(statement, values).fetchone()
+        return _WITH_RESULT, (*addition.advance, *addition.checkpoint, *addition.results[0])
+    return _WITHOUT_RESULT, (*addition.advance, *addition.checkpoint)
+
+
+def _add_first(connection: Connection, addition: Addition) -> bool:
+    row = connection.saver.execute(*_first_of(addition)).fetchone()
     return row is not None and row[0] == 1
 
 
 def _add_many(connection: Connection, addition: Addition) -> bool:
     if not _add_first(connection, addition):
         return False
-    with connection.cursor() as cursor:
-        if len(addition.results) > 1:
-            cursor.executemany(placed(rows.ADD_RESULT), addition.results[1:])
-        for statement, others in addition.others:
-            if len(others) == 1:
-                cursor.execute(placed(statement), others[0])
-            else:
-                cursor.executemany(placed(statement), others)
+    _add_others(connection, addition)
     return True
+
+
+def _add_others(connection: Connection, addition: Addition) -> None:
+    if len(addition.results) > 1 or addition.others:
+        with connection.cursor() as cursor:
+            if len(addition.results) > 1:
+                cursor.executemany(placed(rows.ADD_RESULT), addition.results[1:])
+            for statement, others in addition.others:
+                if len(others) == 1:
+                    cursor.execute(placed(statement), others[0])
+                else:
+                    cursor.executemany(placed(statement), others)
+
+
+def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcome]:
+    """Write saves and other work in one transaction: the saves in one message to the server, and one back.
+
+    Args:
+        connection: a connection that commits each statement.
+        items: what to write; no two saves are of one run.
+
+    Returns:
+        The outcome of each, as `GroupCommit` takes them.
+    """
+    session = PostgresSession(connection)
+    outcomes: dict[int, Outcome] = {}
+    with connection.transaction():
+        for index, item in enumerate(items):
+            if isinstance(item, Work) and not item.statements:
+                try:
+                    with connection.transaction():
+                        outcomes[index] = item.do(session)
+                except psycopg.Error:
+                    raise
+                except Exception as error:  # it refuses; what it did was undone
+                    outcomes[index] = error
+        with connection.pipeline(), connection.cursor() as cursor:
+            for statement, said in _by_statement(items).items():
+                cursor.executemany(statement, [values for _, values in said], returning=True)
+                for index, _ in said:
+                    found = cursor.fetchall() if cursor.description else []
+                    outcomes[index] = found[0][0] == 1 if isinstance(items[index], Addition) else found
+                    cursor.nextset()
+            for index, item in enumerate(items):
+                if isinstance(item, Addition) and outcomes[index]:
+                    _add_others(connection, item)
+    return [outcomes[index] for index in range(len(items))]
+
+
+def _by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
+    """Return the values for each statement that is to be sent, with the index of their item."""
+    found: dict[bytes, list[tuple[int, Row]]] = {}
+    for index, item in enumerate(items):
+        if isinstance(item, Addition):
+            statement, values = _first_of(item)
+            found.setdefault(statement, []).append((index, values))
+        else:
+            for text, row in item.statements:
+                found.setdefault(placed(text), []).append((index, row))
+    return found
 
 
 def is_there(connection: Connection, addition: Addition) -> bool:
@@ -119,8 +187,6 @@ def is_there(connection: Connection, addition: Addition) -> bool:
         ).fetchone()
     return found is not None
 
-
-T = TypeVar("T")
 
 DIALECT = Dialect(
     "postgresql",
@@ -152,6 +218,25 @@ END $do$
         "median": "percentile_cont(0.5) WITHIN GROUP (ORDER BY duration_ms)",
     },
     lock=" FOR UPDATE",
+    claim_new=f"""
+WITH made AS (
+  INSERT INTO runs (workflow_id, newest_attempt, writer)
+  SELECT ?, ?::bigint, ? WHERE ({NEWEST_APPLIED}) <= ?::bigint
+  ON CONFLICT (workflow_id) DO NOTHING RETURNING run
+), claimed AS (
+  INSERT INTO attempts (
+    run, attempt, writer, host, boot_id, pid, start_time, acquired_at, heartbeat_at, lease_expires_at
+  )
+  SELECT run, ?::bigint, ?, ?, ?, ?::bigint, ?::bigint, now.moment, now.moment,
+    now.moment + ?::double precision * interval '1 second'
+  FROM made, (SELECT clock_timestamp() AS moment) AS now
+)
+SELECT run, ?::bigint FROM made
+""",  # noqa: S608 - constants
+    release=(
+        "UPDATE runs SET writer = '' WHERE run = ? AND writer = ?",
+        "UPDATE attempts SET released_at = clock_timestamp() WHERE run = ? AND writer = ? AND begun_at IS NOT NULL",
+    ),
     announcement="SELECT pg_notify('flowckpt_' || md5(current_schema()), ?)",
 )
 
@@ -202,6 +287,7 @@ class PostgresDatabase:
         self._outage = OutageNotice(address)
         self._hurry = StopWaiting()
         self._is_up_to_date = False
+        self._group = GroupCommit(self._write_group)
 
     def __str__(self) -> str:
         return self.address.shown
@@ -238,7 +324,45 @@ class PostgresDatabase:
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
-        return self._add(addition, is_uncertain=False)
+        holds: bool = self._group.now(addition)
+        return holds
+
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Write a save or other work in the next group."""
+        return self._group.later(item, end)
+
+    def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
+        """Write items in one transaction; if that fails, each is to be written by itself."""
+        if len(items) == 1:
+            return [self._outcome(items[0])]
+        connection: Connection | None = None
+        is_uncertain = False
+        try:
+            connection = self._pool.take()
+            outcomes = write_together(connection, items)
+        except psycopg.Error as error:
+            if connection is not None:
+                is_uncertain = _is_lost(error, connection)
+                self._pool.drop(connection) if _is_gone(error, connection) else self._pool.give_back(connection)
+        except BaseException:
+            if connection is not None:
+                self._pool.give_back(connection)
+            raise
+        else:
+            self._pool.give_back(connection)
+            return outcomes
+        return [
+            Alone(attrs.evolve(each, may_be_there=True) if is_uncertain and isinstance(each, Addition) else each)
+            for each in items
+        ]
+
+    def _outcome(self, item: Item) -> Outcome:
+        try:
+            if isinstance(item, Work):
+                return self.write(item.workflow_id, item.operation, item.do)
+            return self._add(item, is_uncertain=item.may_be_there)
+        except Exception as error:
+            return error
 
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds."""

@@ -6,9 +6,14 @@ the same when it was done before.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import attrs
 
@@ -52,9 +57,11 @@ class Addition:
         checkpoint: the row of the checkpoint.
         results: the rows of the new results.
         others: further statements with their rows, in their order.
+        may_be_there: whether it was written before, with an unknown outcome.
     """
 
     run: int
+    operation: ClassVar[str] = "save"
     workflow_id: str
     attempt: int
     writer: str
@@ -64,11 +71,44 @@ class Addition:
     checkpoint: Row
     results: Sequence[Row]
     others: Sequence[tuple[str, Sequence[Row]]] = ()
+    may_be_there: bool = False
 
     @property
     def identity(self) -> Row:
         """The values of `rows.IS_THERE`."""
         return self.run, self.sequence, self.digest, self.writer
+
+
+@attrs.frozen
+class Work:
+    """Work that writes for one run, in one transaction.
+
+    Attributes:
+        workflow_id: the run, for errors.
+        operation: what is being done, for errors.
+        do: does it, and returns rows; what it raises undoes it.
+        statements: what does the same without an answer in between, if the database can; the last one returns the rows.
+    """
+
+    workflow_id: str
+    operation: str
+    do: Callable[[Session], Any]
+    statements: Sequence[tuple[str, Row]] = ()
+
+
+Item = Addition | Work
+Outcome = Any
+"""What an item returned, for a save whether its fence held; or the exception that it failed with."""
+
+End = Callable[[Outcome], Any]
+"""Takes note of an outcome, and returns or raises what the caller gets."""
+
+
+def answer_of(outcome: Outcome) -> Any:
+    """Return what an item returned, or raise its error."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 class Database(Protocol):
@@ -118,6 +158,15 @@ class Database(Protocol):
         """
         ...
 
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Write a save or other work together with what else waits, and return at once.
+
+        Args:
+            item: what to write.
+            end: called on another thread after the commit; what it returns or raises is the result of the future.
+        """
+        ...
+
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save whose outcome is unknown, unless they are there, and without much patience.
 
@@ -155,6 +204,149 @@ class Database(Protocol):
     def close(self) -> None:
         """Close the connections of this process."""
         ...
+
+
+# What is to be written at the same time is written in one transaction with one sync. Each save is acknowledged after that
+# commit, has a fence of its own in it, and fails alone.
+#
+# There is no pause for a group to fill: while one group is written the next one gathers, so a single save waits for nothing.
+
+_AT_ONCE = 256
+"""Saves in one transaction: other processes wait for it."""
+
+_IDLE_SECONDS = 1.0
+"""How long the writing thread waits for more before it ends."""
+
+
+_THREADS = 16
+"""Threads that write, each by itself, what could not be written in a group."""
+
+
+@attrs.frozen
+class Alone:
+    """The outcome of an item that is to be written by itself, on another thread.
+
+    Attributes:
+        item: the item, or what is left to do of it.
+    """
+
+    item: Item
+
+
+_Waiting = tuple[Item, End, "asyncio.Future[Any] | None"]
+
+
+class GroupCommit:
+    """The saves, claims and releases that wait to be written.
+
+    Args:
+        write: writes a group, and returns the outcome of each.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Item]], Sequence[Outcome]]) -> None:
+        self._write = write
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._waiting: deque[_Waiting] = deque()
+        self._turn = threading.Lock()  # of the thread that writes a group
+        self._some_wait = threading.Condition(threading.Lock())
+        self._has_thread = False
+        self._is_idle = False
+
+    def now(self, item: Item) -> Any:
+        """Write an item on this thread, with those that wait, and return what it returns."""
+        self._leave_to_parent()
+        if threading.current_thread() is threading.main_thread():  # a Ctrl-C there concerns no other run
+            return answer_of(self._write([item])[0])
+        outcomes: list[Outcome] = []
+        is_written = threading.Event()
+
+        def end(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            is_written.set()
+
+        self._waiting.append((item, end, None))
+        with self._turn:
+            while self._waiting and not outcomes:
+                self._write_some()
+        is_written.wait()
+        return answer_of(outcomes[0])
+
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Write an item on the writing thread, with those that wait, whatever becomes of the future."""
+        self._leave_to_parent()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, end, answer))
+        if self._is_idle or not self._has_thread:  # in this order: a thread that ends sets them in the other one
+            with self._some_wait:
+                if not self._has_thread:
+                    self._has_thread = True
+                    threading.Thread(target=self._write_all, name="flowckpt-saves", daemon=True).start()
+                self._some_wait.notify()
+        return answer
+
+    def _write_all(self) -> None:
+        while True:
+            with self._some_wait:
+                self._is_idle = True
+                self._has_thread = bool(self._some_wait.wait_for(lambda: self._waiting, _IDLE_SECONDS))
+                self._is_idle = False
+                if not self._has_thread:
+                    return
+            with self._turn:
+                self._write_some()
+
+    def _write_some(self) -> None:
+        group: list[_Waiting] = []
+        while self._waiting and len(group) < _AT_ONCE:
+            group.append(self._waiting.popleft())
+        if group:
+            alone = self._write_group(group)
+            if alone:
+                for _ in range(min(len(alone), _THREADS)):
+                    threading.Thread(target=self._write_each, args=(alone,), name="flowckpt-save", daemon=True).start()
+
+    def _write_each(self, waiting: deque[_Waiting]) -> None:
+        with contextlib.suppress(IndexError):  # there are no more
+            while True:
+                self._write_group([waiting.popleft()])
+
+    def _write_group(self, group: Sequence[_Waiting]) -> deque[_Waiting]:
+        """Write a group and give the answers; return those that have to be written alone."""
+        try:
+            outcomes = self._write([item for item, _, _ in group])
+        except BaseException as error:
+            outcomes = [error] * len(group)
+        alone: deque[_Waiting] = deque()
+        answers: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
+        for (_, end, future), outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Alone):
+                alone.append((outcome.item, end, future))
+                continue
+            answer: Any = None
+            failure: BaseException | None = None
+            try:
+                answer = end(outcome)
+            except BaseException as error:  # it is the caller's
+                failure = error
+            if future is not None:
+                answers.setdefault(future.get_loop(), []).append((future, answer, failure))
+        for loop, answered in answers.items():  # each loop is woken once for the whole group
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(_give, answered)
+        return alone
+
+    def _leave_to_parent(self) -> None:
+        if self._pid != os.getpid():  # a forked child has neither the thread nor those who hold the locks
+            self._reset()
+
+
+def _give(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+    for future, answer, error in answered:
+        if not future.done():
+            future.set_result(answer) if error is None else future.set_exception(error)
 
 
 # Not waiting as long again for a database that is busy, once somebody has stopped such a wait: the program is to end.

@@ -32,12 +32,17 @@ class Dialect:
         lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
         announcement: the statement that tells those who listen of a message for a run, given its digest; empty where nobody
             can listen.
+        claim_new: the statement that claims a run that is not there yet, with the values of `Claim.of_new`; it returns the
+            run's key and the attempt, and nothing if the run is there. Empty if the database needs several.
+        release: the statements that release a run that was written, given its key and the writer.
     """
 
     name: str
     words: Mapping[str, str]
     lock: str = ""
     announcement: str = ""
+    claim_new: str = ""
+    release: Sequence[str] = ()
 
     def written(self, statement: str) -> str:
         """Return a statement with the words of this database."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 
 from flowckpt.core.codec import dumps, encode
@@ -15,7 +18,7 @@ from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.runs_base import RunWriter, refusal_of_field, refuse_write
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Database, Row, Session
+from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, answer_of
 from flowckpt.stores.sql.image import RunImage, describe_again, last_record
 from flowckpt.stores.sql.rows import ADD_TAG, id_text, sql_time, tag_rows
 
@@ -54,9 +57,15 @@ class SqlRunWriter(RunWriter):
 
     def save(self, data: CheckpointData) -> None:
         """Save a checkpoint with the results that are new in it."""
-        try:
+        with self._refused_numbers():
             super().save(data)
-        except OverflowError as error:  # a number that no column holds; nothing was written
+
+    @contextmanager
+    def _refused_numbers(self) -> Iterator[None]:
+        """Refuse a number that no column holds; nothing was written then."""
+        try:
+            yield
+        except OverflowError as error:
             self._is_poisoned = False
             raise refusal_of_field(error) from error
 
@@ -83,6 +92,9 @@ class SqlRunWriter(RunWriter):
     def _begin(self, view: HistoryView) -> tuple[list[Statement], HistoryView]:
         image = self._image
         assert image is not None, "it is there until the first write"
+        if not image.links:
+            row: Row = (sql_time(datetime.now(UTC)), None, 0, 0, self.run, self.attempt)
+            return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(0)
         known = image.history.view().shared_length(view)
 
         def look(session: Session) -> tuple[Row, int]:
@@ -103,6 +115,19 @@ class SqlRunWriter(RunWriter):
         beginning: Sequence[Statement],
         evicted: frozenset[int],
     ) -> None:
+        addition = self._addition(data, view, held, encoded, beginning, evicted)
+        self._commit(self._database.add, addition)
+
+    def _addition(
+        self,
+        data: CheckpointData,
+        view: HistoryView,
+        held: int,
+        encoded: tuple[str, str | None, Blobs],
+        beginning: Sequence[Statement],
+        evicted: frozenset[int],
+    ) -> Addition:
+        """Return the rows of a save, and note what follows once they are durable."""
         document, head, of_head = encoded
         run, attempt, history, count = self.run, self.attempt, view.history, len(view)
         others = [*beginning]
@@ -142,7 +167,7 @@ class SqlRunWriter(RunWriter):
         )
         self._pending = addition, answer, blobs, missing
         self._unacknowledged = partial(self._acknowledge, data, view, evicted)
-        self._commit(self._database.add, addition)
+        return addition
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
         super()._acknowledge(data, view, evicted)
@@ -159,6 +184,39 @@ class SqlRunWriter(RunWriter):
         said = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
         tagged = tag_rows(data.metadata, self.run)
         return [(rows.DESCRIBE, [said]), *([(ADD_TAG, tagged)] if tagged else [])]
+
+    def save_later(self, data: CheckpointData) -> asyncio.Future[None] | None:
+        """Hand a checkpoint to the group of saves that is committed next, and return without waiting for it.
+
+        Returns:
+            None if the save has to wait for something else first: another save of the run, or, as the first one of a
+            later attempt, a read.
+        """
+        self._check_process()
+        can_begin = self.is_adopted or (self._image is not None and not self._image.links)
+        if not can_begin or not self._one_at_a_time.acquire(blocking=False):
+            return None
+        try:
+            addition = self._addition(data, *self._prepared(data))
+        except BaseException:
+            self._one_at_a_time.release()
+            raise
+        self._is_poisoned = True
+        return self._database.later(addition, partial(self._end, addition))
+
+    def _end(self, addition: Addition, outcome: Outcome) -> None:
+        """Take note of the outcome of a save of a group, or raise its error."""
+        try:
+            self._is_poisoned = False
+            with self._refused_numbers():
+                self._commit(lambda _: answer_of(outcome), addition)
+            self._acknowledge_last()
+        finally:
+            self._one_at_a_time.release()
+
+    def _acknowledge_last(self) -> None:
+        assert self._unacknowledged is not None, "it is set before each write"
+        self._unacknowledged()
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
         was_poisoned = self._is_poisoned
@@ -182,8 +240,7 @@ class SqlRunWriter(RunWriter):
         with self._one_at_a_time:
             if self._is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
                 self._commit(self._database.settle, self._pending[0])
-                assert self._unacknowledged is not None, "it is set before each write"
-                self._unacknowledged()
+                self._acknowledge_last()
             else:
                 self._database.probe()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -15,12 +16,12 @@ from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, RunExistsError, RunLockedError
-from flowckpt.stores.base import Compacted
+from flowckpt.stores.base import Compacted, Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.sql import rows, signals
-from flowckpt.stores.sql.database import Addition, Database, Session
+from flowckpt.stores.sql.database import Addition, Database, End, Item, Outcome, Session, Work, answer_of
 from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
-from flowckpt.stores.sql.layout import NEWEST_APPLIED, Dialect, check_version_since_opened
+from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version_since_opened
 from flowckpt.stores.sql.reader import SqlReader
 from flowckpt.stores.sql.rows import NAMED_BLOBS, id_text, insertion, live_owner, name_of, sql_time
 from flowckpt.stores.sql.run_writer import SqlRunWriter
@@ -71,18 +72,9 @@ class SqlRuns(SqlReader):
     def _claim(
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: SqlRunWriter | None
     ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
-        key, lock = id_text(workflow_id), self.database.dialect.lock
+        lock = self.database.dialect.lock
         instead_of = previous.token if previous is not None and previous.is_mine else ""
-        claim = Claim(
-            workflow_id,
-            key,
-            secrets.token_hex(16),
-            self._process(),
-            self._times.seconds,
-            at_least=at_least,
-            take_over=take_over,
-            instead_of=instead_of,
-        )
+        claim = self._new_claim(workflow_id, at_least=at_least, take_over=take_over, instead_of=instead_of)
         run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
         if previous is not None:
             self.owned.pop(workflow_id).close()
@@ -102,6 +94,47 @@ class SqlRuns(SqlReader):
             raise
         image, latest = found
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
+
+    def _new_claim(self, workflow_id: str, **options: Any) -> Claim:
+        writer, process = secrets.token_hex(16), self._process()
+        return Claim(workflow_id, id_text(workflow_id), writer, process, self._times.seconds, **options)
+
+    def acquire_new(self, workflow_id: str) -> asyncio.Future[Lease | None]:
+        """Claim a run that is not there yet, with the next group; the answer is None if it is there: it has to be read."""
+        claim = self._new_claim(workflow_id)
+        dialect = self.database.dialect
+
+        def work(session: Session) -> list[tuple[int, int]]:
+            found = session.execute("SELECT writer FROM runs WHERE workflow_id = ?", (claim.key,))
+            return [claim.make(session, dialect.lock)] if not found or found[0][0] == claim.writer else []
+
+        def end(outcome: Outcome) -> Lease | None:
+            claimed = answer_of(outcome)
+            if not claimed:
+                return None
+            run, attempt = claimed[0]
+            image = RunImage(workflow_id, run, [])
+            fetch = self._fetch(workflow_id)
+            return self._own(SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch))
+
+        statements = [(dialect.claim_new, claim.of_new)] if dialect.claim_new else []
+        return self.database.later(Work(workflow_id, "acquire", work, statements), end)
+
+    def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
+        """Release a run with the next group, if the owner with that token still owns it."""
+        writer = self.owned.get(workflow_id)
+        if writer is None or token not in ("", writer.token) or not writer.is_mine:
+            return None
+        del self.owned[workflow_id]
+        writer.close()
+        return self.database.later(self._giving_up(writer), answer_of)
+
+    def _giving_up(self, writer: SqlRunWriter) -> Work:
+        dialect, run, token = self.database.dialect, writer.run, writer.token
+        statements = [(each, (run, token)) for each in dialect.release] if writer.is_adopted else []
+        return Work(
+            writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
+        )
 
     def renew(self, workflow_id: str, history: HistoryView | None = None) -> None:
         """Find out the outcome of a failed save, so that the same attempt can continue."""
@@ -124,10 +157,7 @@ class SqlRuns(SqlReader):
     def _give_up(self, writer: SqlRunWriter) -> None:
         writer.close()
         if writer.is_mine:
-            lock = self.database.dialect.lock
-            self.database.write(
-                writer.workflow_id, "release", lambda session: give_up(session, lock, writer.run, writer.token)
-            )
+            self.database.write(writer.workflow_id, "release", self._giving_up(writer).do)
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy."""
@@ -365,6 +395,16 @@ class Claim:
     take_over: bool = False
     instead_of: str = ""
 
+    @property
+    def of_new(self) -> tuple[Any, ...]:
+        """The values of `Dialect.claim_new`."""
+        process = self.process
+        return (
+            *(self.key, self.at_least, self.writer, len(MIGRATIONS)),
+            *(self.at_least, self.writer, process.host, process.boot_id, process.pid, process.start_time),
+            *(self.lease_seconds, self.at_least),
+        )
+
     def make(self, session: Session, lock: str) -> tuple[int, int]:
         """Write the claim, and return the run's key and the attempt.
 
@@ -517,6 +557,10 @@ class OneTransaction:
             for row in others:
                 change(statement, row)
         return True
+
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Refuse: what is written here is written at once."""
+        raise NotImplementedError
 
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save: within one transaction no outcome is unknown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -12,12 +13,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from flowckpt.core.system.clock import Clock
-from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    FlowckptError,
+    ReadOnlyStoreError,
+    VanishedError,
+)
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import HURRIED_SECONDS, Addition, Row, StopWaiting
+from flowckpt.stores.sql.database import (
+    HURRIED_SECONDS,
+    Addition,
+    End,
+    GroupCommit,
+    Item,
+    Outcome,
+    Row,
+    Session,
+    StopWaiting,
+    Work,
+)
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
     NOTICE_SECONDS,
@@ -58,12 +76,15 @@ _PAUSE_SECONDS = 0.001
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+def transaction(
+    connection: sqlite3.Connection, begin: str, before_commit: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Do the block in a transaction, which is rolled back where the block or the COMMIT fails.
 
     Args:
         connection: the connection.
         begin: the statement that begins it.
+        before_commit: called before the COMMIT.
 
     Raises:
         sqlite3.Error: what SQLite says.
@@ -71,6 +92,8 @@ def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
     connection.execute(begin)
     try:
         yield
+        if before_commit is not None:
+            before_commit()
         commit(connection)
     except BaseException:
         if connection.in_transaction:
@@ -218,6 +241,7 @@ class SqliteDatabase:
         self._has_told_empty = False
         self._hurry = StopWaiting()
         self._tries = Retry(path, self._hurry)
+        self._group = GroupCommit(self._write_group)
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -278,20 +302,95 @@ class SqliteDatabase:
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
         """Do work that writes, in one transaction, and commit it durably."""
-
-        def write_once() -> T:
-            if operation not in _MAKES_THE_FILE and not self.path.exists():
-                return self._on_nothing(work)
-            connection = self._opened()
-            with transaction(connection, "BEGIN IMMEDIATE"):
-                return work(SqliteSession(connection, self._clock))
-
-        with self._alone(), self._translated(workflow_id, operation):
-            return self._tries.until_done(write_once, workflow_id, operation)
+        done: T = self._group.now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
+        return done
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
-        return self._add(addition, lambda: self._add_once(addition))
+        holds: bool = self._group.now(addition)
+        return holds
+
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Write a save or other work in the next group."""
+        return self._group.later(item, end)
+
+    def _write_group(self, items: Sequence[Item]) -> list[Outcome]:
+        """Write items in one transaction, or each in its own if that fails."""
+        is_unknown = False
+        if len(items) > 1:
+            with self._alone():
+                try:
+                    if self._is_in_place():
+                        return self._tries.until_done(lambda: self._write_all(items), "", "save")
+                except sqlite3.Error as error:
+                    is_unknown = self._is_unknown(error)
+                    if is_busy(error) or (is_unknown and self._is_distrusted):
+                        return [self._error_of(error, each, is_outcome_unknown=is_unknown) for each in items]
+                except CheckpointStorageError:
+                    if self._hurry.is_on:  # somebody has stopped a wait for a locked file
+                        busy = f"the SQLite store {self.path}"
+                        return [self._hurry.error(busy, each.workflow_id, each.operation) for each in items]
+                except Exception as error:  # of one of them; nothing was committed
+                    _log.debug("a group of %d saves is written one by one: %r", len(items), error)
+        return [self._outcome(each, is_unknown=is_unknown) for each in items]
+
+    def _is_in_place(self) -> bool:
+        there = identity_of(self.path)
+        return there is not None and (self._connection is None or there == self._identity)
+
+    def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
+        """Write items in one transaction; an item that fails is undone, and its error is its outcome."""
+        connection = self._opened()
+        session = SqliteSession(connection, self._clock)
+        outcomes: list[Outcome] = []
+        self._is_committing = False
+        with transaction(connection, "BEGIN IMMEDIATE", self._note_commit):
+            for item in items:
+                connection.execute("SAVEPOINT item")
+                try:
+                    outcomes.append(
+                        self._add_rows(connection, item) if isinstance(item, Addition) else item.do(session)
+                    )
+                except Exception as error:
+                    if not connection.in_transaction:
+                        raise
+                    connection.execute("ROLLBACK TO item")
+                    is_ours = not isinstance(error, (sqlite3.Error, UnicodeDecodeError))
+                    outcomes.append(error if is_ours else self._error_of(error, item))
+                connection.execute("RELEASE item")
+        if identity_of(self.path) != self._identity:
+            for index, item in enumerate(items):
+                if isinstance(item, Addition):
+                    outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
+        return outcomes
+
+    def _note_commit(self) -> None:
+        self._is_committing = True
+
+    def _outcome(self, item: Item, *, is_unknown: bool) -> Outcome:
+        """Write one item in a transaction of its own, unless it is there already."""
+        try:
+            if isinstance(item, Work):
+                return self._write_one(item)
+            if is_unknown:
+                return self._add(item, lambda: self._is_there(item) or self._add_once(item))
+            return self._add(item, lambda: self._add_once(item))
+        except CheckpointStorageError as error:
+            error.is_outcome_unknown = error.is_outcome_unknown or is_unknown
+            return error
+        except Exception as error:
+            return error
+
+    def _write_one(self, work: Work) -> Any:
+        def write_once() -> Any:
+            if work.operation not in _MAKES_THE_FILE and not self.path.exists():
+                return self._on_nothing(work.do)
+            connection = self._opened()
+            with transaction(connection, "BEGIN IMMEDIATE"):
+                return work.do(SqliteSession(connection, self._clock))
+
+        with self._alone(), self._translated(work.workflow_id, work.operation):
+            return self._tries.until_done(write_once, work.workflow_id, work.operation)
 
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds.
@@ -313,26 +412,34 @@ class SqliteDatabase:
 
     def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
         with self._alone():
-            there = identity_of(self.path)
-            if there is None or (self._connection is not None and there != self._identity):
+            if not self._is_in_place():
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
                 is_fence_held = self._tries.until_done(act, addition.workflow_id, "save")
             except sqlite3.Error as error:
-                # One that is merely busy has committed nothing: the transaction was rolled back.
-                is_unknown = self._is_committing and not is_busy(error)
-                if is_unknown:
-                    self._is_distrusted = self._is_distrusted or is_sync(error)
-                    self.close()
-                raise error_of(error, self.path, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
+                raise self._error_of(error, addition, is_outcome_unknown=self._is_unknown(error)) from error
             except UnicodeDecodeError as error:
-                raise error_of(error, self.path, addition.workflow_id, "save") from error
+                raise self._error_of(error, addition) from error
             except OSError as error:
                 raise os_error_of(error, self.path, addition.workflow_id, "save") from error
             if identity_of(self.path) != self._identity:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
+
+    def _is_unknown(self, error: sqlite3.Error) -> bool:
+        """Tell whether a commit may have been done; its connection is closed then."""
+        # One that is merely busy has committed nothing: the transaction was rolled back.
+        is_unknown = self._is_committing and not is_busy(error)
+        if is_unknown:
+            self._is_distrusted = self._is_distrusted or is_sync(error)
+            self.close()
+        return is_unknown
+
+    def _error_of(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
+        found = error_of(error, self.path, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
+        found.__cause__ = error
+        return found
 
     def _is_there(self, addition: Addition) -> bool:
         connection = self._opened()
@@ -345,20 +452,27 @@ class SqliteDatabase:
         self._is_committing = False
         execute("BEGIN IMMEDIATE")
         try:
-            if not execute(rows.ADVANCE, addition.advance).rowcount:
+            if not self._add_rows(connection, addition):
                 execute("ROLLBACK")
                 return False
-            for row in addition.results:
-                execute(rows.ADD_RESULT, row)
-            execute(rows.ADD_CHECKPOINT, addition.checkpoint)
-            for statement, others in addition.others:
-                connection.executemany(statement, others)
             self._is_committing = True
             commit(connection)
         except BaseException:
             if connection.in_transaction:
                 execute("ROLLBACK")
             raise
+        return True
+
+    @staticmethod
+    def _add_rows(connection: sqlite3.Connection, addition: Addition) -> bool:
+        execute = connection.execute
+        if not execute(rows.ADVANCE, addition.advance).rowcount:
+            return False
+        for row in addition.results:
+            execute(rows.ADD_RESULT, row)
+        execute(rows.ADD_CHECKPOINT, addition.checkpoint)
+        for statement, others in addition.others:
+            connection.executemany(statement, others)
         return True
 
     def damages(self) -> list[str]:

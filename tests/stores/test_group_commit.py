@@ -1,0 +1,245 @@
+"""Saves that wait at the same time share one commit; each is fenced, acknowledged and refused for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+
+import pytest
+
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
+from flowckpt.stores import open_store
+from flowckpt.stores.sqlite import database
+from flowckpt.testing.contract import checkpoint, results
+from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
+from tests.stores.peers import error_of, in_fork
+
+RUNS = [f"run-{number}" for number in range(12)]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def spec(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'store.db'}"
+    name = request.getfixturevalue("postgres_database")
+    return f"{request.getfixturevalue('postgres').url(name)}?allow_unsafe=true"
+
+
+@pytest.fixture
+def store(spec):
+    made = open_store(spec)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def groups(store, monkeypatch):
+    """The workflow ids of each group that is written."""
+    seen = []
+    group = store.runs.database._group
+    write = group._write
+
+    def seeing(items):
+        seen.append([item.workflow_id for item in items])
+        return write(items)
+
+    monkeypatch.setattr(group, "_write", seeing)
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def gathering(store, count):
+    """Keep the next group from being written until so many items wait for it."""
+    group = store.runs.database._group
+    group._turn.acquire()
+    # The thread may have nothing to write yet: it takes the group only once it has its turn.
+    try:
+        yield
+    finally:
+        while len(group._waiting) < count:
+            await asyncio.sleep(0.001)
+        group._turn.release()
+
+
+async def owned(store, runs=RUNS):
+    for run in runs:
+        await store.acquire(run)
+        await store.save(run, checkpoint(1, results("a"), checkpoint_id="first"))
+
+
+async def together(store, saves):
+    """Save in one group, and return None or the error of each."""
+    tasks = [asyncio.ensure_future(store.save(run, data)) for run, data in saves]
+    async with gathering(store, len(tasks)):
+        pass
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def second(run, **fields):
+    return run, checkpoint(2, results("a", "b"), checkpoint_id="second", **fields)
+
+
+def newest(spec, runs=RUNS):
+    """What another store reads."""
+    other = open_store(spec)
+    try:
+        return [other.runs.load_latest(run).checkpoint_id for run in runs]
+    finally:
+        other.close()
+
+
+async def test_saves_that_wait_are_written_in_one_group(store, spec, groups):
+    await owned(store)
+    groups.clear()
+    assert await together(store, map(second, RUNS)) == [None] * len(RUNS)
+    assert groups == [RUNS]
+    assert newest(spec) == ["second"] * len(RUNS)
+    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+
+
+async def test_claims_and_releases_are_written_in_groups(store, groups):
+    for act in (store.acquire, store.release):
+        groups.clear()
+        tasks = [asyncio.ensure_future(act(run)) for run in RUNS]
+        async with gathering(store, len(RUNS)):
+            pass
+        await asyncio.gather(*tasks)
+        assert groups == [RUNS]
+    assert store.runs.list_runs() == []  # a claim without a save leaves no trace
+
+
+async def test_a_save_that_fails_fails_alone(store, spec):
+    await owned(store)
+    saves = [second(run) for run in RUNS]
+    saves[3] = (RUNS[3], checkpoint(2**63, results("a", "b"), checkpoint_id="second"))  # a number that no column holds
+    errors = await together(store, saves)
+    assert isinstance(errors[3], EncodingError | CheckpointStorageError)
+    assert errors[:3] + errors[4:] == [None] * (len(RUNS) - 1)
+    assert newest(spec) == ["first" if run == RUNS[3] else "second" for run in RUNS]
+    await store.save(RUNS[4], checkpoint(3, results("a", "b", "c")))
+
+
+async def test_each_save_has_a_fence_of_its_own(store, spec):
+    await owned(store)
+    other = open_store(spec)
+    await other.acquire(RUNS[5], take_over=True)
+    errors = await together(store, map(second, RUNS))
+    assert isinstance(errors[5], FencedError)
+    assert errors[:5] + errors[6:] == [None] * (len(RUNS) - 1)
+    assert newest(spec) == ["first" if run == RUNS[5] else "second" for run in RUNS]
+    other.close()
+
+
+async def test_a_cancelled_wait_does_not_lose_the_save(store, spec):
+    await owned(store)
+    tasks = [asyncio.ensure_future(store.save(*second(run))) for run in RUNS]
+    async with gathering(store, len(RUNS)):
+        await asyncio.sleep(0)  # each has handed its save in
+        tasks[2].cancel()
+        await asyncio.wait({tasks[2]})
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert tasks[2].cancelled()
+    assert newest(spec) == ["second"] * len(RUNS)
+    await store.save(RUNS[2], checkpoint(3, results("a", "b", "c"), checkpoint_id="third"))
+    assert newest(spec, [RUNS[2]]) == ["third"]
+
+
+async def test_threads_share_commits_too(store, spec, groups):
+    await owned(store)
+    groups.clear()
+    errors = []
+
+    def save(run):
+        try:
+            store.runs.save(*second(run))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(run,)) for run in RUNS]
+    async with gathering(store, len(RUNS)):
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert not errors
+    assert [sorted(group) for group in groups] == [sorted(RUNS)]
+    assert newest(spec) == ["second"] * len(RUNS)
+
+
+async def test_a_forked_child_writes_groups_of_its_own(store, spec):
+    await owned(store)
+
+    def in_child():
+        async def act():
+            await owned(store, ["of the child"])
+            assert await together(store, [second("of the child")]) == [None]
+
+        asyncio.run(act())
+
+    def on_thread():  # a loop of the parent's runs in this thread
+        thread = threading.Thread(target=in_child)
+        thread.start()
+        thread.join()
+
+    assert await asyncio.to_thread(in_fork, lambda: error_of(on_thread)) == "nothing"
+    assert newest(spec, ["of the child"]) == ["second"]
+
+
+# --- SQLite alone ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    store = open_store(f"sqlite:{tmp_path / 'store.db'}")
+    yield store
+    store.close()
+
+
+class Failing:
+    """Fails commits of more than one save, before or after they are done."""
+
+    def __init__(self, name, *, is_done=False):
+        self.name = name
+        self.is_done = is_done
+        self.commits = 0
+
+    def __call__(self, connection):
+        self.commits += 1
+        if self.commits == 1:
+            connection.execute("COMMIT" if self.is_done else "ROLLBACK")
+            error = sqlite3.OperationalError("injected")
+            error.sqlite_errorname = self.name
+            raise error
+        connection.execute("COMMIT")
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_after_a_failed_commit_each_save_is_written_alone_and_once(sqlite, monkeypatch, is_done):
+    await owned(sqlite)
+    failing = Failing("SQLITE_FULL", is_done=is_done)
+    monkeypatch.setattr(database, "commit", failing)
+    assert await together(sqlite, map(second, RUNS)) == [None] * len(RUNS)
+    assert newest(f"sqlite:{sqlite.path}") == ["second"] * len(RUNS)
+    for run in RUNS:
+        assert [each.sequence for each in sqlite.runs.references(run)] == [2, 1]
+    assert {finding.severity for finding in sqlite.runs.check(None)} == {"ok"}
+
+
+async def test_no_save_of_a_group_is_acknowledged_after_a_failed_sync(sqlite, monkeypatch):
+    await owned(sqlite)
+    monkeypatch.setattr(database, "commit", Failing("SQLITE_IOERR_FSYNC", is_done=True))
+    errors = await together(sqlite, map(second, RUNS))
+    for run, error in zip(RUNS, errors, strict=True):
+        assert isinstance(error, CheckpointStorageError)
+        assert (error.is_outcome_unknown, error.workflow_id) == (True, run)
+        with pytest.raises(CheckpointStorageError):
+            await sqlite.save(run, checkpoint(3, results("a", "b", "c")))
+
+
+async def test_a_file_that_vanished_acknowledges_no_save_of_a_group(sqlite):
+    await owned(sqlite)
+    sqlite.path.unlink()
+    errors = await together(sqlite, map(second, RUNS))
+    assert [type(error) for error in errors] == [VanishedError] * len(RUNS)
