@@ -349,14 +349,10 @@ class RunsBase(Medium[W]):
         if previous is not None and not take_over:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
         writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
-        return self._own(writer, latest, notices)
-
-    def _own(self, writer: W, latest: CheckpointData | None = None, notices: tuple[str, ...] = ()) -> Lease:
-        """Note that this process owns a run."""
-        self.owned[writer.workflow_id] = writer
+        self.owned[workflow_id] = writer
         if self.has_leases:
             self._heartbeat.start()
-        return Lease(writer.workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
+        return Lease(workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
 
     def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run, if the owner with that token still owns it."""

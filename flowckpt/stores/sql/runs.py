@@ -115,7 +115,10 @@ class SqlRuns(SqlReader):
             run, attempt = claimed[0]
             image = RunImage(workflow_id, run, [])
             fetch = self._fetch(workflow_id)
-            return self._own(SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch))
+            writer = SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
+            self.owned[workflow_id] = writer
+            self._heartbeat.start()
+            return Lease(workflow_id, attempt, None, token=claim.writer)
 
         statements = [(dialect.claim_new, claim.of_new)] if dialect.claim_new else []
         return self.database.later(Work(workflow_id, "acquire", work, statements), end)
