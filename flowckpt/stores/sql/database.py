@@ -98,7 +98,7 @@ class Work:
 
 Item = Addition | Work
 Outcome = Any
-"""What an item returned, for a save whether its fence held; or the exception that it failed with."""
+"""The value that an item returned (of a save: whether its fence held), or the exception that it failed with."""
 
 End = Callable[[Outcome], Any]
 """Takes note of an outcome, and returns or raises what the caller gets."""
