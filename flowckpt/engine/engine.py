@@ -549,6 +549,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
+        binding.refuse_output(workflow)
         run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
         return self._session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.checked(if_exists))
 

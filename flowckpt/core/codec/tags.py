@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from json import encoder as _json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -195,9 +195,15 @@ def _encode_other(value: Any, depth: int) -> Json:
         add_late()
         if encoder := _ENCODERS.get(type(value)):
             return encoder(value, depth)
+    if found := _of_program(type(value)):
+        return {"$as": [found.name, _encode_registered(found.to_plain, value, depth)]}
     if isinstance(value, StepFailedError) and (encoder := _ENCODERS.get(declared_class(type(value)))):
         return encoder(value, depth)
     raise RefusedError
+
+
+def _of_program(cls: type) -> Registered | None:
+    return next((found for each in _PROGRAM if (found := each.of_class(cls))), None)
 
 
 def _self(value: Any, _: int) -> Json:
@@ -444,14 +450,41 @@ _LATE_TAGS = {
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Registered:
+class Registered:
+    """A class that a record names, and how its values are taken apart and built again.
+
+    Attributes:
+        cls: the class.
+        name: its name in records.
+        to_plain: converts a value to plain values.
+        from_plain: restores it.
+        parts: does what `to_plain` does, to find the part that is refused; None if they are the same.
+    """
+
     cls: type
     name: str
     to_plain: Callable[[Any], Any]
     from_plain: Callable[[Any], Any]
+    parts: Callable[[Any], Any] | None = None
 
 
-_REGISTERED: dict[str, _Registered] = {}
+class ProgramClasses(Protocol):
+    """The data classes of the program, which need no registration."""
+
+    def of_class(self, cls: type) -> Registered | None:
+        """Return what a record needs for values of a class; None if it may not name the class."""
+
+    def named(self, name: str) -> Registered | None:
+        """Return the class of a name in a record; None if the program has none."""
+
+
+_REGISTERED: dict[str, Registered] = {}
+_PROGRAM: list[ProgramClasses] = []
+
+
+def use_program_classes(classes: ProgramClasses) -> None:
+    """Let values of the program's own data classes be recorded by the names of their classes."""
+    _PROGRAM[:] = [classes]
 
 
 def add(tag: str, cls: type, to_body: Callable[[Any], Json], from_body: Callable[[Any], Any]) -> None:
@@ -475,7 +508,7 @@ def add_registered(cls: type, name: str, to_plain: Callable[[Any], Any], from_pl
             type_name=type_name(cls),
             remedy="Give another name: register_type(…, name=…).",
         )
-    _REGISTERED[name] = _Registered(cls, name, to_plain, from_plain)
+    _REGISTERED[name] = Registered(cls, name, to_plain, from_plain)
     _ENCODERS[cls] = lambda value, depth: {"$as": [name, _encode_registered(to_plain, value, depth)]}
 
 
@@ -493,11 +526,15 @@ def _encode_registered(to_plain: Callable[[Any], Any], value: Any, depth: int) -
 
 def _decode_registered(body: Any) -> Any:
     name, plain = body
-    known = _REGISTERED.get(name) if isinstance(name, str) else None
+    known = None
+    if isinstance(name, str):
+        known = _REGISTERED.get(name) or next((found for each in _PROGRAM if (found := each.named(name))), None)
     if known is None:
         raise DecodingError(
-            f"a recorded value is of the registered type {name!r}, which this program has not registered",
-            remedy="Call flowckpt.register_type(…) at the top of the module that defines the workflow.",
+            f"a recorded value is of the class {name!r}, which the modules that the workflow's module imports do not have, "
+            "and which is not registered",
+            remedy="Put the class back, or name the one in its place at the top of the module that defines the workflow: "
+            f"flowckpt.register_type(…, name={name!r}).",
         )
     made = _decode(plain)
     try:
@@ -601,15 +638,19 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
         f"{place} is a {name}, which cannot be stored and restored unchanged{why and f': {why}'}",
         place=place,
         type_name=name,
-        remedy=_remedy_of(found),
+        remedy=remedy_of(type(found)),
     )
 
 
 _FILE = "Write it to a file, return the path, and claim the file: .writes(path), or .evidence(file_sha256(path))."
 
 
-def _remedy_of(found: Any) -> str:
-    package, name = type(found).__module__.partition(".")[0], type(found).__name__
+_NUMPY_KINDS = {"floating": "float", "integer": "int", "bool": "bool", "bool_": "bool", "str_": "str"}
+
+
+def remedy_of(cls: type) -> str:
+    """Return what to do instead of returning a value of a class that cannot be recorded."""
+    package, name = cls.__module__.partition(".")[0], cls.__name__
     if package == "pandas" and name == "Timestamp":
         return "Call .to_pydatetime() on it."
     if package == "pandas" and name == "Timedelta":
@@ -622,13 +663,14 @@ def _remedy_of(found: Any) -> str:
         "Table",
     ):
         return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index") else "")
-    if package == "numpy" and hasattr(found, "item"):
-        kind = type(found.item()).__name__
-        if kind in ("float", "int", "bool", "str"):
+    if package == "numpy":
+        kind = next((_NUMPY_KINDS[each.__name__] for each in cls.__mro__ if each.__name__ in _NUMPY_KINDS), "")
+        if kind:
             return f"Call {kind}(x) on it, or annotate it: a step's function that says '-> {kind}' may return it."
     return (
         "Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
-        "(flowckpt.register_type), or mark the step .ephemeral()."
+        "(flowckpt.register_type), or mark the step .ephemeral(). A data class at the top of a module that the workflow's "
+        "module imports needs no annotation."
     )
 
 
@@ -643,10 +685,9 @@ def _reason(value: Any) -> str | None:
 
 
 def _inside(value: Any) -> Any:
-    for known in _REGISTERED.values():
-        if known.cls is type(value):
-            try:
-                return known.to_plain(value)
-            except Exception:
-                break
-    return value
+    registered = (known for known in _REGISTERED.values() if known.cls is type(value))
+    known = next(registered, None) or _of_program(type(value))
+    try:
+        return (known.parts or known.to_plain)(value) if known else value
+    except Exception:
+        return value

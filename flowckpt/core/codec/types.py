@@ -14,6 +14,7 @@ that would be lost, or an object that would come back as its base class, is refu
 
 from __future__ import annotations
 
+import abc
 import collections.abc
 import enum
 import functools
@@ -138,6 +139,43 @@ def is_pydantic(cls: Any) -> bool:
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
+_OF_STREAMS = frozenset({"io", "_io"})
+_NEVER_STORED = (
+    collections.abc.Callable,
+    collections.abc.Iterator,
+    collections.abc.AsyncIterator,
+    collections.abc.Awaitable,
+)
+
+
+def unstorable(annotation: Any) -> type | None:
+    """Return a class that an annotation names and no value of which can be stored; None if there may be such values."""
+    annotation = bare_type(annotation)
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin in UNIONS:
+        found = [unstorable(each) for each in arguments]
+        return found[0] if all(found) else None
+    if not isinstance(origin, type) or origin is Any:
+        return None
+    if origin in _CONTAINERS:
+        return next((each for each in map(unstorable, arguments) if each), None)
+    return None if _may_be_stored(origin) else origin
+
+
+def _may_be_stored(cls: type) -> bool:
+    if (
+        any(each.__module__ in _OF_STREAMS for each in cls.__mro__)
+        or cls in _NEVER_STORED
+        or collections.abc.Iterator in cls.__mro__
+    ):
+        return False
+    if tags.is_closed(cls) or is_leaf(cls) or _is_taken_apart(cls) or cls is object:
+        return True
+    if isinstance(cls, abc.ABCMeta):  # a protocol, too: an object of any class may be one
+        return True
+    return any(map(_may_be_stored, type.__subclasses__(cls)))
+
+
 def is_leaf(cls: Any) -> bool:
     """Return whether a class of the closed set has no parts."""
     return cls in LEAVES or (
@@ -211,6 +249,8 @@ def register_type(
     from_plain: Callable[[Any], Any] | None = None,
 ) -> None:
     """Allow values of a class to be recorded anywhere, without an annotation.
+
+    A data class at the top of a module that the workflow's module imports needs no registration.
 
     Args:
         cls: the class. An attrs class, dataclass, named tuple, enum or pydantic model needs no functions.

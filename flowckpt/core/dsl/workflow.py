@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from flowckpt.core.dsl.actions import module_name
@@ -19,6 +19,10 @@ R = TypeVar("R")
 
 RESERVED_INPUTS = frozenset({"workflow_id", "options", "if_exists"})
 """Keyword arguments of the engine itself; an input of such a name could never be given."""
+
+
+PROGRAM_MODULES: dict[str, None] = {}
+"""The modules of the workflows of this process, by name; of a worker, those of its steps."""
 
 
 class Workflow(Generic[P, R_co]):
@@ -37,6 +41,7 @@ class Workflow(Generic[P, R_co]):
         self.name = name
         self.function = function
         self.signature = inspect.signature(function)
+        PROGRAM_MODULES[function.__module__] = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, R_co]:
         """Make the generator; nothing of it has run yet."""
@@ -81,8 +86,15 @@ class Workflow(Generic[P, R_co]):
     def output_type(self) -> Any:
         """The type that the workflow returns, from `Generator[…, …, R]`; `Any` without an annotation."""
         returns = self.hints.get("return", Any)
-        arguments = typing.get_args(returns)
-        return arguments[2] if len(arguments) == 3 else Any
+        is_generator = typing.get_origin(returns) is Generator
+        return typing.get_args(returns)[2] if is_generator else Any
+
+    @property
+    def claimed_output(self) -> Any:
+        """The type that the workflow says it returns, also if the annotation leaves `Generator[…]` out."""
+        returns = self.hints.get("return", Any)
+        is_of_generator = (typing.get_origin(returns) or returns) in (Generator, Iterator, Iterable)
+        return self.output_type if is_of_generator else returns
 
     def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs in the order of the signature, with defaults applied.

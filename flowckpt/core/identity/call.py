@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt.core.codec import tags
 from flowckpt.core.codec.types import is_structured, return_annotation
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name
+from flowckpt.core.identity import classes
 from flowckpt.core.identity.arguments import NONE, positional_parameters, recorded_arguments, recorded_positional
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
 else:
     composites = LazyModule("flowckpt.core.dsl.composites")
+
+tags.use_program_classes(classes)
 
 
 @attrs.define(eq=False, repr=False)

@@ -22,6 +22,7 @@ from values, so the same files have the same fingerprint in every process, under
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import linecache
@@ -130,6 +131,7 @@ def code_of(function: Callable[..., Any]) -> Code:
 
 def refresh() -> None:
     """Read sources again if a module was imported again, as `importlib.reload` and notebooks do; asked once for each start."""
+    _REACHED.clear()
     if has_reloaded():
         forget_functions()
 
@@ -380,6 +382,36 @@ def find_source(name: str, root: str) -> Source | None:
     return source_of(file, vars(module))
 
 
+_REACHED: dict[str, tuple[Source, dict[str, None], list[str]]] = {}
+
+
+def reaches(module: ModuleType, name: str) -> bool:
+    """Return whether a module of a project imports another one of it when it is imported, itself or through others.
+
+    Args:
+        module: the module.
+        name: the full name of the other one.
+    """
+    file = getattr(module, "__file__", None) or ""
+    if not file or is_installed(file):
+        return False
+    try:
+        source, root = source_of(file, vars(module)), project_root(file)
+    except Exception:  # its source is not at hand, or is another one by now
+        return False
+    known = _REACHED.get(file)
+    if known is None or known[0] is not source:
+        known = _REACHED[file] = source, {}, sorted(source.modules)
+    _, seen, waiting = known
+    while name not in seen and waiting:
+        seen[each := waiting.pop()] = None
+        found = None
+        with contextlib.suppress(Exception):  # a source that is not what was imported
+            found = find_source(each, root) if each in sys.modules else None
+        waiting += () if found is None else (other for other in sorted(found.modules) if other not in seen)
+    return name in seen and find_source(name, root) is not None
+
+
 def _found(name: str) -> tuple[str, tuple[str, ...]]:
     """Return the file of a module that is not imported, and the directories of a package; nothing is imported."""
     parent, _, _ = name.rpartition(".")
@@ -431,6 +463,7 @@ class Source:
         imports: what imports bind a name to.
         stars: the modules from which everything is imported.
         is_imported: whether the module was imported; otherwise only its file is known.
+        modules: what it imports when it is imported, by full name; attributes may be among them.
     """
 
     file: str
@@ -440,6 +473,7 @@ class Source:
     imports: Mapping[str, list[Import]] = attrs.field(factory=dict)
     stars: tuple[str, ...] = ()
     is_imported: bool = True
+    modules: frozenset[str] = frozenset()
     _written: dict[str, tuple[str, tuple[str, ...], tuple[Import, ...]]] = attrs.field(factory=dict)
     _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
@@ -532,8 +566,11 @@ def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Sour
     own = set[str]()
     imports: dict[str, list[Import]] = {}
     stars: list[str] = []
+    modules = set[str]()
     for nodes in _top(tree.body, ()):
         if isinstance(statement := nodes[-1], ast.Import | ast.ImportFrom):
+            if not any(_is_for_checkers(test) for test in nodes[:-1]):
+                modules.update(_imported_by(statement, scope))
             for name, target in _bindings(statement, scope):
                 if name == "*":
                     stars.append(target.module)
@@ -545,7 +582,24 @@ def _read(file: str, scope: dict[str, Any], *, is_imported: bool = True) -> Sour
         for name in bound | changed:
             definitions.setdefault(name, []).append(nodes)
     definitions = {name: found for name, found in definitions.items() if name in own}  # not `logging.basicConfig()`
-    return Source(file, scope, scope.get("__spec__"), definitions, imports, tuple(stars), is_imported)
+    return Source(
+        file, scope, scope.get("__spec__"), definitions, imports, tuple(stars), is_imported, frozenset(modules)
+    )
+
+
+def _imported_by(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the full names of what an import loads, with the packages that lead there."""
+    if isinstance(statement, ast.Import):
+        names = [alias.name for alias in statement.names]
+    else:
+        names = [str(target) for _, target in _bindings(statement, scope)]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _is_for_checkers(test: ast.AST) -> bool:
+    return isinstance(test, ast.Name | ast.Attribute) and _dotted(test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
 def _bindings(statement: ast.Import | ast.ImportFrom, scope: Mapping[str, Any]) -> Iterator[tuple[str, Import]]:

@@ -19,6 +19,7 @@ from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
 from flowckpt.engine.steps.restore import is_still_true
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
+from flowckpt.engine.values.inputs import refuse_output
 from flowckpt.errors import EncodingError, FlowckptError, InputError
 from flowckpt.events import StepRestored
 from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
@@ -33,6 +34,7 @@ def begun_child(action: WorkflowAction, path: str) -> Generator[Any, Any, Any]:
         path: the step that runs it.
     """
     try:
+        refuse_output(action.workflow, path)
         _check_inputs(action, path)
     except FlowckptError as refused:
         return _refusing(refused)

@@ -9,8 +9,10 @@ from typing import Any, NoReturn
 import attrs
 
 from flowckpt.core import codec
+from flowckpt.core.codec import tags
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.types import unstorable
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -106,6 +108,29 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
                 remedy=f"Leave it out there, or annotate the input as a secret one: {name}: Secret[…].",
             )
     return made
+
+
+def refuse_output(workflow: Workflow[Any, Any], place: str = "") -> None:
+    """Refuse a workflow before its first step if it says that it returns what no record can hold.
+
+    Args:
+        workflow: the workflow.
+        place: the step of a child workflow; empty for the run itself.
+
+    Raises:
+        EncodingError: no value of what it says it returns can be stored.
+    """
+    cls = unstorable(workflow.claimed_output)
+    if cls is None:
+        return
+    place = f"{place}: output" if place else "the workflow's output"
+    name = type_name(cls)
+    raise EncodingError(
+        f"{place} is annotated as {name}, which cannot be stored: {workflow.name} at {workflow.where}",
+        place=place,
+        type_name=name,
+        remedy=tags.remedy_of(cls),
+    )
 
 
 def _encoded(name: str, value: Any, annotation: Any) -> Any:
