@@ -11,7 +11,6 @@ import attrs
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.types import is_structured, return_annotation
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name
-from flowckpt.core.identity import classes
 from flowckpt.core.identity.arguments import NONE, positional_parameters, recorded_arguments, recorded_positional
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -19,9 +18,9 @@ from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from flowckpt.core.dsl import composites
+    from flowckpt.core.identity import classes
 else:
-    composites = LazyModule("flowckpt.core.dsl.composites")
+    classes = LazyModule("flowckpt.core.identity.classes")
 
 tags.use_program_classes(classes)
 
@@ -108,8 +107,9 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
     if action.is_command:
         return recorded_arguments(_command, (), action.identity, secrets)
-    if action.is_composite and isinstance(action, composites.WorkflowAction):
-        return recorded_arguments(action.workflow.function, (), action.inputs, secrets)
+    if action.step_type == "workflow":
+        child: Any = action
+        return recorded_arguments(child.workflow.function, (), child.inputs, secrets)
     if action.is_waiting:
         return recorded_arguments(_waited_for, (), action.identity, secrets)
     return {}
