@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from flowckpt import step, workflow
+from flowckpt.evidence import artifact_exists
 
 
 @attrs.frozen
@@ -43,5 +44,6 @@ def move_back(moved: Move) -> None:
 def archive_files(inbox: Path, archive: Path) -> Generator[Any, Any, int]:
     names = yield from step("list").python(list_files, inbox).checkpoint()
     for name in names:
-        yield step("move").python(move, inbox / name, archive / name).rollback(move_back).checkpoint()
+        moving = step("move").python(move, inbox / name, archive / name).rollback(move_back)
+        yield moving.evidence(artifact_exists(archive / name, type="file")).checkpoint()
     return len(names)

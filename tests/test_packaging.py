@@ -129,6 +129,68 @@ def test_it_runs_the_quick_start_in_an_empty_environment(built, distribution, tm
     assert not {"pytest", "hypothesis", "mypy", "ruff"} & set(re.findall(r"^[\w-]+", installed, re.MULTILINE))
 
 
+PLUGIN_TESTS = """
+from pathlib import Path
+
+import pytest
+
+from flowckpt import MemoryCheckpointStore, step, workflow
+from flowckpt.evidence import artifact_exists
+from flowckpt.testing import CheckpointStoreContract, CrashesFoundError, EvidenceContract
+
+outbox = []
+
+
+@workflow
+def orders():
+    word = yield step("word").wait("word")
+    yield step("pause").sleep(3600)
+    yield step("send").python(outbox.append, word).checkpoint()
+    return word
+
+
+async def test_the_fixture_answers_and_sleeps(flowckpt):
+    flowckpt.answer("word", "go")
+    result = flowckpt.run(orders)
+    assert (result.unwrap(), outbox) == ("go", ["go"])
+    assert await flowckpt.store.load_latest(result.workflow_id)
+
+
+def test_a_mistake_is_found(flowckpt):
+    flowckpt.answer("word", "go")
+    with pytest.raises(CrashesFoundError, match="`send` ran twice: the process died after it and before its checkpoint"):
+        flowckpt.explore_crashes(orders)
+
+
+class TestStore(CheckpointStoreContract):
+    def make_store(self):
+        self.made = MemoryCheckpointStore()
+        return self.made
+
+
+class TestClaim(EvidenceContract):
+    def make_claim(self):
+        Path("a").touch()
+        return artifact_exists("a")
+
+    def break_claim(self):
+        Path("a").unlink()
+"""
+
+
+def test_the_pytest_plugin_works_where_only_flowckpt_and_pytest_are_installed(built, tmp_path):
+    environment, project = tmp_path / "environment", tmp_path / "project"
+    python = environment / "bin" / "python"
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment, cwd=tmp_path)
+    run(UV, "pip", "install", "--quiet", "--python", python, one(built, "*.whl"), "pytest", cwd=tmp_path)
+    project.mkdir()
+    run(environment / "bin" / "flowckpt", "init", cwd=project)
+    (project / "test_mine.py").write_text(PLUGIN_TESTS, "utf-8")
+    ended = run(python, "-m", "pytest", "-q", cwd=project)
+    (passed,) = re.findall(r"^(\d+) passed", ended, re.MULTILINE)
+    assert int(passed) > 60, ended
+
+
 def test_every_python_that_is_named_is_tested():
     """CI runs them all; a classifier stands for a Python on which the tests have passed."""
     (matrix,) = re.findall(r"python: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text("utf-8"))

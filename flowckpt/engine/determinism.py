@@ -118,7 +118,7 @@ def determinism_of(
         error = recorded_error(result.error)
         note = f"the run failed, so it is compared up to there: {error.type}: {error.message}"
     if has_other_process:
-        others, said = _in_other_process(target or describe_target(workflow), inputs, workflow, latest)
+        others, said = driven_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
         is_checked = others is not None
         known = {(each.kind, each.path) for each in found}
         found += [each for each in others or () if (each.kind, each.path) not in known]
@@ -155,10 +155,23 @@ def _recorded_end(latest: CheckpointData) -> End:
     return End(tree=plain_tree(latest.held_output, "output"))
 
 
-def _in_other_process(
-    target: Mapping[str, str], inputs: Mapping[str, Any], workflow: Workflow[Any, Any], latest: CheckpointData
+def driven_in_other_process(
+    target: Mapping[str, str],
+    inputs: Mapping[str, Any],
+    workflow: Workflow[Any, Any],
+    latest: CheckpointData,
+    *,
+    seed: str = "",
 ) -> tuple[list[Difference] | None, str]:
-    """Have another process drive it; return what it found, or None and why there is nothing."""
+    """Drive a workflow from a record in another process; return the differences, or None and why it was not done.
+
+    Args:
+        target: where the other process finds the workflow.
+        inputs: its inputs by name.
+        workflow: the workflow.
+        latest: the record.
+        seed: the seed of the hashes there (PYTHONHASHSEED); by default another one than here.
+    """
     if not target.get("name") or not (target.get("file") or target.get("module")):
         return None, "it was not driven in another process: it is defined inside a function, where none finds it"
     if workflow.secret_inputs:
@@ -170,7 +183,7 @@ def _in_other_process(
         asked.write_text(codec.dumps(document), encoding="utf-8")
         environ = {
             **os.environ,
-            "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
+            "PYTHONHASHSEED": seed or ("2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"),
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
         }
         ended = subprocess.run(  # noqa: S603 - our own interpreter and module

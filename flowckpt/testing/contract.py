@@ -13,7 +13,7 @@
         def reopen(self, store):
             return MyStore(self.path)
 
-They run with pytest and pytest-asyncio in auto mode. What only some stores can do (owning runs, listing them, deleting
+They run with pytest alone. What only some stores can do (owning runs, listing them, deleting
 one checkpoint) is tested where the store has the method, and skipped elsewhere.
 """
 
@@ -130,10 +130,7 @@ def _stable_id(value: object) -> str:
 
 
 class CheckpointStoreContract(AbilityContract):
-    """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object.
-
-    It needs pytest and pytest-asyncio.
-    """
+    """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object."""
 
     # --- what is not there -----------------------------------------------------------------------------------------
 

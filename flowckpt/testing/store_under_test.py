@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -85,6 +85,9 @@ def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any
 
 class StoreUnderTest:
     """How the tests get at a store; the methods that a subclass of the contract writes stand here."""
+
+    is_flowckpt_contract: ClassVar[bool] = True
+    """The pytest plugin runs its async tests."""
 
     def make_store(self) -> CheckpointStore:
         """Return a new, empty store. Called once a test."""

@@ -17,14 +17,14 @@ def test_the_pipeline_runs_and_its_test_passes_as_written(flowckpt):
     assert (shop.directory / "words.csv").read_text() == "texts/hello.txt,3\n"
     assert shop("resume", "first", "--json").expect(0).document["steps"]["executed"] == 0
     tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "flowckpt.testing.plugin"],
         cwd=shop.directory,
         env=shop.environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert tested.returncode == 0 and "1 passed" in tested.stdout, tested.stdout
+    assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout
 
 
 def test_existing_files_are_kept_and_named(flowckpt):

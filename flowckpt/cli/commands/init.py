@@ -60,28 +60,30 @@ def count_words(folder: Path = Path("texts"), target: Path = Path("words.csv")) 
     )
 '''
 
-TEST = '''"""The pipeline gives the right result, and a second resume reuses everything."""
+TEST = '''"""The pipeline gives the right result, a second resume reuses everything, and a crash at any place changes nothing."""
 
 from pathlib import Path
 
 from pipeline import count_words
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine
 
-
-def test_words_are_counted_and_a_finished_run_is_reused(tmp_path: Path) -> None:
+def test_words_are_counted_and_a_finished_run_is_reused(tmp_path: Path, flowckpt) -> None:
     (tmp_path / "one.txt").write_text("a b c")
     (tmp_path / "two.txt").write_text("d e")
     target = tmp_path / "words.csv"
-    engine = WorkflowEngine(MemoryCheckpointStore())
 
-    result = engine.run_sync(count_words, workflow_id="test", folder=tmp_path, target=target)
+    result = flowckpt.run(count_words, workflow_id="test", folder=tmp_path, target=target)
     assert result.unwrap() == 5
     assert target.read_text().endswith(f"{tmp_path / 'two.txt'},2\\n")
 
-    again = engine.resume_sync(count_words, workflow_id="test")
+    again = flowckpt.resume(count_words, workflow_id="test")
     assert again.unwrap() == 5
     assert again.steps.executed == 0
+
+
+def test_a_crash_at_any_place_changes_nothing(tmp_path: Path, flowckpt) -> None:
+    (tmp_path / "one.txt").write_text("a b c")
+    flowckpt.explore_crashes(count_words, folder=tmp_path, target=tmp_path / "words.csv")
 '''
 
 SETTINGS = """[tool.flowckpt]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.determinism import DeterminismReport
 
 _BESIDE_CHECK = {"target", "inputs", "inputs_file", "check", "same_process", "as_json", "no_color", "log_level"}
+_BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
 
 _EXAMPLE = """\b
 Examples:
@@ -57,7 +59,8 @@ Examples:
   flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
   flowckpt run pipeline.py --id nightly-2026-11-20 --if-exists resume --json
   flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786
-  flowckpt run pipeline.py:etl -i source=sample.csv --check"""
+  flowckpt run pipeline.py:etl -i source=sample.csv --check
+  flowckpt run release.py --check --crashes --answer release=true"""
 
 
 @click.command("run", cls=Command, epilog=_EXAMPLE)
@@ -84,6 +87,19 @@ Examples:
     "--check", is_flag=True, help="Store nothing: run it once in memory, drive it again, and report what differs."
 )
 @click.option("--same-process", is_flag=True, help="With --check: do not drive it in a second process, too.")
+@click.option(
+    "--crashes",
+    is_flag=True,
+    help="With --check: crash at every save and step, fail every step once, lose every file, resume, and compare.",
+)
+@click.option(
+    "--answer",
+    "answers",
+    metavar="NAME=JSON",
+    type=KeyValue(),
+    multiple=True,
+    help="With --crashes: the data of a signal, or true or false for an approval.",
+)
 @json_option
 @events_option
 @store_option
@@ -99,6 +115,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     executors: tuple[str, ...],
     check: bool,
     same_process: bool,
+    crashes: bool,
+    answers: tuple[tuple[str, str], ...],
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -116,20 +134,28 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     record again, in this process and in a second one, in which text is hashed differently: code that depends on the
     order of a set shows. The exit code is 0 if nothing differs, 14 if something does, and 1 if the run failed and
     nothing differs up to there.
+
+    With --check --crashes, the steps run hundreds of times, in processes of their own. Each history is compared with an
+    uninterrupted run: the output, the files, and how often each step ran. Files are as before at the end. The exit code is
+    0 if nothing differs and 14 if something does.
     """
-    if same_process and not check:
-        raise click.UsageError("--same-process needs --check")
+    if (same_process or crashes) and not check:
+        raise click.UsageError(f"{'--crashes' if crashes else '--same-process'} needs --check")
+    if answers and not crashes:
+        raise click.UsageError("--answer needs --check --crashes")
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
     if if_exists != "fail" and run is None:
         raise click.UsageError(f"--if-exists {if_exists} needs --id")
     if check:
-        _refuse_beside_check(click.get_current_context())
+        _refuse_beside_check(click.get_current_context(), _BESIDE_CRASHES if crashes else _BESIDE_CHECK)
     if as_json or as_events:
         keep_for_document()
     show_warnings()
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
+    if crashes:
+        return _explore_crashes(target, texts, document, without_repeats(answers, "--answer"), as_json=as_json)
     if check:
         return _check(target, texts, document, has_other_process=not same_process, as_json=as_json, no_color=no_color)
     places = named_executors(executors)
@@ -173,10 +199,10 @@ def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_ru
     return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
 
-def _refuse_beside_check(context: click.Context) -> None:
+def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.name not in _BESIDE_CHECK:
+        if given and parameter.name not in allowed:
             raise click.UsageError(f"{parameter.opts[0]} has no effect with --check, which stores nothing")
 
 
@@ -201,6 +227,31 @@ def _check(
     if report.differences:
         return ExitCode.MISMATCH
     return ExitCode.DONE if report.status is Status.COMPLETED else ExitCode.WORKFLOW_FAILED
+
+
+def _parsed_answer(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(
+            f"--answer {name} is not JSON: {error}; a text needs quotes of its own: --answer '{name}=\"yes\"'"
+        ) from None
+
+
+def _explore_crashes(
+    target: str, texts: dict[str, str], document: Any, answers: dict[str, str], *, as_json: bool
+) -> ExitCode:
+    from flowckpt.testing.crashes import crash_report  # noqa: PLC0415 - only --crashes needs it
+
+    workflow, described = typed_target(target)
+    values = convert_inputs(workflow, texts, document)
+    data = {name: _parsed_answer(name, text) for name, text in answers.items()}
+    report = crash_report(workflow, values, answers=data, options=RunOptions(target=described))
+    if as_json:
+        write(f"{json_text({**attrs.asdict(report), 'is_safe': not report.findings}, indent=2)}\n")
+    else:
+        write("".join(f"{escaped(line)}\n" for line in str(report).splitlines()))
+    return ExitCode.MISMATCH if report.findings else ExitCode.DONE
 
 
 def _check_document(report: DeterminismReport) -> dict[str, object]:

@@ -1,0 +1,489 @@
+"""One process of a crash exploration: it runs or resumes a workflow, dies where it is told to, and logs what it did.
+
+The process is a fork of one in which the workflow never ran, so a resume finds nothing in memory, as after a real crash.
+Before a file is changed for the first time, its bytes are kept: the explorer puts them back before the next history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.wait import WaitKind
+from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.engine.values.result import WorkflowResult
+from flowckpt.errors import FlowckptError, StepInDoubtError
+from flowckpt.execution.current_step import StepCall, call_now
+from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.testing.clock import FakeClock
+
+RUN = "explored"
+DIED = 77
+MOST_SCANNED = 2_000
+"""Files of the working directory that are kept before a command runs, since its changes are not seen one by one."""
+_NOT_FILES, _MEMORY = ("/dev/", "/proc/", "/sys/"), "/dev/shm/"  # noqa: S108 - files in memory are files
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_READING_METHODS = (b"GET ", b"HEAD ", b"OPTIONS ")
+_SQLITE_PARTS = ("", "-journal", "-wal", "-shm")
+_BESIDE_PATHS = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,)}
+
+
+class InjectedFailureError(Exception):
+    """The failure that the explorer lets a step end with."""
+
+
+@attrs.frozen
+class Point:
+    """Where a history differs from an uninterrupted run.
+
+    Attributes:
+        kind: `before_step`, `after_step`, `before_save`, `after_save`, `fail_step`, `lost_file` or `twice`.
+        path: the step; for a save, the last step that it makes durable.
+        number: the number of the save.
+        file: the lost file.
+    """
+
+    kind: str
+    path: str = ""
+    number: int = 0
+    file: str = ""
+
+
+@attrs.frozen
+class Message:
+    """An answer to a wait.
+
+    Attributes:
+        path: the step that waits.
+        kind: what it waits for.
+        name: its name.
+        data: the data of the signal, or whether the approval is given.
+        copies: how often it is sent.
+    """
+
+    path: str
+    kind: WaitKind
+    name: str
+    data: Any
+    copies: int = 1
+
+
+@attrs.frozen
+class Turn:
+    """What one process of a history does.
+
+    Attributes:
+        point: where it dies or fails; None to run to the end.
+        is_resume: whether the run exists.
+        now: the time at its start.
+        messages: what is sent before it resumes.
+        options: how it runs.
+        saves: how many saves the processes before it made.
+    """
+
+    point: Point | None
+    is_resume: bool
+    now: datetime
+    messages: tuple[Message, ...] = ()
+    options: RunOptions = attrs.field(factory=RunOptions)
+    saves: int = 0
+
+
+class Log:
+    """Appends what happens to a file, line by line, so that it survives the process."""
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def add(self, what: str, **fields: Any) -> None:
+        """Append one event."""
+        os.write(self._descriptor, json.dumps({"what": what, **fields}, default=str).encode() + b"\n")
+
+
+def digest_of(path: str) -> str:
+    """Return what identifies the content of a file; empty if there is none."""
+    try:
+        if os.path.islink(path):  # noqa: PTH114 - paths are text here
+            return f"link to {os.readlink(path)}"  # noqa: PTH115
+        with open(path, "rb") as file:  # noqa: PTH123
+            content = file.read()
+    except OSError:
+        return ""
+    if content.startswith(b"SQLite format 3\0"):
+        import sqlite3  # noqa: PLC0415 - few workflows write databases
+
+        try:
+            connection = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)
+            try:
+                content = "\n".join(connection.iterdump()).encode()
+            finally:
+                connection.close()
+        except sqlite3.Error:
+            pass
+    return hashlib.sha256(content).hexdigest()
+
+
+class Guard:
+    """Sees which files the process changes, and keeps their bytes before the first change.
+
+    Args:
+        root: the directory of the exploration; changes in it are its own.
+        log: takes the names of the changed files.
+    """
+
+    def __init__(self, root: Path, log: Log) -> None:
+        self.running: list[str] = []
+        self.files: dict[str, set[str]] = {}
+        self._root, self._log = str(root), log
+        self._kept = kept_files(root)
+        self._mine = threading.local()
+        self._scanned: dict[str, int] | None = None
+
+    def start(self) -> None:
+        """See every change from now on, until the process ends."""
+        sys.addaudithook(self._hear)
+
+    def step_now(self) -> str:
+        """Return the step that changes something now, as far as that is known."""
+        call = call_now()
+        if call is not None:
+            return call.path
+        return self.running[-1] if len(self.running) == 1 else ""
+
+    def keep(self, path: str, *, is_change: bool = True) -> None:
+        """Keep the bytes of a file, unless they were kept; note that the running step changes it."""
+        path = os.path.abspath(path)  # noqa: PTH100
+        is_device = path.startswith(_NOT_FILES) and not path.startswith(_MEMORY)
+        if is_device or path.startswith(self._root) or "__pycache__" in path:
+            return
+        if path not in self._kept:
+            self._kept.add(path)
+            kind, backup = _kind_of(path), hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+            if kind == "file":
+                shutil.copy2(path, f"{self._root}/kept/{backup}")
+            line = {"path": path, "kind": kind, "backup": backup}
+            if kind == "link":
+                line["target"] = os.readlink(path)  # noqa: PTH115
+            with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
+                index.write(json.dumps(line) + "\n")
+        step = self.step_now()
+        if is_change and path not in self.files.setdefault(step, set()):
+            self.files[step].add(path)
+            self._log.add("file", path=step, file=path)
+
+    def scan(self) -> None:
+        """Keep the files of the working directory before a command, and see after it which ones it has changed."""
+        found: dict[str, int] = {}
+        for directory, below, names in os.walk(os.getcwd()):  # noqa: PTH109
+            below[:] = [each for each in below if not each.startswith(".") and each != "__pycache__"]
+            for name in names:
+                path = f"{directory}/{name}"
+                if len(found) >= MOST_SCANNED or not os.path.isfile(path):  # noqa: PTH113
+                    continue
+                found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
+        if self._scanned is None:
+            for path in found:
+                self.keep(path, is_change=False)
+        else:
+            for path in {**found, **self._scanned}:
+                if found.get(path) != self._scanned.get(path):
+                    self._note_made(path)
+        self._scanned = found
+
+    def _note_made(self, path: str) -> None:
+        if path not in self._kept:  # it was not there before, else it were kept
+            self._kept.add(path)
+            with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
+                index.write(json.dumps({"path": path, "kind": "absent", "backup": ""}) + "\n")
+        self.files.setdefault(self.step_now(), set()).add(path)
+        self._log.add("file", path=self.step_now(), file=path)
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event not in _HEARD or getattr(self._mine, "is_busy", False):
+            return
+        self._mine.is_busy = True
+        try:
+            self._heard(event, args)
+        except (OSError, ValueError):
+            pass  # the call itself says what is wrong
+        finally:
+            self._mine.is_busy = False
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            if isinstance(path, str | bytes) and _is_write(mode, flags):
+                self.keep(os.fsdecode(path))
+        elif event in _BESIDE_PATHS:
+            descriptors = [each for each in args[len(_BESIDE_PATHS[event]) :] if isinstance(each, int) and each >= 0]
+            base = os.readlink(f"/proc/self/fd/{descriptors[0]}") if descriptors else ""  # noqa: PTH115
+            for place in _BESIDE_PATHS[event]:
+                if isinstance(args[place], str | bytes):
+                    self.keep(os.path.join(base, os.fsdecode(args[place])))  # noqa: PTH118
+        elif event in ("os.mkdir", "os.rmdir"):
+            if isinstance(args[0], str | bytes):
+                self.keep(os.fsdecode(args[0]), is_change=False)
+        elif event == "shutil.rmtree":
+            for directory, _, names in os.walk(args[0]):
+                self.keep(directory, is_change=False)
+                for name in names:
+                    self.keep(f"{directory}/{name}")
+        elif event == "sqlite3.connect":
+            if isinstance(args[0], str | bytes) and os.fsdecode(args[0]) not in ("", ":memory:"):
+                name = os.fsdecode(args[0]).removeprefix("file:").partition("?")[0]
+                for part in _SQLITE_PARTS:
+                    self.keep(f"{name}{part}", is_change=not part)
+        elif event == "smtplib.send" or not bytes(args[1][:8]).startswith(_READING_METHODS):
+            self._note_sent(event, args)
+
+    def _note_sent(self, event: str, args: tuple[Any, ...]) -> None:
+        data = bytes(args[1][:80]) if isinstance(args[1], bytes) else b""
+        verb = data.partition(b" ")[0].decode("ascii", "replace")
+        if event == "smtplib.send" or (b" HTTP/1" in bytes(args[1][:2000]) and verb.isupper()):
+            self._log.add("effect", path=self.step_now(), sent="mail" if event == "smtplib.send" else f"a {verb} request")
+
+
+_HEARD = {
+    "open",
+    "os.mkdir",
+    "os.rmdir",
+    "shutil.rmtree",
+    "sqlite3.connect",
+    "smtplib.send",
+    "http.client.send",
+    *_BESIDE_PATHS,
+}
+
+
+def _is_write(mode: Any, flags: Any) -> bool:
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return bool(isinstance(flags, int) and flags & _WRITES)
+
+
+def _kind_of(path: str) -> str:
+    if os.path.islink(path):  # noqa: PTH114
+        return "link"
+    if os.path.isdir(path):  # noqa: PTH112
+        return "directory"
+    return "file" if os.path.isfile(path) else "absent"  # noqa: PTH113
+
+
+def kept_files(root: Path) -> set[str]:
+    """Return the paths whose first state is kept."""
+    return {each["path"] for each in read_lines(root / "kept.jsonl")}
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the documents of a file, one a line; nothing if there is no file."""
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            yield json.loads(line)
+
+
+# What a step leaves in the memory of its process.
+
+
+def memory_of(function: Any) -> dict[str, tuple[Any, int]]:
+    """Return what a function may change in memory: for each name, what identifies its value, and how long a list it is.
+
+    Args:
+        function: the function of a step; its globals, its closure and the object that it is bound to are looked at.
+    """
+    found: dict[str, tuple[Any, int]] = {}
+    for name, value in _names_in_reach(getattr(function, "func", function), 2).items():
+        if not isinstance(value, ModuleType | type) and not callable(value):
+            found[name] = _token(value)
+        elif hasattr(value, "mock_calls"):
+            found[name] = _token(value.mock_calls)
+    return found
+
+
+def _names_in_reach(function: Any, depth: int) -> dict[str, Any]:
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return {}
+    names = {name: plain.__globals__[name] for name in _names_of(code) if name in plain.__globals__}
+    for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=False):
+        with suppress(ValueError):  # an empty cell
+            names[name] = cell.cell_contents
+    owner = getattr(function, "__self__", None)
+    if not isinstance(owner, ModuleType):
+        names.update({f"self.{name}": value for name, value in getattr(owner, "__dict__", {}).items()})
+    for value in [*names.values()] if depth else ():
+        if getattr(value, "__module__", None) == plain.__module__:
+            names = {**_names_in_reach(value, depth - 1), **names}
+    return names
+
+
+def _names_of(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if hasattr(each, "co_names"):
+            yield from _names_of(each)
+
+
+def _token(value: Any) -> tuple[Any, int]:
+    is_list = isinstance(value, list | deque)
+    if isinstance(value, list | deque | dict | set | bytearray):
+        return (id(value), len(value)), len(value) if is_list else 0
+    if isinstance(value, int | float | str | bytes | bool | type(None)):
+        return (type(value), value), 0
+    return id(value), 0
+
+
+# The process.
+
+
+class _Store(FileCheckpointStore):
+    """Dies before or after a save."""
+
+    def __init__(self, root: Path, log: Log, turn: Turn) -> None:
+        super().__init__(root / "store")
+        self._log, self._point, self._saves, self._known = log, turn.point, turn.saves, 0
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        self._saves += 1
+        kind = None if self._point is None or self._point.number != self._saves else self._point.kind
+        if kind == "before_save":
+            os._exit(DIED)
+        await super().save(workflow_id, data)
+        new = data.step_results[self._known :]
+        self._known = len(data.step_results)
+        taken = {each.path: each.signal for each in new if each.signal}
+        self._log.add("save", number=self._saves, paths=[each.path for each in new], taken=taken)
+        if kind == "after_save":
+            os._exit(DIED)
+
+
+def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
+    """Return what makes one try of a step, and dies or fails where it is told to."""
+    is_failed: list[bool] = []
+
+    async def watched_attempt(self: StepRunner, call: StepCall, **how: Any) -> Outcome:
+        path, step = call.path, call.step
+        is_here = point is not None and point.path == path and point.kind in ("before_step", "after_step", "fail_step")
+        kind = point.kind if is_here and point is not None else ""
+        action, modifiers = step.action, step.modifiers
+        is_recorded = not modifiers.is_ephemeral
+        log.add("start", path=path, name=step.name, is_recorded=is_recorded)
+        if kind == "before_step":
+            os._exit(DIED)
+        if kind == "fail_step" and not is_failed:
+            is_failed.append(True)
+            return Outcome(error=InjectedFailureError(f"step {path!r} fails once"))
+        function = getattr(action, "function", None)
+        if action.is_command:
+            guard.scan()
+        before, guard_files = memory_of(function), len(guard.files.get(path, ()))
+        guard.running.append(path)
+        try:
+            outcome: Outcome = await attempt(self, call, **how)
+        finally:
+            if action.is_command:
+                guard.scan()
+            guard.running.remove(path)
+        after = memory_of(function)
+        changed = [name for name, token in after.items() if name in before and before[name][0] != token[0]]
+        grown = [name for name in changed if after[name][1] > before[name][1] >= 0 and after[name][1]]
+        if outcome.error is not None:
+            log.add("failed", path=path)
+            return outcome
+        log.add(
+            "done",
+            path=path,
+            name=step.name,
+            output=outcome.tree if modifiers.is_at_most_once else None,
+            changed=changed,
+            grown=grown,
+            is_recorded=is_recorded,
+            is_protected=modifiers.is_at_most_once
+            or modifiers.on_rerun is not None
+            or modifiers.evidence is not None
+            or bool(modifiers.files is not None and modifiers.files.writes),
+            is_for_effect=action.step_type == "python"
+            and outcome.tree is None
+            and is_recorded
+            and len(guard.files.get(path, ())) == guard_files
+            and not changed,
+        )
+        if kind == "after_step":
+            os._exit(DIED)
+        return outcome
+
+    return watched_attempt
+
+
+def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, turn: Turn) -> None:
+    """Run or resume a workflow in this process, which ends with it; see `Turn`."""
+    log = Log(root / "log.jsonl")
+    guard = Guard(root, log)
+    store, clock = _Store(root, log, turn), FakeClock(turn.now)
+    StepRunner.attempt = watched(StepRunner.attempt, guard, log, turn.point)  # type: ignore[method-assign]
+    engine = WorkflowEngine(store, clock=clock, max_deaths=0)
+    guard.start()
+    try:
+        send_messages(engine, turn.messages)
+        given: dict[str, Any] = {"workflow_id": RUN, "options": turn.options}
+        door = engine.resume_sync if turn.is_resume else engine.run_sync
+        secrets = {name: inputs[name] for name in workflow.secret_inputs if name in inputs}
+        result = door(workflow, **given, **(secrets if turn.is_resume else inputs))
+        error = result.error
+    except Exception as raised:
+        result, error = None, raised
+    if turn.point is None:
+        log.add("modules", names=[each for each in sys.modules if each.startswith("flowckpt.")])
+    log.add("end", **_end_of(workflow, result, error), now=clock.now().isoformat())
+
+
+def send_messages(engine: WorkflowEngine, messages: tuple[Message, ...]) -> None:
+    """Send answers to a run that waits for them."""
+    for each in messages:
+        if each.kind is WaitKind.SIGNAL:
+            for copy in range(each.copies):
+                engine.signal_sync(RUN, each.name, each.data, signal_id=f"{each.path} {copy}")
+        elif each.data:
+            engine.approve_sync(RUN, each.name, by="explore_crashes")
+        else:
+            engine.reject_sync(RUN, each.name, by="explore_crashes")
+
+
+def _end_of(
+    workflow: Workflow[..., Any], result: WorkflowResult | None, error: BaseException | None
+) -> dict[str, Any]:
+    end: dict[str, Any] = {"status": "raised" if result is None else str(result.status), "output": None}
+    if result is not None:
+        end["waits"] = [{"path": each.path, "kind": str(each.kind), "name": each.name} for each in result.waits]
+        end["due"] = None if result.due_at is None else result.due_at.isoformat()
+        end["is_handled"] = result.handled is not None
+        if error is None:
+            end["output"] = codec.dumps(codec.encode(result.output, workflow.output_type, place="output"))
+    if error is not None:
+        end["error_type"] = type(error).__name__
+        end["error"] = error.message if isinstance(error, FlowckptError) else str(error)
+        end["error_path"] = getattr(error, "path", "")
+        end["in_doubt"] = error.path if isinstance(error, StepInDoubtError) else ""
+    return end
+
+
+def later(now: str) -> datetime:
+    """Return a moment at which the next process may start."""
+    return datetime.fromisoformat(now) + timedelta(seconds=1)
