@@ -247,9 +247,13 @@ PAGES = (
     Page(
         "testing",
         "Testing",
-        "Tests of your own pipelines and stores.",
-        _from("flowckpt.testing", "FakeClock CheckpointStoreContract RetentionContract"),
-        intro="The contracts need pytest and pytest-asyncio; see [write a store](../../how-to/write-a-store.md).",
+        "Tests of your own pipelines, stores and kinds of evidence.",
+        _from(
+            "flowckpt.testing",
+            "explore_crashes CrashReport CrashFinding CrashesFoundError WorkflowTester FakeClock "
+            "CheckpointStoreContract RetentionContract EvidenceContract",
+        ),
+        intro="See [test a workflow](../../how-to/test-a-workflow.md) and [write a store](../../how-to/write-a-store.md).",
         hidden=("*.test_*", "CheckpointStoreContract.two_owners", "*.shown", "*.able", "*.filled"),
     ),
     Page(
@@ -267,7 +271,7 @@ PAGES = (
                 "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
-                "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "
+                "RunCancelledError CancelRefusedError CancelPendingError NoAsyncioError "
                 "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "
                 "SaveConflictError CheckpointStorageError SuspensionUnsavedError ReadOnlyStoreError VanishedError "

@@ -33,7 +33,7 @@ __all__ = [
     "CrashLoopError", "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
     "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
-    "KeyMissingError", "NestedLoopError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
+    "KeyMissingError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
     "ReadOnlyStoreError", "RunCancelledError", "RunExistsError", "RunLockedError", "RunMovedOnError",
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
@@ -567,17 +567,6 @@ def _short(digest: str) -> str:
     """Return the start of a digest, with its scheme, enough to tell two of them apart."""
     scheme, colon, digits = digest.rpartition(":")
     return f"{scheme}{colon}{digits[:8]}…" if len(digits) >= 32 else digest
-
-
-class NestedLoopError(FlowckptError):
-    """`run_sync`, `resume_sync` or a method of an `in_sync` object was called inside a running asyncio loop."""
-
-    function: str = field("the method that was called", kw_only=False)
-    message: str = derived("{function}() was called inside a running asyncio loop, which it would block")
-    remedy: str = "Write 'await engine.{asynchronous}(…)' there."
-
-    def _words(self) -> Mapping[str, object]:
-        return {"asynchronous": {"resume_sync": "resume_run"}.get(self.function, self.function.removesuffix("_sync"))}
 
 
 class NoAsyncioError(FlowckptError):

@@ -33,7 +33,7 @@ NAMES = {
     CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError EncodingError
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
-    NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
+    NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
@@ -65,7 +65,8 @@ NAMES = {
     export_documents export_run import_run prune_checkpoints read_export removable
     """,
     "flowckpt.testing": """
-    CheckpointStoreContract FakeClock RetentionContract
+    CheckpointStoreContract CrashFinding CrashReport CrashesFoundError EvidenceContract FakeClock RetentionContract
+    WorkflowTester explore_crashes
     """,
     "flowckpt.testing.contract": """
     CheckpointStoreContract EXACT HOSTILE_IDS NOON RUN checkpoint results same

@@ -232,7 +232,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     )
     progress.start()
     try:
-        result = WorkflowEngine.drive_sync(session, door="flowckpt", on_event=progress.tell)
+        result = WorkflowEngine.drive_sync(session, on_event=progress.tell)
     except RunInterrupted as stop:
         return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
     finally:

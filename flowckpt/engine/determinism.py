@@ -80,7 +80,6 @@ def check_determinism(workflow: Workflow[..., Any], /, **inputs: Any) -> Determi
     Raises:
         InputError: an input is unknown or missing.
         EncodingError: an input cannot be recorded.
-        NestedLoopError: a loop is already running in this thread.
         RunInterrupted: a signal stopped the run.
     """
     return determinism_of(workflow, inputs)
@@ -106,8 +105,8 @@ def determinism_of(
     store = MemoryCheckpointStore()
     options = RunOptions(target=target, rolls_back=False)
     session = WorkflowEngine(store).prepare(workflow, RUN, options, dict(inputs))
-    result = WorkflowEngine.drive_sync(session, door="check_determinism", on_event=on_event)
-    latest = in_own_loop(store.load_latest(RUN), "check_determinism")
+    result = WorkflowEngine.drive_sync(session, on_event=on_event)
+    latest = in_own_loop(store.load_latest(RUN))
     assert latest is not None, "a run that has ended has a checkpoint"
     found, steps = driven_again(workflow, inputs, latest, place="this process")
     if not found:  # else the same differences would show once more
@@ -146,7 +145,7 @@ def driven_again(
             second.compare_end("", _recorded_end(latest), end, workflow.where)
         return second.differences, second.compared
 
-    return in_own_loop(drive(), "check_determinism")
+    return in_own_loop(drive())
 
 
 def _recorded_end(latest: CheckpointData) -> End:

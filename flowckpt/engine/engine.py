@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
-from flowckpt.core.system.blocking import run_alone
+from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.core.system.lazy import LazyModule
@@ -17,7 +17,7 @@ from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
-from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
+from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution import world
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
@@ -60,25 +60,18 @@ else:
 T = TypeVar("T")
 
 
-def in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
+def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run something in a loop of its own, which it may block, and return what it returns.
+
+    A loop that runs in this thread already, as in a notebook, stands still meanwhile.
 
     Args:
         work: what to run.
-        door: what the caller is called, for the error.
-
-    Raises:
-        NestedLoopError: a loop runs in this thread already.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        work.close()
-        raise NestedLoopError(door)
-
-    with asyncio.Runner() as runner:
+    with (
+        loop_hidden() as is_hidden,
+        asyncio.Runner(loop_factory=asyncio.new_event_loop if is_hidden else None) as runner,
+    ):
         return run_alone(runner, work)
 
 
@@ -158,15 +151,15 @@ class AnswersRuns:
 
     def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
         """Send a signal from sync code; see `WorkflowEngine.signal`."""
-        return in_own_loop(self.signal(workflow_id, name, data, **how), "signal_sync")
+        return in_own_loop(self.signal(workflow_id, name, data, **how))
 
     def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
         """Approve from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.approve(workflow_id, name, **how), "approve_sync")
+        return in_own_loop(self.approve(workflow_id, name, **how))
 
     def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
         """Reject from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.reject(workflow_id, name, **how), "reject_sync")
+        return in_own_loop(self.reject(workflow_id, name, **how))
 
 
 # The doors of the engine for whoever stops a run for good.
@@ -233,7 +226,7 @@ class CancelsRuns:
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
         """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
-        return in_own_loop(self.cancel(workflow_id, **how), "cancel_sync")
+        return in_own_loop(self.cancel(workflow_id, **how))
 
 
 class WorkflowEngine(AnswersRuns, CancelsRuns):
@@ -405,7 +398,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> ResumePlan:
         """Return what a resume would do, from sync code; see `WorkflowEngine.plan`."""
-        return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
+        return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs))
 
     # --- going back, and going another way ---------------------------------------------------------------------------
 
@@ -437,7 +430,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
         """Roll back from sync code; see `WorkflowEngine.rollback`."""
-        return in_own_loop(self.rollback(workflow_id, checkpoint_id, **how), "rollback_sync")
+        return in_own_loop(self.rollback(workflow_id, checkpoint_id, **how))
 
     async def fork(
         self,
@@ -480,7 +473,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
         """Fork from sync code; see `WorkflowEngine.fork`."""
-        return in_own_loop(self.fork(workflow_id, **how), "fork_sync")
+        return in_own_loop(self.fork(workflow_id, **how))
 
     # --- from code that is not async ---------------------------------------------------------------------------------
 
@@ -496,34 +489,31 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     ) -> WorkflowResult:
         """Start a run in its own loop and return its result; see `WorkflowEngine.execute`.
 
-        Sync steps run in the calling thread. Ctrl-C and SIGTERM stop the run after saving it.
+        Sync steps run in the calling thread. A loop that runs in this thread already, as in a notebook, stands still
+        until the run has ended. Ctrl-C and SIGTERM stop the run after saving it.
 
         Raises:
             RunInterrupted: a signal stopped the run; a `KeyboardInterrupt` with the result in `.result`.
-            NestedLoopError: a loop is already running in this thread.
         """
         prepared = self.prepare(workflow, workflow_id, options, inputs, if_exists=if_exists)
-        return self.drive_sync(prepared, door="run_sync")
+        return self.drive_sync(prepared)
 
     def resume_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
         """Resume a run in its own loop and return its result; see `WorkflowEngine.resume` and `WorkflowEngine.run_sync`."""
-        return self.drive_sync(self.prepare_resume(workflow, workflow_id, options, inputs), door="resume_sync")
+        return self.drive_sync(self.prepare_resume(workflow, workflow_id, options, inputs))
 
     @staticmethod
-    def drive_sync(
-        taken: Session, *, door: str = "run_sync", on_event: Callable[[Event], None] | None = None
-    ) -> WorkflowResult:
+    def drive_sync(taken: Session, *, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive a prepared run in its own loop, with signals handled.
 
         Args:
             taken: the prepared run.
-            door: the name of the caller, for error messages.
             on_event: called with every event.
         """
         with taken.interrupts:
-            return in_own_loop(taken.result(on_event), door)
+            return in_own_loop(taken.result(on_event))
 
     # --- what stands behind the doors ------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import threading
-from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.events import _set_running_loop
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Self
 
+from flowckpt.core.system.blocking import swap_loop, swap_task
 from flowckpt.errors import FencedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -111,15 +111,15 @@ class Interrupts:
         try:
             # The engine's loop stands still meanwhile. A step that sees it cannot call `asyncio.run`, nor any library that
             # asks whether a loop runs. No call with a frame of its own may hide it: a signal there would be the step's.
-            if _swap_task is not None and loop is not None:
-                task = _swap_task(loop, None)
+            if swap_task is not None and loop is not None:
+                task = swap_task(loop, None)
             _set_running_loop(None)
             # A function written in C has no frame by which the signal's handler could tell it from the engine around it.
             return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
         finally:
             _set_running_loop(loop)
-            if _swap_task is not None and loop is not None:
-                _swap_task(loop, task)
+            if swap_task is not None and loop is not None:
+                swap_task(loop, task)
             self._is_user_code = self.is_in_place = False
 
     @contextmanager
@@ -134,11 +134,11 @@ class Interrupts:
             return
         before = self.noted
         self._is_user_code = False
-        seen = _swap_loop(self._loop, self._task)
+        seen = swap_loop(self._loop, self._task)
         try:
             yield
         finally:
-            _swap_loop(*seen)
+            swap_loop(*seen)
             self._is_user_code = True
         if self.noted != before:
             raise RunInterrupted(self.noted)
@@ -245,19 +245,3 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 
 
 _CALL: CodeType = Interrupts.call.__code__
-
-
-# From 3.14 on the current task belongs to the thread, and no other loop can run a task while it is set.
-_swap_task: Callable[[asyncio.AbstractEventLoop, Any], Any] | None = (
-    getattr(asyncio.tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
-)
-
-
-def _swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asyncio.AbstractEventLoop | None, Any]:
-    """Make another loop the running one of this thread, or none; return the former loop and its current task."""
-    former = _get_running_loop()
-    former_task = None if _swap_task is None or former is None else _swap_task(former, None)
-    _set_running_loop(loop)
-    if _swap_task is not None and loop is not None:
-        _swap_task(loop, task)
-    return former, former_task

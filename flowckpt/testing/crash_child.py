@@ -257,7 +257,9 @@ class Guard:
         data = bytes(args[1][:80]) if isinstance(args[1], bytes) else b""
         verb = data.partition(b" ")[0].decode("ascii", "replace")
         if event == "smtplib.send" or (b" HTTP/1" in bytes(args[1][:2000]) and verb.isupper()):
-            self._log.add("effect", path=self.step_now(), sent="mail" if event == "smtplib.send" else f"a {verb} request")
+            self._log.add(
+                "effect", path=self.step_now(), sent="mail" if event == "smtplib.send" else f"a {verb} request"
+            )
 
 
 _HEARD = {
@@ -312,7 +314,7 @@ def memory_of(function: Any) -> dict[str, tuple[Any, int]]:
         if not isinstance(value, ModuleType | type) and not callable(value):
             found[name] = _token(value)
         elif hasattr(value, "mock_calls"):
-            found[name] = _token(value.mock_calls)
+            found[name] = _token(getattr(value, "mock_calls"))  # noqa: B009 - no type has it
     return found
 
 
@@ -438,7 +440,7 @@ def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, tu
     guard = Guard(root, log)
     store, clock = _Store(root, log, turn), FakeClock(turn.now)
     StepRunner.attempt = watched(StepRunner.attempt, guard, log, turn.point)  # type: ignore[method-assign]
-    engine = WorkflowEngine(store, clock=clock, max_deaths=0)
+    engine = WorkflowEngine(store, clock=clock, max_crashes=0)
     guard.start()
     try:
         send_messages(engine, turn.messages)
@@ -466,9 +468,7 @@ def send_messages(engine: WorkflowEngine, messages: tuple[Message, ...]) -> None
             engine.reject_sync(RUN, each.name, by="explore_crashes")
 
 
-def _end_of(
-    workflow: Workflow[..., Any], result: WorkflowResult | None, error: BaseException | None
-) -> dict[str, Any]:
+def _end_of(workflow: Workflow[..., Any], result: WorkflowResult | None, error: BaseException | None) -> dict[str, Any]:
     end: dict[str, Any] = {"status": "raised" if result is None else str(result.status), "output": None}
     if result is not None:
         end["waits"] = [{"path": each.path, "kind": str(each.kind), "name": each.name} for each in result.waits]

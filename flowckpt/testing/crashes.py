@@ -86,7 +86,9 @@ class CrashReport:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        tried = f"{self.workflow_name}: {counted(self.steps, 'step')}, {self.histories} histories with a crash or a failure"
+        tried = (
+            f"{self.workflow_name}: {counted(self.steps, 'step')}, {self.histories} histories with a crash or a failure"
+        )
         lines = [tried, *map(str, self.findings), *(f"note: {each}" for each in self.notes)]
         return "\n".join([*lines, *["no difference"] * (not self.findings)])
 

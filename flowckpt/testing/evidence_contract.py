@@ -1,4 +1,4 @@
-"""The conformance tests of a kind of evidence: what every check promises, as a class to subclass.
+r"""The conformance tests of a kind of evidence: what every check promises, as a class to subclass.
 
 ::
 
@@ -6,11 +6,11 @@
         check = LineCount()
 
         def make_claim(self):
-            Path("rows.csv").write_text("a\\nb\\n")
+            Path("rows.csv").write_text("a\nb\n")
             return Evidence("line_count", "the rows", {"path": "rows.csv", "lines": 2})
 
         def break_claim(self):
-            Path("rows.csv").write_text("a\\n")
+            Path("rows.csv").write_text("a\n")
 
 Each test runs in an empty directory of its own.
 """

@@ -55,7 +55,7 @@ class WorkflowTester:
             name: the name of the signal.
             *data: what is sent; None without any.
         """
-        self._scripts[name] = _Script([*data] or [None], len(data) < 2, "", "")  # noqa: PLR2004 - one or none
+        self._scripts[name] = _Script([*data] or [None], len(data) < 2, "", "")
 
     def approve(self, name: str, *, by: str = "test", comment: str = "") -> None:
         """Script that every approval of this name is given.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.errors import NestedLoopError, StepFailedError, WorkflowDefinitionError
+from flowckpt.errors import StepFailedError, WorkflowDefinitionError
 
 
 class HandClock:
@@ -271,9 +271,25 @@ def test_tags_and_target_are_recorded_at_the_start() -> None:
     assert started.fingerprint.startswith("2:")
 
 
-async def test_the_sync_door_says_what_to_do_inside_a_loop() -> None:
-    with pytest.raises(NestedLoopError, match=r"await engine\.run\("):
-        engine().run_sync(database)
+async def test_the_sync_door_works_inside_a_running_loop() -> None:
+    async def ask() -> int:
+        return 7
+
+    def ask_in_a_loop() -> int:
+        return asyncio.run(ask()) + 1
+
+    @workflow
+    def flow() -> Generator[Any, Any, list[int]]:
+        one = yield step("async").python(ask)
+        two = yield step("sync").python(ask_in_a_loop)
+        found = yield step("command").command(["echo", "9"])
+        return [one, two, int(found.stdout)]
+
+    outer, task, used = asyncio.get_running_loop(), asyncio.current_task(), engine()
+    assert used.run_sync(flow, workflow_id="run").output == [7, 8, 9]
+    assert used.resume_sync(flow, workflow_id="run").output == [7, 8, 9]
+    assert (asyncio.get_running_loop(), asyncio.current_task()) == (outer, task)
+    assert await asyncio.sleep(0, "still alive") == "still alive"
 
 
 def test_something_that_is_no_workflow_is_refused_at_once() -> None:

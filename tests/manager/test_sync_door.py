@@ -10,7 +10,7 @@ import pytest
 
 from flowckpt import CheckpointManager, FileCheckpointStore, MemoryCheckpointStore, in_sync
 from flowckpt.core.system.blocking import may_block
-from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
+from flowckpt.errors import CheckpointNotFoundError
 
 
 class Odd:
@@ -88,13 +88,13 @@ def test_calls_from_several_threads_wait_for_one_another():
     assert (odd.most_inside, odd.inside) == (1, 0)
 
 
-async def test_in_a_running_loop_the_door_is_shut():
-    odd = Odd()
-    door = in_sync(odd)
-    for call in (lambda: door.double(1), lambda: door.wait_for(odd.double(1)), door.__enter__):
-        with pytest.raises(NestedLoopError, match="Await the object's own method"):
-            call()
-    assert door.plain(1) == 2
+async def test_in_a_running_loop_the_door_is_open():
+    odd, outer = Odd(), asyncio.get_running_loop()
+    with in_sync(odd) as door:
+        assert (door.double(1), door.wait_for(odd.double(2)), door.plain(1)) == (2, 4, 2)
+    del door
+    gc.collect()
+    assert asyncio.get_running_loop() is outer
 
 
 def test_with_it_the_object_is_entered_and_left_and_the_loop_closed():
@@ -115,10 +115,13 @@ def test_a_door_that_is_dropped_closes_its_loop_without_a_word():
 
 
 async def test_a_door_can_be_dropped_inside_another_loop():
-    door = in_sync(Odd())
-    loop = await asyncio.to_thread(door.loop)
+    doors, loops = [in_sync(Odd())], []
+    thread = threading.Thread(target=lambda: loops.append(doors[0].loop()))
+    thread.start()
+    thread.join()
+    (loop,) = loops
     assert not loop.is_closed()
-    del door
+    doors.clear()
     gc.collect()
     assert loop.is_closed()
     assert asyncio.get_running_loop() is not loop

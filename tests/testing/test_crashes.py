@@ -37,16 +37,28 @@ FOUND = {
         "ran_twice",
         "`send` ran twice: the process died after it and before its checkpoint. Mark it at_most_once or claim its effect.",
     ),
-    "appended_file": ("ran_twice", "`append` ran twice, and sent.log differs: the process died after it and before its"),
-    "unclaimed_file": ("lost_file", "`write` wrote orders.csv, which nothing claims: with the file lost after a crash,"),
-    "time_in_an_argument": ("nondeterministic", "`stamp` got other arguments when the code of the workflow ran again, at"),
+    "appended_file": (
+        "ran_twice",
+        "`append` ran twice, and sent.log differs: the process died after it and before its",
+    ),
+    "unclaimed_file": (
+        "lost_file",
+        "`write` wrote orders.csv, which nothing claims: with the file lost after a crash,",
+    ),
+    "time_in_an_argument": (
+        "nondeterministic",
+        "`stamp` got other arguments when the code of the workflow ran again, at",
+    ),
     "set_order": ("nondeterministic", "`take` got other arguments when the code of the workflow ran again, at"),
     "cached_global": (
         "kept_in_memory",
         "the process died after `total` ran and before its result was saved, and the output is 0 and not 6: a step changes "
         "`cache` in memory, which a crash empties.",
     ),
-    "swallowed_failure": ("swallowed_failure", "`fetch` failed once, and the run completed all the same: the output is 0"),
+    "swallowed_failure": (
+        "swallowed_failure",
+        "`fetch` failed once, and the run completed all the same: the output is 0",
+    ),
     "wait_answered_twice": ("answered_twice", "`review[1]` took the answer to `review`: the same message came twice"),
 }
 
@@ -165,9 +177,7 @@ CLEAN = {
 QUICK = {"quickstart", "archive_files", "mandelbrot_rows"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.soak] * (name not in QUICK)) for name in CLEAN]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name not in QUICK)) for name in CLEAN])
 def test_the_examples_have_no_mistake(name, monkeypatch):
     workflow_name, inputs, answers = CLEAN[name]
     monkeypatch.syspath_prepend(EXAMPLES)  # as a run of the file does, for the workers, too

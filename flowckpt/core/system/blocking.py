@@ -7,11 +7,13 @@ runs one thing at a time (`run_sync`, the command line) says so once, here, and 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -130,3 +132,32 @@ async def _on_own_thread(work: Callable[[], T]) -> T:
 
     threading.Thread(target=do, name="flowckpt-left", daemon=True).start()
     return await answer
+
+
+# A loop inside the thread of another one, which stands still meanwhile.
+
+
+# From 3.14 on the current task belongs to the thread, and no other loop can run a task while it is set.
+swap_task: Callable[[asyncio.AbstractEventLoop, Any], Any] | None = (
+    getattr(asyncio.tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
+)
+
+
+def swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asyncio.AbstractEventLoop | None, Any]:
+    """Make another loop the running one of this thread, or none; return the former loop and its current task."""
+    former = _get_running_loop()
+    former_task = None if swap_task is None or former is None else swap_task(former, None)
+    _set_running_loop(loop)
+    if swap_task is not None and loop is not None:
+        swap_task(loop, task)
+    return former, former_task
+
+
+@contextmanager
+def loop_hidden() -> Iterator[bool]:
+    """Hide the loop that runs in this thread, as in a notebook, so that another one can run; yield whether there is one."""
+    former = swap_loop(None, None)
+    try:
+        yield former[0] is not None
+    finally:
+        swap_loop(*former)

@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Self, TypeVar
 
-from flowckpt.core.system.blocking import run_alone
-from flowckpt.errors import NestedLoopError
+from flowckpt.core.system.blocking import loop_hidden, run_alone
 
 T = TypeVar("T")
 
@@ -48,29 +47,25 @@ class InSync:
         @functools.wraps(found)
         def waiting(*args: Any, **kwargs: Any) -> Any:
             returned = found(*args, **kwargs)
-            return self._waited(returned, name) if inspect.isawaitable(returned) else returned
+            return self._waited(returned) if inspect.isawaitable(returned) else returned
 
         return waiting
 
     def __enter__(self) -> Self:
         if hasattr(self._target, "__aenter__"):
-            self._waited(self._target.__aenter__(), "__enter__")
+            self._waited(self._target.__aenter__())
         return self
 
     def __exit__(self, *raised: object) -> None:
         try:
             if hasattr(self._target, "__aexit__"):
-                self._waited(self._target.__aexit__(*raised), "__exit__")
+                self._waited(self._target.__aexit__(*raised))
         finally:
             self.close_loop()
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return its result, with its type kept.
-
-        Raises:
-            NestedLoopError: a loop is already running in this thread.
-        """
-        return self._waited(work, "wait_for")
+        """Run a coroutine to its end and return its result, with its type kept."""
+        return self._waited(work)
 
     def close_loop(self) -> None:
         """Close the loop, which otherwise closes with this object. A later call opens a new one."""
@@ -79,17 +74,8 @@ class InSync:
                 self._closing()
                 self._runner = None
 
-    def _waited(self, work: Awaitable[T], door: str) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            if isinstance(work, Coroutine):
-                work.close()
-            raise NestedLoopError(door, remedy="Await the object's own method there.")
-
-        with self._one_at_a_time:
+    def _waited(self, work: Awaitable[T]) -> T:
+        with self._one_at_a_time, loop_hidden():
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
                 self._runner.get_loop()
@@ -98,12 +84,8 @@ class InSync:
 
 
 def _close(runner: asyncio.Runner) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    with loop_hidden():
         runner.close()
-    else:  # dropped inside another loop, beside which this one cannot run any more; nothing is left in it
-        runner.get_loop().close()
 
 
 def in_sync(target: object) -> InSync:
