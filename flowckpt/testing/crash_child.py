@@ -1,4 +1,4 @@
-"""One process of a crash exploration: it runs or resumes a workflow, dies where it is told to, and logs what it did.
+"""One process of a crash exploration: it runs or resumes a workflow, dies at a chosen place, and logs what it did.
 
 The process is a fork of one in which the workflow never ran, so a resume finds nothing in memory, as after a real crash.
 Before a file is changed for the first time, its bytes are kept: the explorer puts them back before the next history.
@@ -51,7 +51,7 @@ class InjectedFailureError(Exception):
 
 @attrs.frozen
 class Point:
-    """Where a history differs from an uninterrupted run.
+    """The place at which a history differs from an uninterrupted run.
 
     Attributes:
         kind: `before_step`, `after_step`, `before_save`, `after_save`, `fail_step`, `lost_file` or `twice`.
@@ -87,7 +87,7 @@ class Message:
 
 @attrs.frozen
 class Turn:
-    """What one process of a history does.
+    """The part of a history that one process plays.
 
     Attributes:
         point: where it dies or fails; None to run to the end.
@@ -377,7 +377,7 @@ class _Store(FileCheckpointStore):
 
 
 def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
-    """Return what makes one try of a step, and dies or fails where it is told to."""
+    """Return a function that makes one try of a step, and dies or fails at the chosen place."""
     is_failed: list[bool] = []
 
     async def watched_attempt(self: StepRunner, call: StepCall, **how: Any) -> Outcome:

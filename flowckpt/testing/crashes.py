@@ -69,7 +69,7 @@ class CrashFinding:
 
 @attrs.frozen
 class CrashReport:
-    """What `explore_crashes` found.
+    """The findings of `explore_crashes`.
 
     Attributes:
         workflow_name: the workflow.
@@ -173,7 +173,7 @@ def crash_report(
 
 @attrs.frozen
 class _Played:
-    """What one history came to.
+    """The log and the end of one history.
 
     Attributes:
         lines: what its processes logged.

@@ -52,8 +52,7 @@ FOUND = {
     "set_order": ("nondeterministic", "`take` got other arguments when the code of the workflow ran again, at"),
     "cached_global": (
         "kept_in_memory",
-        "the process died after `total` ran and before its result was saved, and the output is 0 and not 6: a step changes "
-        "`cache` in memory, which a crash empties.",
+        "the process died after `total` ran and before its result was saved, and the output is 0 and not 6: a step changes",
     ),
     "swallowed_failure": (
         "swallowed_failure",
