@@ -119,7 +119,7 @@ def explore_crashes(
     The workflow runs once, then again with a crash before and after every save and every step, with every step failing
     once, with each written file lost, and with each signal sent twice. Output, files and calls must be the same at the
     end. The steps really run, in forked processes; files are as before when the exploration ends, and what leaves the
-    machine stays done. Choose inputs that do no harm.
+    machine is not undone. Choose inputs that do no harm.
 
     Args:
         workflow: the workflow.
