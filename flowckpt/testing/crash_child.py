@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import sys
 import threading
 from collections import deque
@@ -23,7 +24,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.dsl import Workflow
+from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -127,8 +128,6 @@ def digest_of(path: str) -> str:
     except OSError:
         return ""
     if content.startswith(b"SQLite format 3\0"):
-        import sqlite3  # noqa: PLC0415 - few workflows write databases
-
         try:
             connection = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)
             try:
@@ -384,9 +383,8 @@ def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | 
         path, step = call.path, call.step
         is_here = point is not None and point.path == path and point.kind in ("before_step", "after_step", "fail_step")
         kind = point.kind if is_here and point is not None else ""
-        action, modifiers = step.action, step.modifiers
-        is_recorded = not modifiers.is_ephemeral
-        log.add("start", path=path, name=step.name, is_recorded=is_recorded)
+        action = step.action
+        log.add("start", path=path, is_recorded=not step.modifiers.is_ephemeral)
         if kind == "before_step":
             os._exit(DIED)
         if kind == "fail_step" and not is_failed:
@@ -403,35 +401,39 @@ def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | 
             if action.is_command:
                 guard.scan()
             guard.running.remove(path)
-        after = memory_of(function)
-        changed = [name for name, token in after.items() if name in before and before[name][0] != token[0]]
-        grown = [name for name in changed if after[name][1] > before[name][1] >= 0 and after[name][1]]
         if outcome.error is not None:
             log.add("failed", path=path)
             return outcome
-        log.add(
-            "done",
-            path=path,
-            name=step.name,
-            output=outcome.tree if modifiers.is_at_most_once else None,
-            changed=changed,
-            grown=grown,
-            is_recorded=is_recorded,
-            is_protected=modifiers.is_at_most_once
-            or modifiers.on_rerun is not None
-            or modifiers.evidence is not None
-            or bool(modifiers.files is not None and modifiers.files.writes),
-            is_for_effect=action.step_type == "python"
-            and outcome.tree is None
-            and is_recorded
-            and len(guard.files.get(path, ())) == guard_files
-            and not changed,
-        )
+        has_files = len(guard.files.get(path, ())) > guard_files
+        log.add("done", path=path, **_done(step, outcome, before, memory_of(function), has_files=has_files))
         if kind == "after_step":
             os._exit(DIED)
         return outcome
 
     return watched_attempt
+
+
+def _done(
+    step: Step[Any],
+    outcome: Outcome,
+    before: Mapping[str, tuple[Any, int]],
+    after: Mapping[str, tuple[Any, int]],
+    *,
+    has_files: bool,
+) -> dict[str, Any]:
+    """Return what is logged of a step that is done."""
+    modifiers, is_recorded = step.modifiers, not step.modifiers.is_ephemeral
+    changed = [name for name, token in after.items() if name in before and before[name][0] != token[0]]
+    is_silent = step.action.step_type == "python" and outcome.tree is None and is_recorded
+    has_writes = modifiers.files is not None and bool(modifiers.files.writes)
+    return {
+        "output": outcome.tree if modifiers.is_at_most_once else None,
+        "changed": changed,
+        "grown": [name for name in changed if after[name][1] > before[name][1]],
+        "is_recorded": is_recorded,
+        "is_protected": modifiers.looks_back or modifiers.evidence is not None or has_writes,
+        "is_for_effect": is_silent and not has_files and not changed,
+    }
 
 
 def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, turn: Turn) -> None:

@@ -33,6 +33,7 @@ from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
 from flowckpt.engine.determinism import driven_again, driven_in_other_process
 from flowckpt.engine.dry.other_world import other_world
+from flowckpt.engine.engine import in_own_loop
 from flowckpt.engine.values.inputs import bind_inputs, check_workflow
 from flowckpt.engine.values.target import describe_target
 from flowckpt.errors import FlowckptError
@@ -269,9 +270,7 @@ class _Explorer:
         file = self.root / "differences.jsonl"
 
         def drive() -> None:
-            import asyncio  # noqa: PLC0415 - only a forked process needs it
-
-            latest = asyncio.run(FileCheckpointStore(self.root / "store").load_latest(RUN))
+            latest = in_own_loop(FileCheckpointStore(self.root / "store").load_latest(RUN))
             assert latest is not None, "a run that has completed has a checkpoint"
             found, _ = driven_again(self.workflow, self.inputs, latest, place="this process")
             with other_world():

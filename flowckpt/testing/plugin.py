@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt import testing
 
 if TYPE_CHECKING:
-    from flowckpt.testing import tester
-else:
-    tester = LazyModule("flowckpt.testing.tester")
+    from flowckpt.testing import WorkflowTester
 
 pytest.register_assert_rewrite(
     "flowckpt.testing.contract",
@@ -25,9 +23,9 @@ pytest.register_assert_rewrite(
 
 
 @pytest.fixture
-def flowckpt() -> tester.WorkflowTester:
+def flowckpt() -> WorkflowTester:
     """An engine in memory, a clock that the test moves, and scripted answers; see `flowckpt.testing.WorkflowTester`."""
-    return tester.WorkflowTester()
+    return testing.WorkflowTester()
 
 
 @pytest.hookimpl(tryfirst=True)

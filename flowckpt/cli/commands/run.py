@@ -139,16 +139,11 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     uninterrupted run: the output, the files, and how often each step ran. Files are as before at the end. The exit code is
     0 if nothing differs and 14 if something does.
     """
-    if (same_process or crashes) and not check:
-        raise click.UsageError(f"{'--crashes' if crashes else '--same-process'} needs --check")
-    if answers and not crashes:
-        raise click.UsageError("--answer needs --check --crashes")
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
     if if_exists != "fail" and run is None:
         raise click.UsageError(f"--if-exists {if_exists} needs --id")
-    if check:
-        _refuse_beside_check(click.get_current_context(), _BESIDE_CRASHES if crashes else _BESIDE_CHECK)
+    _refuse_check_options(check=check, crashes=crashes, same_process=same_process, has_answers=bool(answers))
     if as_json or as_events:
         keep_for_document()
     show_warnings()
@@ -197,6 +192,20 @@ def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_ru
     if is_run:
         enter_directory(latest, run, is_here=False)
     return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
+
+
+def _refuse_check_options(*, check: bool, crashes: bool, same_process: bool, has_answers: bool) -> None:
+    """Refuse options of checks that have no effect as they were given.
+
+    Raises:
+        UsageError: an option has no effect.
+    """
+    if (same_process or crashes) and not check:
+        raise click.UsageError(f"{'--crashes' if crashes else '--same-process'} needs --check")
+    if has_answers and not crashes:
+        raise click.UsageError("--answer needs --check --crashes")
+    if check:
+        _refuse_beside_check(click.get_current_context(), _BESIDE_CRASHES if crashes else _BESIDE_CHECK)
 
 
 def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
