@@ -135,18 +135,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     order of a set shows. The exit code is 0 if nothing differs, 14 if something does, and 1 if the run failed and
     nothing differs up to there.
 
-    With --check --crashes, the steps run hundreds of times, in processes of their own. Each history is compared with an
-    uninterrupted run: the output, the files, and how often each step ran. Files are as before at the end. The exit code is
-    0 if nothing differs and 14 if something does.
+    With --check --crashes, the steps run hundreds of times, and files are as before at the end. The exit code is 14 if
+    the output, a file, or the number of calls with an effect differs from an uninterrupted run.
     """
-    if as_json and as_events:
-        raise click.UsageError("--json and --events exclude each other: both print to standard output")
     if if_exists != "fail" and run is None:
         raise click.UsageError(f"--if-exists {if_exists} needs --id")
     _refuse_check_options(check=check, crashes=crashes, same_process=same_process, has_answers=bool(answers))
-    if as_json or as_events:
-        keep_for_document()
-    show_warnings()
+    _prepare_output(as_json=as_json, as_events=as_events)
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     if crashes:
@@ -192,6 +187,14 @@ def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_ru
     if is_run:
         enter_directory(latest, run, is_here=False)
     return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
+
+
+def _prepare_output(*, as_json: bool, as_events: bool) -> None:
+    if as_json and as_events:
+        raise click.UsageError("--json and --events exclude each other: both print to standard output")
+    if as_json or as_events:
+        keep_for_document()
+    show_warnings()
 
 
 def _refuse_check_options(*, check: bool, crashes: bool, same_process: bool, has_answers: bool) -> None:
