@@ -194,7 +194,7 @@ _SECTIONS = {
     "Saving": ("every", "interval", "on_save_error"),
     "Limits and ends": ("retry_budget", "max_crashes", "stay", "rolls_back", "steal"),
     "Execution": ("executors", "jobs", "check", "same_process"),
-    "Output": ("as_json", "as_events", "no_color"),
+    "Output": ("as_json", "as_events", "progress", "no_color"),
 }
 _LONG = 10
 """A help page with more options shows them by section."""
@@ -301,7 +301,7 @@ def _show_messages(ctx: click.Context, parameter: click.Parameter, value: str | 
 
 def color_option(command: F) -> F:
     """Add `--no-color`."""
-    return click.option("--no-color", is_flag=True, help="Plain text, nothing drawn. So does $NO_COLOR.")(command)
+    return click.option("--no-color", is_flag=True, help="No colors. So does $NO_COLOR.")(command)
 
 
 def json_option(command: F) -> F:
@@ -309,9 +309,18 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(command)
 
 
+PROGRESS = "flowckpt.progress"
+"""The key of `--progress` in the context of a command."""
+
+
 def events_option(command: F) -> F:
-    """Add `--events`."""
-    return click.option("--events", "as_events", is_flag=True, help="Print the events as JSON lines.")(command)
+    """Add `--events` and `--progress`: what every command has that drives a run."""
+    added = setting_option("progress", expose_value=False, callback=_choose_progress)(command)
+    return click.option("--events", "as_events", is_flag=True, help="Print the events as JSON lines.")(added)
+
+
+def _choose_progress(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    ctx.find_root().meta[PROGRESS] = value
 
 
 def input_option(command: F) -> F:

@@ -117,6 +117,16 @@ def color_allowed() -> bool:
     return bool(command_settings()["color"])
 
 
+def progress_setting() -> str | None:
+    """Return how progress is shown, as far as the command line does not say; None if nothing is set.
+
+    Raises:
+        SettingError: a setting is unknown, or has an invalid value.
+    """
+    found: str | None = command_settings()["progress"]
+    return found
+
+
 def limits_setting() -> dict[str, Any]:
     """Return the limits of runs that have none of their own, as arguments of the engine.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -85,6 +86,11 @@ class Ran:
     def document(self) -> Any:
         """The one JSON document on standard output."""
         return json.loads(self.out)
+
+    @property
+    def told(self) -> list[str]:
+        """The lines of standard error, without their times."""
+        return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in self.err.splitlines()]
 
     def expect(self, code: int) -> Ran:
         """Fail with what was printed where the exit code is another one."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowckpt.cli.progress.live import LiveProgress
+from flowckpt.cli.progress.live import LiveProgress, Running
 from flowckpt.cli.progress.plain import PlainLines
 from flowckpt.events import (
     CheckpointSaved,
@@ -67,7 +67,7 @@ def trip(flowckpt: Any) -> Any:
 def test_a_large_map_is_a_few_lines_and_its_failures(trip: Any) -> None:
     (trip.directory / "low").touch()
     ran = trip("run", "trip.py:trip", "--id", "one").expect(1)
-    lines = ran.err.splitlines()
+    lines = ran.told
     assert "pages: 3/30" in lines and "pages: 6/30" in lines
     assert not any(line.startswith("pages/[3]") for line in lines)
     assert any(line.startswith("pages/[7]: failed") for line in lines)
@@ -139,22 +139,45 @@ def a_map(total: int | None, done: int) -> Iterator[Event]:
             yield CheckpointSaved("one", f"pages/[{number}]", 3, "step", 4)
 
 
-def drawn(events: Iterator[Event]) -> list[str]:
+def drawn(events: Iterator[Event]) -> tuple[list[str], list[str]]:
+    """Return the lines above what is drawn, and what is drawn."""
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
     progress = LiveProgress(0, console)
+    progress._screen = above = Above()
     for event in events:
         progress.tell(event)
     console.print(progress._frame())
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    progress._show_line()
+    return above.lines, [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-@pytest.mark.parametrize(("total", "said"), [(1000, "pages  17/1000, 1 failed"), (None, "pages  17, 1 failed")])
+class Above:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show_above(self, line: Any) -> None:
+        self.lines.append(line.plain)
+
+    def finish_line(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("total", "said"), [(1000, "17/1000, 1 failed"), (None, "pages  17, 1 failed")])
 def test_a_map_that_runs_is_drawn_as_one_line_with_its_failures(total: int | None, said: str) -> None:
-    lines = drawn(a_map(total, 17))
-    assert sum(said in line for line in lines) == 1
-    assert sum("pages/[" in line for line in lines) == 1  # the one that failed
-    assert lines[-1].startswith("16 executed, 1 restored, 1 failed")
+    above, below = drawn(a_map(total, 17))
+    assert sum(said in line for line in below) == 1
+    assert [line for line in above if "pages/[" in line] == ["✗ pages/[2]  1 ms  ValueError: odd"]
+    assert below[-1].startswith("16 executed, 1 restored, 1 failed")
+
+
+def test_a_map_has_a_bar_a_rate_and_the_time_left() -> None:
+    progress = LiveProgress(0, Console(file=io.StringIO(), width=100))
+    for event in a_map(100, 51):
+        progress.tell(event)
+    text = progress._running_line("*", "pages", Running(0.0), 10.0).plain
+    assert text.endswith("51/100, 1 failed  5.0/s  9.80 s left  10.00 s"), text
+    assert text.count("━") == 10 and text.count("─") == 10
 
 
 def test_a_map_that_has_ended_collapses_into_a_line() -> None:
@@ -162,10 +185,9 @@ def test_a_map_that_has_ended_collapses_into_a_line() -> None:
         yield from a_map(17, 17)
         yield StepCompleted("one", "pages", 20.0)
 
-    lines = drawn(whole())
-    assert any("pages  17/17, 1 failed  20 ms" in line for line in lines)
-    assert not any("pages/[" in line or " more" in line for line in lines)
-    assert lines[-1].startswith("16 executed, 1 restored, 1 failed")
+    above, below = drawn(whole())
+    assert above[-1] == "✓ pages  17/17, 1 failed  20 ms"
+    assert below[0].startswith("16 executed, 1 restored, 1 failed") and len(below) == 1
 
 
 def test_a_small_group_shows_its_steps() -> None:
@@ -175,7 +197,7 @@ def test_a_small_group_shows_its_steps() -> None:
         yield StepStarted("one", "parallel/[a]", "python")
         yield StepCompleted("one", "parallel/[a]", 1.0)
 
-    assert any("parallel/[a]  1 ms" in line for line in drawn(group()))
+    assert "✓ parallel/[a]  1 ms" in drawn(group())[0]
 
 
 def test_undoing_is_drawn_and_counted() -> None:
@@ -187,17 +209,17 @@ def test_undoing_is_drawn_and_counted() -> None:
         yield RollbackCompleted("one", "b", 1.0, "OSError", "no\x1banswer")
         yield RollbackStarted("one", "c")
 
-    lines = drawn(undoing())
-    assert any("undoing c" in line for line in lines)
-    assert "1 undone, 1 could not be undone" in lines
-    assert "b could not be undone: OSError: no\\x1banswer" in lines
+    above, below = drawn(undoing())
+    assert "undoing c" in below[0]
+    assert "1 undone, 1 could not be undone" in below[-1]
+    assert above[1:] == ["a undone", "b could not be undone: OSError: no\\x1banswer"]
 
 
 def test_a_map_of_unknown_size_is_told_by_the_hundred(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
     for event in a_map(None, 250):
         lines.tell(event)
-    told = capsys.readouterr().err.splitlines()
+    told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line for line in told if line.startswith("pages: ") and "started" not in line] == [
         "pages: 100, 1 failed",
         "pages: 200, 1 failed",

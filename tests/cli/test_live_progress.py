@@ -1,8 +1,9 @@
-"""What is drawn of evidence and adoption."""
+"""The lines of what has ended, and the drawing of what runs."""
 
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -20,10 +21,22 @@ from flowckpt.events import (
 )
 
 
+class Above:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show_above(self, line: Any) -> None:
+        self.lines.append(line.plain)
+
+    def finish_line(self) -> None:
+        pass
+
+
 def test_a_few_marks_say_what_was_found():
     out = io.StringIO()
     console = Console(file=out, width=120, highlight=False)
     progress = LiveProgress(1, console)
+    progress._screen = above = Above()
     for event in (
         WorkflowResumed("one", "shop", 2, 3, "x"),
         EvidenceVerified("one", "fetch", "resume", 1),
@@ -40,23 +53,22 @@ def test_a_few_marks_say_what_was_found():
     ):
         progress.tell(event)
     console.print(progress._frame())
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    mark = lines[1][0]
-    assert lines[0] == "shop one  attempt 2"
-    assert lines[1] == f"{mark} 1 restored from one (attempt 1), the evidence of 1 holds"
-    assert lines[2] == "clean\\x1b: evidence does not hold: clean.csv is gone"
-    assert lines[3:6] == [
-        f"{mark} load  5 ms",
-        f"{mark} clean\\x1b  5 ms  evidence holds",
-        f"{mark} pay  adopted, not run: it was done  saved",
+    assert above.lines == [
+        "shop one  attempt 2",
+        "clean\\x1b: evidence does not hold: clean.csv is gone",
+        "✓ 1 restored from one (attempt 1), the evidence of 1 holds",
+        "✓ load  5 ms",
+        "✓ clean\\x1b  5 ms  evidence holds",
+        "✓ pay  adopted, not run: it was done  saved",
     ]
-    assert lines[6].startswith("2 executed, 2 restored")
+    assert out.getvalue().startswith("2 executed, 2 restored, 0 failed")
 
 
 def test_nothing_is_drawn_of_a_resume_that_is_refused():
     out = io.StringIO()
     console = Console(file=out, width=80)
     progress = LiveProgress(1, console)
+    progress._screen = Above()
     console.print(progress._frame())
     assert out.getvalue() == ""
     progress._began -= 2
@@ -84,4 +96,4 @@ def test_a_step_that_says_how_far_it_is_has_a_bar():
     assert text.count("━" if "━" in text else "#") == 15
     assert "1,234.50" in text and "gone" not in text
     progress.tell(StepCompleted("one", "fetch", 5.0))
-    assert "fetch" not in progress._amounts
+    assert "fetch" not in progress._running

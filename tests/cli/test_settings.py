@@ -92,6 +92,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "executors": ("process:2 gpu=thread", '["process:2", "gpu=thread"]', ("process:2", "gpu=thread")),
     "jobs": ("8", "8", 8),
     "color": ("No", "false", False),
+    "progress": ("none", '"none"', "none"),
     "log_level": ("info", '"info"', "info"),
     "traceback": ("1", "true", True),
 }

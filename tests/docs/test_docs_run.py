@@ -7,6 +7,7 @@ A page is one program in one empty directory:
 - Console blocks run their `$` lines; what stands below is what they print, standard error included. A command that fails
   must say so: by what it prints, or by an `$ echo $?` behind it. A block that shows no output at all is for reading.
 - The files in `given/PAGE/` lie in the directory from the start, for pages that show no file.
+- `09:12:33` stands for any time of day
 - `…` stands for any text in a line, and alone on a line for any lines. Spaces count as one.
 
 Blocks of other languages (`sh`, `json` …) are for reading; those that begin with `# name` are that file, too.
@@ -31,13 +32,14 @@ from tests.in_process import run_command
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml|json))\n")
 SHELL = re.compile(r"[|&;<>$`*?\\~()]")  # what a shell would do something about
 RUNNABLE = {"flowckpt", "python", "cat", "head", "tail", "ls", "echo", "rm", "touch", "export", "cd"}
+_TIME, _ANY_TIME = re.compile(r"\b\d\d:\d\d:\d\d\b"), r"\\d\\d:\\d\\d:\\d\\d"
 WITH_BLOCKS = [page for page in PAGES if any(block.language in ("python", "console") for block in blocks(page))]
 
 
 def pattern_of(expected: str) -> re.Pattern[str]:
     """Return the pattern of expected output, with `…` as wildcard."""
     lines = [
-        r"(?:.*\n)*?" if line == "…" else r".*".join(map(re.escape, line.split("…"))) + r"\n"
+        r"(?:.*\n)*?" if line == "…" else _TIME.sub(_ANY_TIME, r".*".join(map(re.escape, line.split("…")))) + r"\n"
         for line in lined(expected).rstrip("\n").splitlines()
     ]
     return re.compile("".join(lines) if expected.strip() else "")

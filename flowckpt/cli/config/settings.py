@@ -225,9 +225,17 @@ SETTINGS: dict[str, Setting] = {
             "color",
             Part.COMMAND,
             Switch(),
-            "Whether terminals may be drawn on; --no-color, NO_COLOR and TERM=dumb forbid it whatever else is said.",
+            "Whether output on terminals has colors; --no-color, NO_COLOR and TERM=dumb remove them in any case.",
             option="--no-color",
             default=True,
+        ),
+        Setting(
+            "progress",
+            Part.COMMAND,
+            Choice(("rich", "plain", "none")),
+            "How the progress of a run is shown: drawn, in lines with their time, or not at all.",
+            option="--progress",
+            default_said="rich on a terminal, else plain",
         ),
         Setting(
             "log_level",

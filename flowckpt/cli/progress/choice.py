@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
+import click
+
+from flowckpt.cli.options import PROGRESS
 from flowckpt.cli.progress.documents import JsonLines
 from flowckpt.cli.progress.plain import PlainLines
 from flowckpt.cli.progress.state import HeldBack, Progress
 from flowckpt.cli.render.terminal import is_error_terminal
-from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.settings import color_allowed, progress_setting
+from flowckpt.events import Event
+
+
+def _given() -> str | None:
+    context = click.get_current_context(silent=True)
+    found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
+    return found
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def tell(self, event: Event) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
 
 
 def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restored_attempt: int) -> Progress:
@@ -17,15 +41,21 @@ def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restor
 
     Args:
         as_events: the events themselves are asked for.
-        no_color: nothing shall be drawn.
+        no_color: colors are forbidden.
         output_type: what the workflow says that it returns.
-        restored_attempt: the attempt that a resume goes on from; 0 for a new run.
+        restored_attempt: the attempt that a resume continues from; 0 for a new run.
     """
     if as_events:
         return JsonLines(output_type)
     shown: Progress
-    if no_color or not is_error_terminal() or not color_allowed():
+    can_draw = is_error_terminal() and os.environ.get("TERM") != "dumb"
+    form = _given() or progress_setting() or ("rich" if can_draw else "plain")
+    if form == "none":
+        return NoProgress()
+    if form == "plain":
         shown = PlainLines()
     else:
-        shown = importlib.import_module("flowckpt.cli.progress.live").LiveProgress(restored_attempt)
+        no_color = no_color or not color_allowed()
+        live = importlib.import_module("flowckpt.cli.progress.live")
+        shown = live.LiveProgress(restored_attempt, no_color=no_color)
     return HeldBack(shown) if restored_attempt else shown

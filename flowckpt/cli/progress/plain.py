@@ -1,34 +1,30 @@
-"""Progress for pipes and logs: a line of plain text an event, on standard error."""
+"""Progress for pipes, logs and CI: a line with its time for each step that has ended, on standard error."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import attrs
 
-from flowckpt.cli.progress.state import FanOutProgress, FanOuts, progress_text
-from flowckpt.cli.render.tables import duration_text
+from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
+from flowckpt.cli.render.tables import duration_text, figures_text
 from flowckpt.cli.render.terminal import escaped, say, short_value
 from flowckpt.core.system.numbers import counted
-from flowckpt.events import CheckpointSaved, Event
+from flowckpt.events import Event, EvidenceVerified, StepRestored
 
-_VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}
 _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
 
 
 _MOST_WAITS = 8
-_FOLDED = frozenset(
-    {"StepStarted", "StepCompleted", "StepRestored", "StepAdopted", "EvidenceVerified", "CheckpointSaved"}
-)
-"""Events that are not shown for each member of a large map or group."""
+_SILENT = frozenset({"StepStarted", "CheckpointSaved", "EvidenceVerified"})
+"""Events that have no line: a step has one, at its end."""
+_FOLDED = frozenset({"StepCompleted", "StepAdopted"})
+"""Events that are not shown for each member of a map or a large group."""
 _UNKNOWN_PART = 100
 """After so many members a line is written, where nobody knows how many there are."""
-
-
-def _claims(count: int) -> str:
-    return f"{count} claim" if count == 1 else f"{count} claims"
 
 
 _LINES: dict[str, Callable[[Any], str]] = {
@@ -36,8 +32,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowResumed": lambda e: (
         f"run {e.workflow_id} of {e.workflow_name}: resumed from checkpoint {e.checkpoint_id}, attempt {e.attempt}"
     ),
-    "StepStarted": lambda e: f"{e.path}: started",
-    "StepRestored": lambda e: f"{e.path}: restored" if e.success else f"{e.path}: restored, with its failure",
+    "StepRestored": lambda e: f"{e.path}: restored, with its failure",
     "StepRetrying": lambda e: (
         f"{e.path}: try {e.tries} failed with {e.error_type}: {e.error_message}; again in {e.delay_seconds:g} s"
     ),
@@ -49,9 +44,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "StepFailed": lambda e: (
         f"{e.path}: failed in {duration_text(e.duration_ms)} with {e.error_type}: {e.error_message}"
     ),
-    "EvidenceVerified": lambda e: f"{e.path}: evidence {_VERIFIED.get(e.moment, 'holds')} ({_claims(e.claims)})",
     "EvidenceFailed": lambda e: f"{e.path}: evidence {_FAILED.get(e.moment, 'does not hold')}: {e.reason}",
-    "CheckpointSaved": lambda e: f"checkpoint {e.checkpoint_id} saved ({counted(e.steps, 'step')})",
     "CheckpointFailed": lambda e: f"checkpoint {e.checkpoint_id or e.sequence} not saved: {e.error}",
     "RollbackStarted": lambda e: f"{e.path}: is being undone",
     "RollbackCompleted": lambda e: (
@@ -81,10 +74,12 @@ _SECONDS_BETWEEN = 10.0
 
 
 class PlainLines:
-    """Writes events as lines of text; of a large map or group, a line now and then, and its failures."""
+    """Writes a line for each step that has ended; of a map or a large group, a line now and then, and its failures."""
 
     def __init__(self) -> None:
         self._fan_outs = FanOuts()
+        self._counts = Counts()
+        self._claims: dict[str, int] = {}
         self._said: dict[str, int] = {}
         self._told_at: dict[str, float] = {}
 
@@ -93,31 +88,52 @@ class PlainLines:
 
     def tell(self, event: Event) -> None:
         """Write the event's line, and what was found below it."""
+        kind, path = event.kind, getattr(event, "path", "")
+        if isinstance(event, EvidenceVerified):
+            self._claims[path] = event.claims
         self._fan_outs.note(event)
-        path = event.checkpoint_id if isinstance(event, CheckpointSaved) else getattr(event, "path", "")
+        if isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
+            self._counts.restore(is_reverified=self._claims.pop(path, 0) > 0)
+        if kind in _SILENT or (isinstance(event, StepRestored) and event.success):
+            if kind == "StepStarted":
+                self._say_restored()
+            return
+        self._say_restored()
         folding = self._fan_outs.folding(path) if path else None
-        if folding is not None and event.kind in _FOLDED:
+        if folding is not None and kind in _FOLDED:
             self._say_how_far(folding)
             return
-        if event.kind in ("StepCompleted", "StepFailed") and (ended := self._fan_outs.of(path)) is not None:
-            if ended.is_folded:
-                say(f"{escaped(path)}: {ended}")
-            self._fan_outs.forget(path)
-        if event.kind == "StepProgress" and not self._is_due(event):
+        more = ""
+        if kind in ("StepCompleted", "StepFailed"):
+            if (ended := self._fan_outs.of(path)) is not None:
+                more += f", {ended} members" if ended.is_folded else ""
+                self._fan_outs.forget(path)
+            if (claims := self._claims.pop(path, 0)) and kind == "StepCompleted":
+                more += f", evidence holds ({counted(claims, 'claim')})"
+            figures = getattr(event, "figures", None)
+            more += f", {figures_text(figures)}" if figures else ""
+        if kind == "StepProgress" and not self._is_due(event):
             return
-        say(escaped(_LINES.get(event.kind, _other_line)(event)))
+        _say(escaped(_LINES.get(kind, _other_line)(event)) + more)
         for detail in getattr(event, "details", ()):
-            say(f"  {escaped(detail)}")
+            _say(f"  {escaped(detail)}")
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Write what was restored last."""
+        self._say_restored()
+
+    def _say_restored(self) -> None:
+        restored, reverified = self._counts.take_restored()
+        if restored:
+            more = f", the evidence of {reverified} holds" if reverified else ""
+            _say(f"{counted(restored, 'step')} restored from the record{more}")
 
     def _say_how_far(self, fan_out: FanOutProgress) -> None:
         tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART
         part = fan_out.done // tenth
         if part > self._said.get(fan_out.path, 0) and fan_out.done != fan_out.total:
             self._said[fan_out.path] = part
-            say(f"{escaped(fan_out.path)}: {fan_out}")
+            _say(f"{escaped(fan_out.path)}: {fan_out}")
 
     def _is_due(self, event: Any) -> bool:
         now = time.monotonic()
@@ -125,6 +141,10 @@ class PlainLines:
             return False
         self._told_at[event.path] = now
         return True
+
+
+def _say(line: str) -> None:
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the clock on the wall of whoever reads
 
 
 def _other_line(event: Event) -> str:

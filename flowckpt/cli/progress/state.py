@@ -51,6 +51,46 @@ def _number(value: float) -> str:
     return f"{value:,.2f}"
 
 
+@attrs.define
+class Counts:
+    """The steps of an attempt, counted as its summary counts them.
+
+    Attributes:
+        executed: steps that were executed, failed ones included.
+        restored: results from the record.
+        failed: executed steps that failed.
+        adopted: steps that were not run, because they were done.
+        undone: steps that were undone.
+        stuck: steps that could not be undone.
+    """
+
+    executed: int = 0
+    restored: int = 0
+    failed: int = 0
+    adopted: int = 0
+    undone: int = 0
+    stuck: int = 0
+    _unshown: int = 0
+    _reverified: int = 0
+
+    def restore(self, *, is_reverified: bool) -> None:
+        """Count a restored step, and whether its evidence was found to hold."""
+        self.restored += 1
+        self._unshown += 1
+        self._reverified += is_reverified
+
+    def take_restored(self) -> tuple[int, int]:
+        """Return how many steps were restored since the last call, and how many of them have evidence."""
+        found = self._unshown, self._reverified
+        self._unshown = self._reverified = 0
+        return found
+
+    def __str__(self) -> str:
+        text = f"{self.executed} executed, {self.restored + self.adopted} restored, {self.failed} failed"
+        text += f", {self.undone} undone" if self.undone else ""
+        return text + (f", {self.stuck} could not be undone" if self.stuck else "")
+
+
 # The maps and groups of a run as its progress shows them: a large one as one line, whatever happens inside.
 
 
@@ -69,6 +109,8 @@ class FanOutProgress(FieldEquality):
         done: how many have ended, with those restored.
         failed: how many of them failed.
         has_started: whether it runs; before, results of its members are being restored.
+        done_before: how many had ended when it started.
+        is_map: whether it is a map, which is one line of any size.
     """
 
     path: str
@@ -76,11 +118,13 @@ class FanOutProgress(FieldEquality):
     done: int = 0
     failed: int = 0
     has_started: bool = False
+    done_before: int = 0
+    is_map: bool = False
 
     @property
     def is_folded(self) -> bool:
         """Whether it is one line, and its members have none."""
-        return self.total is None or self.total > _MOST_SHOWN
+        return self.is_map or self.total is None or self.total > _MOST_SHOWN
 
     def __str__(self) -> str:
         total = "" if self.total is None else f"/{self.total}"
@@ -134,7 +178,8 @@ class FanOuts:
             self._composites.add(event.path)
         if event.step_type in _FAN_OUTS:
             found = self._found.setdefault(event.path, FanOutProgress(event.path))
-            found.total, found.has_started = event.members, True
+            found.total, found.has_started, found.done_before = event.members, True, found.done
+            found.is_map = event.step_type == "map"
 
     def _ended(self, path: str, *, has_failed: bool) -> None:
         outer, _, place = path.rpartition("/")
