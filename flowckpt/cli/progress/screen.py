@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowckpt.core.system.lazy import LazyModule
-
-termios: Any = LazyModule("termios")
+termios: Any = None
+with contextlib.suppress(ImportError):  # not on this system
+    import termios
 
 # Each print would draw everything again, in half a millisecond; so a burst of them is gathered and written with the next
 # refresh, while a single one appears at once.
