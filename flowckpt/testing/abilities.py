@@ -361,12 +361,24 @@ class FindingContract(StoreUnderTest):
             ),
             {"tags": [("urgent", None), ("team", "web")], "workflow": "etl"},
             {"tags": [("team", "data")], "statuses": [Status.CRASHED, Status.SUSPENDED]},
+            *({"text": text} for text in ("1", everything[0].workflow_id.upper(), "%", "_", "\0", "no such")),
+            {"text": everything[0].workflow_id[:2], "tags": [("team", None)]},
         ]
         for each in wanted:
             for limit in (None, 1, 3):
                 found = await finding.find_runs(RunFilter(**each, limit=limit))
                 expected = RunFilter(**each, limit=limit).of(everything)
                 assert [info.workflow_id for info in found] == [info.workflow_id for info in expected], (each, limit)
+            pages: list[str] = []
+            before = None
+            while page := await finding.find_runs(RunFilter(**each, limit=2, before=before)):
+                pages += [info.workflow_id for info in page]
+                before = (page[-1].started_at, page[-1].workflow_id)
+            expected = RunFilter(**each).of(everything)
+            assert pages == [info.workflow_id for info in expected], each
+        last = everything[-1]
+        gone = RunFilter(before=(last.started_at + timedelta(microseconds=1), "a run that was removed"))
+        assert last.workflow_id in [info.workflow_id for info in await finding.find_runs(gone)]
 
     async def test_a_run_is_found_by_a_tag_of_any_text(self, store: StoreBase) -> None:
         finding = self.able(store, Ability.LIST)

@@ -6,7 +6,9 @@ import contextlib
 import json
 import re
 import sqlite3
+from datetime import datetime
 
+import attrs
 import psycopg
 import pytest
 
@@ -118,6 +120,10 @@ def database(request, tmp_path):
     made.close()
 
 
+def ids_of(infos):
+    return [info.workflow_id for info in infos]
+
+
 def ids(store, **wanted):
     return [info.workflow_id for info in store.runs.find_runs(RunFilter(**wanted))]
 
@@ -139,6 +145,13 @@ def test_each_filter_of_a_list_is_answered_by_an_index_and_finds_what_reading_al
         found = database.store.runs.find_runs(wanted)
         assert len(found) == 50, name
         assert [info.workflow_id for info in found] == [info.workflow_id for info in wanted.of(everything)], name
+        before = found[-1].started_at, found[-1].workflow_id
+        followed = attrs.evolve(wanted, before=before)
+        assert ids_of(database.store.runs.find_runs(followed)) == ids_of(followed.of(everything)), name
+    for text in ("0123", "RUN", "%", "no such"):
+        wanted = RunFilter(text=text, limit=60)
+        found = database.store.runs.find_runs(wanted)
+        assert ids_of(found) == ids_of(wanted.of(everything)), text
     assert [*database.store.runs.load_latest(run_id(MANY // 2)).step_results] != []
     assert database.store.runs.check(TEMPLATE)[0].severity == "ok"
     # A copy has times and a status of its own in its row, which no checkpoint of it says.
@@ -202,7 +215,15 @@ def test_a_tag_that_a_later_checkpoint_has_changed_or_dropped_is_found_as_it_is_
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"limit": True}, {"statuses": ["done"]}], ids=["limit 0", "limit True", "no status"]
+    "wrong",
+    [
+        {"limit": 0},
+        {"limit": True},
+        {"statuses": ["done"]},
+        {"before": "one"},
+        {"before": (datetime(2026, 1, 1), "one")},
+    ],
+    ids=["limit 0", "limit True", "no status", "no place", "no time zone"],
 )
 def test_a_filter_that_cannot_be_is_refused(wrong):
     with pytest.raises(SettingError):

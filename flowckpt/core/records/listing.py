@@ -226,6 +226,18 @@ def _checked_limit(_: object, __: object, value: Any) -> None:
         )
 
 
+def _checked_before(_: object, __: object, value: Any) -> None:
+    if value is None:
+        return
+    is_place = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], datetime) and type(value[1]) is str
+    if not is_place or value[0].tzinfo is None:
+        raise SettingError(
+            f"before is the start of a run, with its time zone, and its id, not {value!r:.80}",
+            setting="before",
+            remedy="Write before=(info.started_at, info.workflow_id).",
+        )
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RunFilter(FieldEquality):
     """Selects runs; None or empty means any.
@@ -235,24 +247,40 @@ class RunFilter(FieldEquality):
         workflow: the name of their workflow.
         tags: tags that all must have: a name, and a value or None for any.
         limit: at most this many, the most recently started.
+        text: a part of their ids, in any case.
+        before: the start and the id of a run: only runs that follow it in the list, most recently started first. It need not
+            exist any more.
     """
 
     statuses: frozenset[Status] | None = attrs.field(default=None, converter=_statuses)
     workflow: str | None = None
     tags: tuple[tuple[str, str | None], ...] = attrs.field(default=(), converter=_tags)
     limit: int | None = attrs.field(default=None, validator=_checked_limit)
+    text: str = ""
+    before: tuple[datetime, str] | None = attrs.field(default=None, validator=_checked_before)
 
     def takes(self, info: RunInfo) -> bool:
-        """Return whether a run is selected, regardless of the limit."""
+        """Return whether a run is selected, regardless of its place and the limit."""
         return (
-            (self.statuses is None or info.status in self.statuses)
+            self.text.lower() in info.workflow_id.lower()
+            and (self.statuses is None or info.status in self.statuses)
             and (self.workflow is None or info.workflow_name == self.workflow)
             and all(name in info.tags and value in (None, info.tags[name]) for name, value in self.tags)
         )
 
     def of(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
-        """Return the selected ones among runs."""
+        """Return the selected ones among runs that are in the order of the list."""
+        if self.before is not None:
+            runs = self._after(self.before, [*runs])
         return [info for info in runs if self.takes(info)][: self.limit]
+
+    @staticmethod
+    def _after(before: tuple[datetime, str], runs: list[RunInfo]) -> list[RunInfo]:
+        started_at, workflow_id = before
+        for index, info in enumerate(runs):
+            if info.workflow_id == workflow_id:  # runs that started at the same time have any order
+                return runs[index + 1 :]
+        return [info for info in runs if info.started_at < started_at]
 
 
 # Which checkpoints of a run are wanted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -421,7 +422,7 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
     count = _LARGEST if most is None else min(max(most, _SMALLEST), _LARGEST)
     found: list[RunInfo] = []
     left_out: list[Finding] = []
-    behind: Place | None = None
+    behind = None if wanted.before is None else database.read("", "list", lambda session: _place(session, wanted))
     while most is None or len(found) < most:
         statement, parameters = picking(wanted, behind, count)
 
@@ -437,6 +438,26 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
             break
         count = min(2 * count, _LARGEST)
     return RunSurvey(found[:most], left_out)
+
+
+def _place(session: Session, wanted: RunFilter) -> Place:
+    """Return the place of the run after which the list continues; of one that was removed, the end of its moment."""
+    assert wanted.before is not None
+    started_at, workflow_id = wanted.before
+    rows = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
+    return Place(sql_time(started_at), rows[0][0] if rows else 0)
+
+
+def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
+    """Return the condition that an id contains a text; the databases agree on the case of ASCII letters alone."""
+    if (
+        not (wanted.text and wanted.text.isascii() and wanted.text.isprintable())
+        or '"' in wanted.text
+        or "\\" in wanted.text
+    ):
+        return "", []  # `RunFilter.takes` looks at each of the runs
+    escaped = re.sub(r"[!%_]", r"!\g<0>", wanted.text.lower())
+    return "lower(r.workflow_id) LIKE ? ESCAPE '!' AND ", [f"%{escaped}%"]
 
 
 def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, list[Any]]:
@@ -457,14 +478,15 @@ def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, l
 
 def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
     parts, parameters = [], []
+    text, texts = _text_condition(wanted)
     for number, status in enumerate(statuses):
         if wanted.workflow is None:
             places, values = _newest("r", {"status": status}, behind, count)
         else:
             places, values = _newest("r", {"workflow_name": id_text(wanted.workflow), "status": status}, behind, count)
-        picked = f"SELECT r.run, r.started_at FROM runs r WHERE {places}"  # noqa: S608 - our own words
+        picked = f"SELECT r.run, r.started_at FROM runs r WHERE {text}{places}"  # noqa: S608 - our own words
         parts.append(f"SELECT run, started_at FROM ({picked}) s{number}")  # noqa: S608
-        parameters += values
+        parameters += [*texts, *values]
     if not parts:
         return "SELECT run, started_at FROM runs WHERE 1 = 0", []
     union = " UNION ALL ".join(parts)
@@ -476,7 +498,8 @@ def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, co
     (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # one with a value is rarer
     conditions: list[str] = []
     parameters: list[Any] = []
-    if is_of_runs := wanted.statuses is not None or wanted.workflow is not None:
+    text, texts = _text_condition(wanted)
+    if is_of_runs := wanted.statuses is not None or wanted.workflow is not None or bool(text):
         conditions += ["r.run = t.run", f"r.status IN ({', '.join('?' * len(statuses)) or 'NULL'})"]
         parameters += statuses
     for other, of_it in others:
@@ -486,6 +509,9 @@ def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, co
     if wanted.workflow is not None:
         conditions.append("r.workflow_name = ?")
         parameters.append(id_text(wanted.workflow))
+    if text:
+        conditions.append(text.removesuffix(" AND "))
+        parameters += texts
     tag = {"name": tag_text(name)} if value is None else {"name": tag_text(name), "value": tag_text(value)}
     places, values = _newest("t", tag, behind, count)
     tables = "run_tags t CROSS JOIN runs r" if is_of_runs else "run_tags t"
