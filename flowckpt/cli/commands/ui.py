@@ -80,7 +80,7 @@ def command(
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
     hosts = accepted_hosts(host, port, is_secure=tls_cert is not None)
-    guard = Guard(hosts, token, time.monotonic, f"flowckpt_ui_{port}")
+    guard = Guard(hosts, token, time.monotonic, f"flowckpt_ui_{port}", is_everywhere=host in _ANY)
     commands = Commands(choice.spec)
     app = Ui(checkpoints, choice.shown, guard, commands, read_only).app()
     how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "date_header": False}

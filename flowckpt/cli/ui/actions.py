@@ -16,7 +16,10 @@ from typing import Any
 
 import attrs
 
+from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine.rules.paths import UNDOABLE, left_to_undo, taken_over
 from flowckpt.errors import SettingError
 
 SHORT_SECONDS = 2.0
@@ -24,6 +27,7 @@ SHORT_SECONDS = 2.0
 _PREVIEW_SECONDS = 60.0
 _MOST_OUTPUT = 100_000
 _MOST_JOBS = 200
+_MOST_SHOWN = 20
 _MOST_ARGUMENT = 131_000
 """The bytes of one argument: Linux allows 131,071."""
 
@@ -46,6 +50,27 @@ class Field:
     is_required: bool = False
     hint: str = ""
 
+    def text_of(self, value: Any) -> str:
+        """Return a JSON value as the text of the form.
+
+        Raises:
+            SettingError: it has another type than the field.
+        """
+        if self.kind == "json":
+            return json.dumps(value)
+        if value is None:
+            return ""
+        if self.kind == "checkbox" and isinstance(value, bool):
+            return "yes" if value else ""
+        if self.kind == "lines" and isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return "\n".join(value)
+        if self.kind in ("number", "checkpoint") and type(value) is int:
+            return str(value)
+        if self.kind not in ("checkbox", "lines") and isinstance(value, str):
+            return value
+        wanted = _SCHEMAS.get(self.kind, {"type": "string"})["type"]
+        raise SettingError(f"{self.name} is not of type {wanted}: {value!r:.100}", remedy=f"Send a JSON {wanted}.")
+
 
 @attrs.frozen
 class Action:
@@ -57,7 +82,8 @@ class Action:
         effect: what it will do, in one or two sentences.
         fields: the inputs of its form.
         arguments: returns the arguments of the command for a run and the values of the form.
-        preview: returns the arguments of a command that only says what would be done; None if the effect says it all.
+        preview: returns the arguments of a command that only says what would be done, if there is one.
+        says: returns what it will do with a run, in lines, if the effect does not say it all.
         is_danger: whether it cannot be taken back.
     """
 
@@ -68,6 +94,46 @@ class Action:
     fields: tuple[Field, ...] = ()
     preview: Callable[[str, Mapping[str, str]], list[str]] | None = None
     is_danger: bool = False
+    says: Callable[[StoredRun, Mapping[str, str]], list[str]] | None = None
+
+    def values_of(self, document: Mapping[str, Any]) -> dict[str, str]:
+        """Return the values of a JSON object as those of the form.
+
+        Raises:
+            SettingError: a field is unknown, missing or of another type.
+        """
+        fields = {field.name: field for field in self.fields}
+        for name in document:
+            if name not in fields:
+                known = ", ".join(fields) or "none"
+                raise SettingError(f"{self.name} has no field {name[:100]!r}", remedy=f"Its fields are: {known}.")
+        values = {name: fields[name].text_of(value) for name, value in document.items()}
+        for field in self.fields:
+            if field.is_required and not values.get(field.name):
+                raise SettingError(f"{self.name} needs the field {field.name!r}", remedy="Add it to the JSON object.")
+        return values
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of its fields."""
+        properties = {
+            field.name: {**_SCHEMAS.get(field.kind, {"type": "string"}), "description": field.hint or field.label}
+            for field in self.fields
+        }
+        required = [field.name for field in self.fields if field.is_required]
+        return {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+            **({"required": required} if required else {}),
+        }
+
+
+_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "checkbox": {"type": "boolean"},
+    "number": {"type": "integer"},
+    "json": {},
+    "lines": {"type": "array", "items": {"type": "string"}},
+}
 
 
 def _given(values: Mapping[str, str], **options: str) -> list[str]:
@@ -111,7 +177,43 @@ def _fork(run: str, values: Mapping[str, str]) -> list[str]:
 
 def _prune(run: str, values: Mapping[str, str]) -> list[str]:
     limits = _given(values, keep="--keep", older_than="--older-than", workflow="--workflow")
-    return ["store", "prune", *limits, *(["--", run] if run else [])]
+    dry = ["--dry-run"] if values.get("dry_run") else []
+    return ["store", "prune", *limits, *dry, *(["--", run] if run else [])]
+
+
+def _cancel_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+    said = [f"{found.owner} stops first."] if found.owner is not None else []
+    if values.get("no_rollback"):
+        return [*said, "No step is undone."]
+    results = found.latest.step_results
+    undoable = {result.path for result in results if UNDOABLE in result.marks}
+    paths = [result.path for result in left_to_undo(results, undoable)]
+    return [*said, f"Undone, in this order: {_listed(paths)}." if paths else "No finished step says how it is undone."]
+
+
+def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+    chosen = [each for each in found.checkpoints if str(each.sequence) == values.get("checkpoint")]
+    if not chosen:
+        return []
+    paths = [result.path for result in found.latest.step_results[chosen[0].steps :]]
+    kept = f"{counted(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
+    return [kept, f"No longer counted: {_listed(paths)}." if paths else "No result is lost."]
+
+
+def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+    results, step = found.latest.step_results, values.get("from_step", "")
+    path = next((each.path for each in results if step in (each.path, each.name)), step)
+    if step and path not in {each.path for each in results} | {*found.latest.in_flight}:
+        return [f"The run has no step {step!r}."]
+    kept = taken_over(results, len(results), path, ())
+    said = [f"The new run takes over {counted(len(kept), 'result')}."]
+    left_out = [each.path for each in results if each.path not in {one.path for one in kept}]
+    return [*said, f"Its resume executes again: {_listed(left_out)}."] if left_out else said
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _MOST_SHOWN} more" if len(paths) > _MOST_SHOWN else ""
+    return ", ".join(paths[:_MOST_SHOWN]) + more
 
 
 _WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))
@@ -175,6 +277,7 @@ OF_RUN: Mapping[str, Action] = {
             ],
             (Field("no_rollback", "Leave what the steps did as it is", "checkbox"),),
             is_danger=True,
+            says=_cancel_says,
         ),
         Action(
             "fork",
@@ -186,6 +289,7 @@ OF_RUN: Mapping[str, Action] = {
                 Field("edits", "Outputs to replace", "lines", hint="one STEP=JSON on each line"),
                 Field("new_id", "Id of the new run", hint="a new one by default"),
             ),
+            says=_fork_says,
         ),
         Action(
             "rollback",
@@ -195,6 +299,7 @@ OF_RUN: Mapping[str, Action] = {
             lambda run, values: ["rollback", "--", run, values.get("checkpoint", "")],
             (Field("checkpoint", "Checkpoint", "checkpoint", is_required=True),),
             is_danger=True,
+            says=_rollback_says,
         ),
         Action(
             "pin",
@@ -225,8 +330,9 @@ OF_STORE: Mapping[str, Action] = {
                 Field("keep", "Keep the newest of each workflow", "number"),
                 Field("older_than", "Older than", hint="30d, 12h, 45m"),
                 Field("workflow", "Workflow"),
+                Field("dry_run", "Only say what would be removed", "checkbox"),
             ),
-            lambda run, values: [*_prune(run, values), "--dry-run"],
+            lambda run, values: _prune(run, {**values, "dry_run": "yes"}),
             is_danger=True,
         ),
         Action(
@@ -326,6 +432,7 @@ class Commands:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
+            start_new_session=True,  # a Ctrl-C for the page does not stop a run
             env={**os.environ, "NO_COLOR": "1"},
         )
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -30,8 +31,8 @@ from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import RunFilter
-from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.core.records.wait import Wait, WaitKind, waits_in
 from flowckpt.engine.values import approved
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.document import RunReport, report_of, shown_value
@@ -40,6 +41,9 @@ from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
 from flowckpt.stores.base import StoreBase
 
 _PAGE_SIZE = 50
+_INBOX_PAGE, _INBOX_PAGES = 500, 10
+"""How many runs the inbox reads at once, and how often, until it has enough that wait for people."""
+_WAITING = (Status.SUSPENDED, Status.RUNNING, Status.CRASHED)
 _MOST_BODY = 1_000_000
 _LIVE = (Status.RUNNING, Status.SUSPENDED, Status.CRASHED)
 
@@ -84,6 +88,7 @@ class Ui:
             Route("/api/runs", self.api_runs),
             Route("/api/runs/{run}", self.api_run),
             Route("/api/runs/{run}/data", self.api_data),
+            Route("/api/store", self.api_store),
             Route("/runs/{run}", self.run),
         ]
         if not self.is_read_only:
@@ -95,6 +100,7 @@ class Ui:
                 Route("/runs/{run}/{action}", self.act, methods=["POST"]),
                 Route("/api/runs/{run}/plan", self.api_plan),
                 Route("/api/runs/{run}/{action}", self.api_act, methods=["POST"]),
+                Route("/api/store/{action}", self.api_act, methods=["POST"]),
             ]
         handlers: Mapping[Any, Any] = {404: _not_found, FlowckptError: self.failed}
         return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)
@@ -104,22 +110,30 @@ class Ui:
     def runs(self, request: HttpRequest) -> Response:
         """Show a page of the list of runs."""
         query = request.query_params
-        number = max(1, _number(query.get("page"), 1))
-        status, workflow, prefix = query.get("status", ""), query.get("workflow", ""), query.get("q", "").strip()
-        limit = None if prefix else number * _PAGE_SIZE + 1
-        statuses = [status] if status in {*map(str, Status)} else None
-        found = surveyed_runs(self.store, RunFilter(statuses=statuses, workflow=workflow or None, limit=limit))
-        runs = [each for each in found.runs if prefix.lower() in each.workflow_id.lower()]
-        start = (number - 1) * _PAGE_SIZE
+        chosen = {name: query.get(name, "").strip() for name in ("q", "workflow", "status", "tag")}
+        if chosen["status"] not in {*map(str, Status)}:
+            chosen["status"] = ""
+        wanted = _filter_of(
+            _PAGE_SIZE + 1,
+            query.get("before", ""),
+            [chosen["status"]] if chosen["status"] else [],
+            chosen["workflow"],
+            [chosen["tag"]] if chosen["tag"] else [],
+            chosen["q"],
+        )
+        found = surveyed_runs(self.store, wanted)
+        runs = found.runs[:_PAGE_SIZE]
+        given = {name: value for name, value in chosen.items() if value}
+        is_more = len(found.runs) > len(runs)
         return self._page(
             request,
             "runs.html",
-            runs=runs[start : start + _PAGE_SIZE],
+            runs=runs,
             unreadable=found.unreadable,
-            page=number,
-            has_more=len(runs) > start + _PAGE_SIZE,
+            newest=f"/?{urlencode(given)}" if wanted.before is not None else "",
+            older=f"/?{urlencode({**given, 'before': _cursor(runs[-1])})}" if is_more else "",
             statuses=[*map(str, Status)],
-            query={"status": status, "workflow": workflow, "q": prefix},
+            query=chosen,
         )
 
     def run(self, request: HttpRequest) -> Response:
@@ -136,19 +150,23 @@ class Ui:
             actions=[] if self.is_read_only else [OF_RUN[name] for name in _possible(found)],
             waits=[_wait_row(wait) for wait in found.waits],
             is_live=found.status in _LIVE,
+            from_step=[] if self.is_read_only else [name for name in _possible(found) if name in ("resume", "fork")],
             version=_version(found),
         )
 
     def inbox(self, request: HttpRequest) -> Response:
-        """Show what waits for people."""
-        found = surveyed_runs(self.store, RunFilter(statuses=[Status.SUSPENDED, Status.RUNNING, Status.CRASHED]))
-        rows = [
-            (info, _wait_row(wait))
-            for info in found.runs
-            for wait in info.waits
-            if wait.kind in (WaitKind.APPROVAL, WaitKind.SIGNAL)
-        ]
-        return self._page(request, "inbox.html", rows=rows)
+        """Show what waits for people, newest runs first, a page at a time."""
+        rows: list[tuple[RunInfo, dict[str, Any]]] = []
+        wanted = _filter_of(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
+        older = ""
+        for _ in range(_INBOX_PAGES):
+            runs = surveyed_runs(self.store, wanted).runs
+            rows += [(info, _wait_row(wait)) for info in runs for wait in _for_people(info)]
+            older = f"/inbox?{urlencode({'before': _cursor(runs[-1])})}" if len(runs) == _INBOX_PAGE else ""
+            if not older or len(rows) >= _PAGE_SIZE:
+                break
+            wanted = attrs.evolve(wanted, before=(runs[-1].started_at, runs[-1].workflow_id))
+        return self._page(request, "inbox.html", rows=rows, older=older)
 
     def store_page(self, request: HttpRequest) -> Response:
         """Show the store: its statistics and what can be done with it."""
@@ -169,6 +187,7 @@ class Ui:
         if action.preview is not None:
             preview = self.commands.run(action.preview(run, values))
         found = stored_run(self.store, run) if run else None
+        said = action.says(found, values) if action.says is not None and found is not None else []
         if action.name == "signal":
             values.setdefault("id", new_signal_id())
         kind = WaitKind.SIGNAL if action.name == "signal" else WaitKind.APPROVAL
@@ -183,6 +202,7 @@ class Ui:
             action=action,
             values=values,
             preview=preview,
+            said=said,
             checkpoints=found.checkpoints if found else (),
             steps=[each.path for each in found.latest.step_results][:1000] if found else [],
             wait=None if wait is None else _wait_row(wait),
@@ -232,12 +252,21 @@ class Ui:
     def api_runs(self, request: HttpRequest) -> Response:
         """Return what `list --json` prints."""
         query = request.query_params
-        wanted = RunFilter(
-            statuses=query.getlist("status") or None,
-            workflow=query.get("workflow"),
-            limit=max(1, _number(query.get("limit"), _PAGE_SIZE)),
+        limit = max(1, _number(query.get("limit"), _PAGE_SIZE))
+        wanted = _filter_of(
+            limit + 1,
+            query.get("before", ""),
+            query.getlist("status"),
+            query.get("workflow", ""),
+            query.getlist("tag"),
+            query.get("q", ""),
         )
-        return JSONResponse([listed_document(info) for info in surveyed_runs(self.store, wanted).runs])
+        found = surveyed_runs(self.store, wanted).runs
+        runs, headers = found[:limit], {}
+        if len(found) > limit:
+            others = [(name, value) for name, value in query.multi_items() if name != "before"]
+            headers["Link"] = f'</api/runs?{urlencode([*others, ("before", _cursor(runs[-1]))])}>; rel="next"'
+        return JSONResponse([listed_document(info) for info in runs], headers=headers)
 
     def api_run(self, request: HttpRequest) -> Response:
         """Return what `show --json` prints."""
@@ -268,22 +297,28 @@ class Ui:
         code, document = self.commands.document(["plan", "--json", "--", _run_of(request)])
         return JSONResponse(document, headers={"X-Exit-Code": str(code)})
 
+    def api_store(self, request: HttpRequest) -> Response:
+        """Return what `store stats --json` prints."""
+        del request
+        code, document = self.commands.document(["store", "stats", "--json"])
+        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+
     async def api_act(self, request: HttpRequest) -> Response:
         """Run the command of an action; return its document and its exit code."""
-        action = OF_RUN.get(request.path_params["action"])
+        run, action = self._action_of(request)
         if action is None:
             return _not_found(request)
         try:
             given = json.loads(await request.body() or b"{}")
-            values = {
-                str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()
-            }
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict):
             return JSONResponse({"error": {"message": "the body is not a JSON object"}}, status_code=400)
-        name, *arguments = action.arguments(_run_of(request), values)
-        words = [name, *(arguments[:1] if name == "store" else [])]
-        rest = arguments[1:] if name == "store" else arguments
-        code, document = await run_in_threadpool(self.commands.document, [*words, "--json", *rest])
+        values = action.values_of(given)
+        words = action.arguments(run, values)
+        place = 2 if words[0] == "store" else 1
+        arguments = [*words[:place], "--json", *words[place:]]
+        code, document = await run_in_threadpool(self.commands.document, arguments)
         return JSONResponse(document, headers={"X-Exit-Code": str(code)})
 
     def openapi(self, request: HttpRequest) -> Response:
@@ -349,6 +384,7 @@ class GuardedApp:
         asked = Request(
             method=scope["method"],
             host=headers.get("host", ""),
+            address=_address_of(scope),
             origin=headers.get("origin", ""),
             cookie=headers.get("cookie", ""),
             bearer=headers.get("authorization", "").removeprefix("Bearer ").strip(),
@@ -371,6 +407,12 @@ class GuardedApp:
         is_secure = scope["scheme"] == "https"
         answer.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
         return answer, receive
+
+
+def _address_of(scope: Scope) -> str:
+    """Return the address of this machine to which a request was sent, as a `Host` header writes it."""
+    name, port = scope.get("server") or ("", None)
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
 async def _whole_body(request: HttpRequest) -> bytes | None:
@@ -411,6 +453,45 @@ def _possible(found: StoredRun) -> list[str]:
     names += ["signal"] if found.status is not Status.COMPLETED else []
     names += ["cancel"] if found.status in _LIVE or found.status is Status.FAILED else []
     return [*names, "fork", *(["rollback"] if found.status is not Status.RUNNING else []), "pin"]
+
+
+def _filter_of(
+    limit: int, before: str, statuses: Iterable[str], workflow: str = "", tags: Iterable[str] = (), text: str = ""
+) -> RunFilter:
+    """Return a filter of the list, as the parameters of an address say it.
+
+    Raises:
+        SettingError: there is no such status, or `before` is not a place in the list.
+    """
+    pairs = [(name, value if sign else None) for name, sign, value in (each.partition("=") for each in tags)]
+    return RunFilter(
+        statuses=[*statuses] or None,
+        workflow=workflow or None,
+        tags=pairs,
+        limit=limit,
+        text=text,
+        before=_place_of(before) if before else None,
+    )
+
+
+def _cursor(info: RunInfo) -> str:
+    """Return the place of a run in the list, for an address."""
+    return f"{info.started_at.isoformat()}/{info.workflow_id}"
+
+
+def _place_of(cursor: str) -> tuple[datetime, str]:
+    moment, _, run = cursor.partition("/")
+    try:
+        started_at = datetime.fromisoformat(moment)
+        return started_at.astimezone(UTC), run
+    except (ValueError, OverflowError):
+        message = f"before={cursor[:100]!r} is not a place in the list of runs"
+        raise SettingError(message, setting="before", remedy="Follow the link of the page before.") from None
+
+
+def _for_people(info: RunInfo) -> list[Wait]:
+    """Return the waits of a run that a person ends; those of a live run are as its newest checkpoint says."""
+    return [wait for wait in waits_in(info.metadata) if wait.kind in (WaitKind.APPROVAL, WaitKind.SIGNAL)]
 
 
 def _wait_row(wait: Wait) -> dict[str, Any]:
@@ -457,27 +538,37 @@ def _own_static(name: str) -> str:
 
 def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
     """Return the OpenAPI description of the JSON API."""
-    statuses = {"type": "array", "items": {"enum": [*map(str, Status)]}}
+    text, many = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
     queries = [
-        {"name": "status", "in": "query", "schema": statuses},
-        {"name": "workflow", "in": "query", "schema": {"type": "string"}},
-        {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1}},
+        _query("status", {"type": "array", "items": {"enum": [*map(str, Status)]}}, "the statuses"),
+        _query("workflow", text, "the workflow"),
+        _query("tag", many, "a tag: its name, or name=value"),
+        _query("q", text, "a part of the id"),
+        _query("limit", {"type": "integer", "minimum": 1, "default": _PAGE_SIZE}, "at most this many"),
+        _query("before", text, "the place at which the page starts; the header Link has the address of the next page"),
     ]
     listed = {"type": "array", "items": {"type": "object"}}
-    paths = {
+    since = _query("since", text, "the version that you have; if nothing is newer, the answer is 304")
+    described = "Return what the page of a run draws, with its version: attempts, lanes, details, graph and sentence."
+    data = _operation(described, [_RUN, since])
+    data["responses"]["304"] = {"description": "nothing is newer than since"}
+    paths: dict[str, Any] = {
         "/api/runs": {
             "get": _operation("List runs, newest first: what `flowckpt list --json` prints.", queries, listed)
         },
         "/api/runs/{run}": {"get": _operation("Show one run: what `flowckpt show --json` prints.", [_RUN])},
+        "/api/runs/{run}/data": {"get": data},
+        "/api/store": {"get": _operation("Return the statistics: what `flowckpt store stats --json` prints.", [])},
     }
     if not is_read_only:
         said = "Plan a resume: what `flowckpt plan --json` prints. The header X-Exit-Code has its exit code."
         paths["/api/runs/{run}/plan"] = {"get": _operation(said, [_RUN])}
-        for action in OF_RUN.values():
-            said = f"{action.effect} The answer is what the command prints with --json."
-            operation = _operation(said, [_RUN])
-            operation["requestBody"] = {"content": {"application/json": {"schema": _form_schema(action)}}}
-            paths[f"/api/runs/{{run}}/{action.name}"] = {"post": operation}
+        for start, parameters, actions in (("/api/runs/{run}", [_RUN], OF_RUN), ("/api/store", [], OF_STORE)):
+            for action in actions.values():
+                said = f"{action.effect} Return what the command prints with --json; X-Exit-Code has its exit code."
+                operation = _operation(said, parameters)
+                operation["requestBody"] = {"content": {"application/json": {"schema": action.schema()}}}
+                paths[f"{start}/{action.name}"] = {"post": operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": "flowckpt", "version": __version__},
@@ -496,13 +587,15 @@ _RUN = {
 }
 
 
+def _query(name: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
 def _operation(summary: str, parameters: list[Any], schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
     answer = {"application/json": {"schema": dict(schema or {"type": "object"})}}
-    responses = {"200": {"description": "the document", "content": answer}, "404": {"description": "no such run"}}
+    responses = {
+        "200": {"description": "the document", "content": answer},
+        "400": {"description": "a parameter or a field is wrong"},
+        "404": {"description": "no such run"},
+    }
     return {"summary": summary, "parameters": parameters, "responses": responses}
-
-
-def _form_schema(action: Action) -> dict[str, Any]:
-    properties = {each.name: {"type": "string", "description": each.label or each.name} for each in action.fields}
-    required = [each.name for each in action.fields if each.is_required]
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}

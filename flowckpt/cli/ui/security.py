@@ -46,6 +46,7 @@ class Request:
     Attributes:
         method: its method, in capitals.
         host: its `Host` header.
+        address: the address of this machine to which it was sent, as a `Host` header writes it.
         origin: its `Origin` header, or an empty text.
         cookie: its `Cookie` header.
         bearer: the token of its `Authorization` header, or an empty text.
@@ -55,6 +56,7 @@ class Request:
 
     method: str
     host: str
+    address: str = ""
     origin: str = ""
     cookie: str = ""
     bearer: str = ""
@@ -85,12 +87,15 @@ class Guard:
         session: the value of the cookie.
         monotonic: returns seconds that only grow.
         cookie: the name of the cookie; browsers send the cookies of all ports of a host to each of them.
+        is_everywhere: whether the server listens on all addresses of this machine: then each of them names it, too. An
+            address cannot be made to point elsewhere, as a name can.
     """
 
     hosts: Collection[str]
     token: str
     monotonic: Callable[[], float]
     cookie: str = "flowckpt_ui"
+    is_everywhere: bool = False
     session: str = attrs.field(factory=lambda: secrets.token_urlsafe(32))
     _failed_at: list[float] = attrs.field(factory=list)
 
@@ -105,9 +110,9 @@ class Guard:
         Args:
             request: the request; its form token is checked if it changes something and was let in by the cookie.
         """
-        if request.host.lower() not in self.hosts:
+        if not self._is_named(request.host, request):
             return Refusal(421, f"This server does not answer for the host {request.host[:100]!r}.")
-        if request.origin and not self._is_own(request.origin):
+        if request.origin and not self._is_own(request):
             return Refusal(403, "The request comes from a page of another site.")
         if request.bearer or request.token:
             return self._refuse_token(request.bearer or request.token)
@@ -135,9 +140,12 @@ class Guard:
         pairs = (part.strip().partition("=") for part in header.split(";"))
         return any(name == self.cookie and _equal(value, self.session) for name, _, value in pairs)
 
-    def _is_own(self, origin: str) -> bool:
+    def _is_named(self, host: str, request: Request) -> bool:
+        return host.lower() in self.hosts or (self.is_everywhere and host.lower() == request.address)
+
+    def _is_own(self, request: Request) -> bool:
         try:
-            return urlsplit(origin).netloc.lower() in self.hosts
+            return self._is_named(urlsplit(request.origin).netloc, request)
         except ValueError:
             return False
 

@@ -52,6 +52,7 @@ const runPage = (function () {
       shown.tabIndex = 0;
       detail.append(element("h4", "", title), shown);
     }
+    detail.dispatchEvent(new CustomEvent("shown", { detail: { path: waterfall.pathOf(lane) } })); // a page may add actions
   }
 
   function showSteps(root) {

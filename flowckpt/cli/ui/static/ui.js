@@ -31,5 +31,15 @@
     if (isOther || newer.waits.length !== document.querySelectorAll(".wait").length) location.reload();
   }
 
+  const TITLES = { resume: "Resume from this step", fork: "Fork from this step" };
+  const detail = document.getElementById("detail");
+  detail.addEventListener("shown", (event) => {
+    for (const name of root.dataset.fromStep.split(" ").filter(Boolean)) {
+      const link = element("a", "button", TITLES[name]);
+      link.href = `/runs/${root.dataset.run}/${name}?from_step=${encodeURIComponent(event.detail.path)}`;
+      detail.append(link);
+    }
+  });
+
   if (isLive) setTimeout(refresh, 2000);
 })();
