@@ -8,6 +8,7 @@ from statistics import median
 import attrs
 
 from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.result import sum_figures
 from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.maintenance.diff import compare
 
@@ -49,6 +50,21 @@ class SlowerStep:
 
 
 @attrs.frozen
+class ComparedFigure:
+    """A figure that the steps of a run recorded, added up.
+
+    Attributes:
+        name: its name.
+        total: in this run.
+        usual: the median of the earlier runs that recorded it; None if none did.
+    """
+
+    name: str
+    total: float
+    usual: float | None
+
+
+@attrs.frozen
 class Comparison:
     """The differences of a run from earlier ones.
 
@@ -56,11 +72,13 @@ class Comparison:
         runs: the ids of the earlier runs, newest first.
         slower: the steps that became slower, the largest difference first.
         changes: what changed since the newest of them, one line each.
+        figures: the figures of the run beside those of the earlier ones.
     """
 
     runs: Sequence[str] = ()
     slower: Sequence[SlowerStep] = ()
     changes: Sequence[str] = ()
+    figures: Sequence[ComparedFigure] = ()
 
 
 def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comparison:
@@ -90,7 +108,14 @@ def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Com
     more = len(changes) - _MOST_ROWS
     if more > 0:
         changes[_MOST_ROWS:] = [f"and {more} more"]
-    return Comparison([run.workflow_id for run in earlier], slower[:_MOST_ROWS], changes)
+    before = [sum_figures(run.latest.step_results) for run in earlier]
+    figures = [
+        ComparedFigure(
+            name, total, median(totals) if (totals := [each[name] for each in before if name in each]) else None
+        )
+        for name, total in sum_figures(latest.step_results).items()
+    ]
+    return Comparison([run.workflow_id for run in earlier], slower[:_MOST_ROWS], changes, figures[:_MOST_ROWS])
 
 
 def _is_comparable(result: StepResult) -> bool:

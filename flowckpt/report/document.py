@@ -294,9 +294,16 @@ def _detail(result: StepResult) -> dict[str, Any]:
             detail[name] = value
     if result.figures:
         detail["figures"] = dict(result.figures)
+    if result.figures:
+        detail["figures"] = {name: figure_text(value) for name, value in result.figures.items()}
     if result.marks:
         detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
     return detail
+
+
+def figure_text(value: float) -> str:
+    """Write a recorded figure: `1,200`, `0.02`."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def _command_output(tree: Any) -> dict[str, str]:

@@ -17,9 +17,17 @@ from typing import Any
 
 from flowckpt._version import __version__
 from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import shown_moment
 from flowckpt.engine.run.resumption import PACKAGES
-from flowckpt.report.document import RunReport, duration_in_words, error_text, lane_result_text, shown_value
+from flowckpt.report.document import (
+    RunReport,
+    duration_in_words,
+    error_text,
+    figure_text,
+    lane_result_text,
+    shown_value,
+)
 from flowckpt.report.drawing import STYLE, escape, svg
 
 SCRIPTS = ("rows.js", "waterfall.js", "report.js")
@@ -136,6 +144,8 @@ def _facts(report: RunReport) -> str:
     if latest.status.value == "completed":
         rows.append(("output", shown_value(latest.held_output)))
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
+    totals = sum_figures(latest.step_results)
+    rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
     rows += [
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
         for attempt, versions in latest.metadata.get(PACKAGES, {}).items()
@@ -237,6 +247,12 @@ def _comparison(report: RunReport) -> Iterator[str]:
         yield f"<h3>Slower</h3>{table(('Step', 'This run', 'Median', 'Runs'), rows)}"
     else:
         yield "<p>No step became slower.</p>"
+    if found.figures:
+        rows = [
+            [each.name, figure_text(each.total), "" if each.usual is None else figure_text(each.usual)]
+            for each in found.figures
+        ]
+        yield f"<h3>Figures</h3>{table(('Figure', 'This run', 'Median'), rows)}"
     if found.changes:
         items = "".join(f"<li>{escape(change)}</li>" for change in found.changes)
         yield f"<h3>Changed since the newest of them</h3><ul>{items}</ul>"

@@ -195,6 +195,28 @@ def test_another_version_of_a_package_is_a_change_and_a_long_error_is_folded(etl
     assert '"stdout":"one\\ntwo"' in page and '"exit code":"0"' in page
 
 
+def test_figures_are_shown_with_their_steps_and_compared(etl):
+    (etl.directory / "counts.py").write_text(
+        """
+from flowckpt import current_step, step, workflow
+
+def count(tokens):
+    current_step().record(tokens=tokens, cost=0.25)
+
+@workflow("counts")
+def main(tokens: int):
+    yield step("one").python(count, tokens)
+    yield step("two").python(count, 2 * tokens)
+"""
+    )
+    etl("run", "counts.py", "--id", "c1", "-i", "tokens=400").expect(0)
+    etl("run", "counts.py", "--id", "c2", "-i", "tokens=500").expect(0)
+    page = report_of(etl, "c2")
+    text = _Page(page).text
+    assert "figure tokens 1,500" in text and '"figures":{"tokens":"1,000","cost":"0.25"}' in page
+    assert "Figures Figure This run Median tokens 1,500 1,200 cost 0.5 0.5" in text
+
+
 def test_the_plan_is_shown_on_request(etl):
     file = etl.directory / "pipeline.py"
     file.write_text(file.read_text().replace("return len(pages)\n\n@", "return len(pages) + 0\n\n@"))

@@ -127,7 +127,7 @@ def serve(release):
             line = process.stderr.readline()
             assert line, process.stdout.read()
             text += line
-        found = re.search(r"http://localhost:(\d+)/\?token=(\S+)", text)
+        found = re.search(r"http://[^:/]+:(\d+)/\?token=(\S+)", text)
         return Server(process, int(found[1]), found[2], release)
 
     yield start

@@ -54,6 +54,27 @@ def test_an_approval_in_the_browser_lets_the_run_continue(server, tab):
     assert release("show", "one", "--json").document["output"] == {"by": "grace", "count": 12}
 
 
+def test_a_step_leads_to_a_fork_from_it(server, tab):
+    release = server.command
+    (release.directory / "died").touch()
+    release("run", "release.py:release", "--id", "one").expect(3)
+    tab.context.set_offline(False)
+    tab.goto(server.address)
+    tab.get_by_role("link", name="one").click()
+    tab.locator(".waterfall .row", has_text="build[4]").click()
+    tab.get_by_role("link", name="Fork from this step").click()
+    assert "The new run takes over 4 results." in tab.inner_text("main")
+    tab.get_by_label("Id of the new run").fill("what-if")
+    tab.get_by_role("button", name="Fork", exact=True).click()
+    tab.wait_for_selector("text=Show the run")
+    assert [each["path"] for each in release("show", "what-if", "--json").document["steps"]] == [
+        "build",
+        "build[1]",
+        "build[2]",
+        "build[3]",
+    ]
+
+
 @pytest.fixture
 def pages(server, tab):
     release = server.command

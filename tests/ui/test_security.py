@@ -41,6 +41,16 @@ def test_another_host_is_refused_even_with_the_token(guard, host):
     assert status(guard, host=host, bearer="the-token") == 421
 
 
+def test_a_server_on_all_addresses_is_named_by_the_one_that_was_asked(clock):
+    guard = Guard({HOST}, "the-token", lambda: clock[0], is_everywhere=True)
+    asked = {"address": "192.0.2.7:8000", "bearer": "the-token"}
+    assert status(guard, host="192.0.2.7:8000", origin="http://192.0.2.7:8000", **asked) == 200
+    assert status(guard, host="192.0.2.8:8000", **asked) == status(guard, host="evil.example:8000", **asked) == 421
+    assert status(guard, host=HOST, origin="http://192.0.2.8:8000", **asked) == 403
+    loopback = Guard({HOST}, "the-token", lambda: clock[0])
+    assert status(loopback, host="192.0.2.7:8000", **asked) == 421
+
+
 @pytest.mark.parametrize(
     "origin", ["null", "http://evil.example", "http://localhost:8001", "http://localhost:8000.evil.example", "http://["]
 )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import http.client
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -108,6 +113,54 @@ def test_the_api_is_described_and_has_what_the_description_says(server, waiting)
     assert "/api/runs/{run}/resume" in described["paths"]
 
 
+def test_the_api_takes_json_values_and_refuses_others(server, waiting):
+    headers = {"Authorization": f"Bearer {server.token}"}
+
+    def sent(path, document):
+        return server.ask(f"/api{path}", method="POST", body=json.dumps(document), **headers)
+
+    for path, document, said in (
+        ("/runs/one/approve", {"name": "ask", "resume": "no"}, "resume is not of type boolean"),
+        ("/runs/one/approve", {"name": "ask", "by_whom": "me"}, "approve has no field 'by_whom'"),
+        ("/runs/one/approve", {}, "approve needs the field 'name'"),
+        ("/runs/one/fork", {"edits": "build=1"}, "edits is not of type array"),
+        ("/store/prune", {"keep": True}, "keep is not of type integer"),
+    ):
+        answer = sent(path, document)
+        assert answer.status == 400 and said in answer.document["error"]["message"]
+    assert sent("/runs/one/approve", {"name": "ask", "resume": False}).status == 200
+    assert waiting("show", "one", "--json").document["status"] == "suspended"
+    assert sent("/runs/one/fork", {"from_step": "die", "new_id": "two"}).document["workflow_id"] == "two"
+    assert len(waiting("show", "two", "--json").document["steps"]) == 5
+
+    assert server.get("/api/store").document == waiting("store", "stats", "--json").document
+    assert sent("/store/check", {}).document == waiting("store", "check", "--json").document
+    waiting("run", "release.py:hostile", "--id", "done", "-i", "text=x").expect(0)
+    assert "done" in str(sent("/store/prune", {"keep": 0, "dry_run": True}).document)
+    assert waiting("show", "done").code == 0
+    sent("/store/prune", {"keep": 0})
+    assert waiting("show", "done").code == 12
+
+
+def test_each_action_says_what_it_will_do(server, waiting):
+    fork = server.get("/runs/one/fork?from_step=build%5B3%5D").text
+    assert "The new run takes over 3 results." in fork
+    assert "Its resume executes again: build[3], build[4], die." in fork
+    sequence = next(
+        each["sequence"]
+        for each in waiting("show", "one", "--json").document["checkpoints"]
+        if each["checkpoint_id"] == "build[3]"
+    )
+    rollback = server.get(f"/runs/one/rollback?checkpoint={sequence}").text
+    assert "4 results of checkpoint build[3] still count." in rollback
+    assert "No longer counted: build[4], die." in rollback
+    assert "No finished step says how it is undone." in server.get("/runs/one/cancel").text
+    waiting("fork", "one", "--from", "build[3]", "--id", "two").expect(0)  # the oracle: what the commands do
+    assert len(waiting("show", "two", "--json").document["steps"]) == 3
+    waiting("rollback", "one", str(sequence)).expect(0)
+    assert len(waiting("show", "one", "--json").document["steps"]) == 4
+
+
 def test_a_read_only_page_has_no_route_that_writes(serve, waiting):
     server = serve("--read-only")
     described = server.get("/api/openapi.json").document
@@ -120,13 +173,27 @@ def test_a_read_only_page_has_no_route_that_writes(serve, waiting):
 
 def test_the_list_is_filtered_and_paged(server, waiting):
     for number in range(60):
-        waiting("run", "release.py:hostile", "--id", f"h{number:02d}", "-i", "text=x").expect(0)
+        tags = ["--tag", "team=data"] if number == 7 else []
+        waiting("run", "release.py:hostile", "--id", f"h{number:02d}", "-i", "text=x", *tags).expect(0)
     page = server.get("/").text
-    assert page.count("<tr>") == 51 and 'rel="next"' in page
-    assert server.get("/?page=2").text.count("<tr>") == 12
+    assert page.count("<tr>") == 51
+    older = html.unescape(re.search(r'rel="next" href="([^"]+)"', page)[1])
+    waiting("run", "release.py:hostile", "--id", "newer", "-i", "text=x").expect(0)  # it moves no run to another page
+    following = server.get(older).text
+    ids = [re.findall(r"<tr>\s*<td><a href=[^>]*>([^<]+)", text) for text in (page, following)]
+    assert [*ids[0], *ids[1]] == [*(f"h{number:02d}" for number in reversed(range(60))), "one"]
+    assert "Newest" in following and 'rel="next"' not in following
     assert server.get("/?status=suspended").text.count("<tr>") == 2
     assert server.get("/?q=H5").text.count("<tr>") == 11
+    assert server.get("/?tag=team=data").text.count("<tr>") == server.get("/?tag=team").text.count("<tr>") == 2
     assert "No run matches." in server.get("/?workflow=none").text
+    assert server.get("/?before=yesterday").status == 400
+
+    listed = server.get("/api/runs?limit=40")
+    rest = server.get(re.match(r'<([^>]+)>; rel="next"', listed.headers["link"])[1])
+    assert "link" not in rest.headers
+    found = [each["workflow_id"] for each in [*listed.document, *rest.document]]
+    assert found == [each["workflow_id"] for each in waiting("list", "--json", "--limit", "100").document]
 
 
 @pytest.mark.parametrize("run", ["a/b", "50%2F", "ä ö?#", "..", "<script>alert(1)<"])
@@ -141,6 +208,31 @@ def test_any_id_of_a_run_has_a_page(server, release, run):
 def test_other_addresses_need_tls_or_a_word(release):
     refused = release("ui", "--host", "0.0.0.0").expect(2)
     assert "--tls-cert" in refused.err and "--allow-plain-http" in refused.err
+
+
+def test_each_address_of_the_machine_names_a_server_that_listens_on_all(serve):
+    server = serve("--host", "0.0.0.0", "--allow-plain-http")
+    connection = http.client.HTTPConnection("127.0.0.2", server.port, timeout=60)
+    for host, status in (("127.0.0.2", 200), ("127.0.0.3", 421), ("evil.example", 421)):
+        connection.request(
+            "GET", "/", headers={"Host": f"{host}:{server.port}", "Authorization": f"Bearer {server.token}"}
+        )
+        answer = connection.getresponse()
+        assert (answer.status, bool(answer.read())) == (status, True), host
+    connection.close()
+
+
+def test_without_the_extra_the_command_says_what_to_install(release):
+    shadow = release.directory / "shadow"
+    shadow.mkdir()
+    (shadow / "jinja2.py").write_text("raise ModuleNotFoundError('No module named jinja2', name='jinja2')\n")
+    environment = {**release.environment, "PYTHONPATH": os.pathsep.join([str(shadow), os.getcwd()])}
+    command = [sys.executable, "-m", "flowckpt", "ui"]  # a new process: a forked one has the extra in memory
+    refused = subprocess.run(
+        command, cwd=release.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "the page needs jinja2" in refused.stderr and 'pip install "flowckpt[web]"' in refused.stderr
 
 
 def test_a_large_form_is_refused(server):

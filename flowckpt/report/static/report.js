@@ -41,6 +41,7 @@ const runPage = (function () {
     add("attempt", lanes.attempt[lane] || undefined);
     add("tries", lanes.tries[lane]);
     for (const name of ["function", "version", "location", "marks", "error"]) add(name, known[name]);
+    for (const [name, value] of Object.entries(known.figures || {})) add(`figure ${name}`, value);
     for (const [name, value] of Object.entries(known.arguments || {})) add(`argument ${name}`, value);
     for (const [claim, verdict, why] of known.claims || []) add(`claim: ${claim}`, why ? `${verdict}: ${why}` : verdict || "not checked");
     add("output", known.output);
