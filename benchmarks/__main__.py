@@ -73,6 +73,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
             *language.large_map(directory, 500 if is_smoke else 100_000),
         ],
         "import": lambda: processes.imports(1 if is_smoke else 15),
+        "fingerprint": lambda: processes.code_of_a_step(directory, rounds),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
         "resume growth": lambda: processes.resume_growth(directory, lengths),
         "peak memory": lambda: processes.peak_memory(directory, (100, many)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, WorkflowEngine
+from flowckpt.core.identity import fingerprint
 from flowckpt.core.system.blocking import blocking_allowed
 
 _NAMES = (
@@ -43,6 +46,51 @@ def imports(rounds: int) -> list[Figure]:
     )
     detail = f"{mine * 1e3:.0f} ms; attrs, cattrs and asyncio {base * 1e3:.0f} ms"
     return [Figure("import and touch the main names / import attrs, cattrs, asyncio", ratio, 1.2, detail=detail)]
+
+
+_HELPER = """
+def helper_{module}_{number}(rows, limit=10):
+    total = 0
+    for index, row in enumerate(rows):
+        if row.get("kind") == "x" and index < limit:
+            total += row["value"] * CONFIG_{module}["factor"]
+        else:
+            total -= 1
+    return total
+"""
+
+
+def code_of_a_step(directory: Path, rounds: int) -> list[Figure]:
+    """Compare the fingerprint of a step that reaches a project of 20 modules with Python's parser on the same files."""
+    files = [directory / f"bench_module_{module}.py" for module in range(20)]
+    for module, file in enumerate(files):
+        before = f"import bench_module_{module - 1}\n" if module else ""
+        helpers = "".join(_HELPER.format(module=module, number=number) for number in range(10))
+        calls = ", ".join(f"helper_{module}_{number}([])" for number in range(10))
+        calls += f", bench_module_{module - 1}.entry()" if module else ""
+        file.write_text(f"{before}CONFIG_{module} = {{'factor': 1}}\n{helpers}\ndef entry():\n    return [{calls}]\n")
+    texts = [file.read_text() for file in files]
+    lines = sum(text.count("\n") for text in texts)
+    sys.path.insert(0, str(directory))
+
+    def ours() -> float:
+        for file in files:
+            sys.modules.pop(file.stem, None)
+        function = importlib.import_module(files[-1].stem).entry
+        began = time.process_time()
+        assert fingerprint.code_of(function).fingerprint
+        return time.process_time() - began
+
+    def parser() -> float:
+        began = time.process_time()
+        for text in texts:
+            ast.parse(text)
+        return time.process_time() - began
+
+    mine, base, ratio = interleaved(ours, parser, rounds)
+    sys.path.remove(str(directory))
+    detail = f"{mine / lines * 1e6:.0f} µs a line of {lines}; Python's parser {base / lines * 1e6:.0f} µs"
+    return [Figure("fingerprint of a step's code / parsing it", ratio, 4, detail=detail)]
 
 
 def _stopped_run(path: Path, count: int) -> None:
