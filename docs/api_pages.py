@@ -268,7 +268,7 @@ PAGES = (
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
                 "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
-                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError "
+                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError FinalError RunFinalError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NoAsyncioError "

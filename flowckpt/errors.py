@@ -31,10 +31,10 @@ __all__ = [
     "ApprovalRejectedError", "ApprovalStaleError", "CancelPendingError", "CancelRefusedError",
     "CheckpointCorruptedError", "CheckpointNotFoundError", "CheckpointStorageError", "CommandFailedError",
     "CrashLoopError", "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
-    "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FlowckptError",
+    "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FinalError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
     "KeyMissingError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
-    "ReadOnlyStoreError", "RunCancelledError", "RunExistsError", "RunLockedError", "RunMovedOnError",
+    "ReadOnlyStoreError", "RunCancelledError", "RunExistsError", "RunFinalError", "RunLockedError", "RunMovedOnError",
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
     "StepDefinitionError", "StepFailedError", "StepFilesError", "StepInDoubtError", "StepNotFoundError",
@@ -290,6 +290,21 @@ class CancelPendingError(FlowckptError):
     waited_seconds: float = field("how long the command waited")
     message: str = derived("run {workflow_id!r} was asked to stop; {holder} still owns it after {waited_seconds:g} s")
     remedy: str = derived("See 'flowckpt show {run}'. If its process hangs, end the process and cancel again.")
+
+
+class FinalError(FlowckptError):
+    """Raise it, or a subclass, in a step or a workflow for a failure that no retry and no resume can change."""
+
+
+class RunFinalError(FlowckptError):
+    """The run failed with a `FinalError`, so a resume is refused; nothing was run."""
+
+    workflow_id: str = field("the run", kw_only=False)
+    detail: str = field("the recorded error")
+    message: str = derived("run {workflow_id!r} has failed, and its failure is final: {detail}")
+    remedy: str = derived(
+        "Nothing was run. Start a new run; or run everything again from a step on: 'flowckpt resume {run} --from STEP'."
+    )
 
 
 class RunUndoneError(FlowckptError):

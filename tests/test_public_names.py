@@ -31,10 +31,10 @@ NAMES = {
     "flowckpt.errors": """
     ApprovalRejectedError ApprovalStaleError CancelPendingError CancelRefusedError CheckpointCorruptedError
     CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError EncodingError
-    EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError
+    EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError FinalError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
     NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
-    RunExistsError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
+    RunExistsError RunFinalError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError

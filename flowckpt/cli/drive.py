@@ -39,6 +39,7 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
 from flowckpt.engine.session.session import Session
+from flowckpt.engine.values.failures import is_final
 from flowckpt.errors import (
     FencedError,
     FlowckptError,
@@ -189,7 +190,9 @@ def _show_end(result: WorkflowResult, signal_name: str, session: Session, store:
             _offer_to_undo(session, result)
         if result.handled is None and _would_end_the_same_way(result):
             say("Every step was restored, so a resume ends the same way: correct the workflow's own code first.")
-    if result.is_saved:
+    if result.failure is not None and is_final(result.failure) and result.is_saved:
+        say("The failure is final: a resume is refused. Start a new run, or resume with --from STEP.")
+    elif result.is_saved:
         show_resume_hint(result.workflow_id, store, handled=result.handled)
     else:
         show_what_is_left(result.workflow_id, session.store, store, last_saved=result.last_saved)

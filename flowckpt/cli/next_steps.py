@@ -141,6 +141,11 @@ def crash_loop_ways(line: ResumeLine) -> list[str]:
     ]
 
 
+def final_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a run that failed for good."""
+    return ["Start a new run.", f"Run everything again from a step on: {line.command('--from', 'STEP')}"]
+
+
 def changed_ways(line: ResumeLine) -> list[str]:
     """Return the ways on from a workflow that yields something else than the record says."""
     return [

@@ -18,6 +18,7 @@ from flowckpt.cli.next_steps import (
     ResumeLine,
     changed_ways,
     crash_loop_ways,
+    final_ways,
     handled_ways,
     in_doubt_ways,
     not_undoable_ways,
@@ -172,6 +173,8 @@ def _summary(plan: ResumePlan) -> str:
 def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     if plan.is_crash_loop:
         return crash_loop_ways(line)
+    if plan.is_final:
+        return final_ways(line)
     if plan.is_undoing:
         return not_undoable_ways(line)
     code = code_of_stop(plan)
@@ -212,6 +215,8 @@ def code_of_stop(plan: ResumePlan) -> ExitCode:
     """Return the exit code of the resume that a plan says would stop."""
     if plan.is_crash_loop:
         return ExitCode.IN_DOUBT
+    if plan.is_final:
+        return ExitCode.WORKFLOW_FAILED
     if plan.is_undoing:
         return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
     step = plan.step(plan.stopped_by)

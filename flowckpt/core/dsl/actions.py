@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import PurePath
 from types import FunctionType, MethodType
 from typing import Any, ClassVar
@@ -43,6 +43,15 @@ class Action:
         return Any
 
     @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments that a `.rollback()` can ask for."""
+        return ()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return these arguments."""
+        return {}
+
+    @property
     def identity(self) -> Mapping[str, Any]:
         """Facts beside the function and its arguments that identify the work, by name."""
         return {}
@@ -70,10 +79,29 @@ class PythonAction(Action):
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments."""
+        return parameters_of(self.function)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return its arguments by name, with defaults applied."""
+        bound = inspect.signature(self.function).bind(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    @property
     def function_name(self) -> str:
         """`module:qualname` of the function."""
         function = self.function
         return _name_of_function(function) if type(function) is FunctionType else function_name(function)
+
+
+def parameters_of(function: Callable[..., Any]) -> Collection[str]:
+    """Return the names of a function's parameters; nothing for a builtin without a signature."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -100,6 +100,51 @@ def _misfit(function: Callable[..., Any]) -> str:
     return ""
 
 
+@cached_per_function
+def undo_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the parameters of a function of `.rollback()` that get arguments of the step, by name.
+
+    These are the parameters without a default after the first, which gets the output.
+    """
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # a builtin that has none
+        return ()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(each.name for each in parameters[1:] if each.default is each.empty and each.kind in by_name)
+
+
+def unknown_to_undo(step: Any) -> str:
+    """Return a parameter of a step's `.rollback()` that has the name of no argument of the step; empty if there is none."""
+    named = undo_parameters(step.modifiers.rollback)
+    if not named:
+        return ""
+    known = step.action.parameters
+    return next((name for name in named if name not in known), "")
+
+
+def of_output_and_arguments(step_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of `.rollback()` unchanged, or refuse one that has no place for the output.
+
+    Raises:
+        StepDefinitionError: it cannot be called with the output and arguments by name.
+    """
+    named = undo_parameters(function)
+    try:
+        inspect.signature(function).bind(None, **dict.fromkeys(named))
+    except ValueError:  # a builtin that has no signature
+        return function
+    except TypeError:
+        raise StepDefinitionError(
+            f"step {step_name!r}: .rollback() needs a function of the recorded output; this one is called as "
+            f"{getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}",
+            step=step_name,
+            where=caller(),
+            remedy="Its first parameter gets the output; more parameters get arguments of the step, by their names.",
+        ) from None
+    return function
+
+
 def explicit_arguments(
     step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

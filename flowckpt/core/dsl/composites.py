@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action, PythonAction, function_name
+from flowckpt.core.dsl.actions import Action, PythonAction, function_name, parameters_of
 from flowckpt.core.dsl.checks import CREATED, caller, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.path import encode_name, path_of
@@ -199,6 +199,11 @@ class MapAction(FanOutAction):
     constants: Mapping[str, Any] = _NONE
 
     @property
+    def parameters(self) -> Collection[str]:
+        """The names of the arguments of each call."""
+        return parameters_of(self.function.function if isinstance(self.function, Workflow) else self.function)
+
+    @property
     def function_name(self) -> str:
         """`module:qualname` of the function, or of the workflow's."""
         named = getattr(self.function, "function_name", None)
@@ -308,6 +313,15 @@ class WorkflowAction(Composite):
     def function_name(self) -> str:
         """`module:qualname` of the child's generator function."""
         return self.workflow.function_name
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of the child's inputs."""
+        return self.inputs.keys()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the child's inputs."""
+        return self.inputs
 
 
 def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:

@@ -18,7 +18,15 @@ import attrs
 
 from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.actions import Action, PythonAction
-from flowckpt.core.dsl.checks import CREATED, MOST_NOTED, caller, explicit_arguments, note_created, of_one_argument
+from flowckpt.core.dsl.checks import (
+    CREATED,
+    MOST_NOTED,
+    caller,
+    explicit_arguments,
+    note_created,
+    of_one_argument,
+    of_output_and_arguments,
+)
 from flowckpt.core.dsl.modifiers import (
     CHECKPOINTED,
     PLAIN,
@@ -260,20 +268,21 @@ class StepBase(FieldEquality):
             refuse_needless_ephemeral(self.name)
         return self._with(checked_together(self.name, attrs.evolve(modifiers, is_secret=True, is_ephemeral=True)))
 
-    def rollback(self, function: Callable[[Any], Any]) -> Self:
+    def rollback(self, function: Callable[..., Any]) -> Self:
         """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
 
         An error in the function neither stops the rollback of other steps nor hides why the run ended.
 
         Args:
-            function: sync or async; gets the recorded output.
+            function: sync or async; gets the recorded output. Further parameters without a default get the step's
+                arguments of the same names: `def refund(receipt, amount)`.
 
         Raises:
-            StepDefinitionError: it does not take one argument, the step is ephemeral, or `.rollback()` was given
-                before.
+            StepDefinitionError: it has no parameter for the output, the step is ephemeral, or `.rollback()` was given
+                before. The workflow is refused at the step if a parameter has the name of no argument.
         """
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
-        undo = of_one_argument(self.name, "rollback", self._callable("rollback", function))
+        undo = of_output_and_arguments(self.name, self._callable("rollback", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:

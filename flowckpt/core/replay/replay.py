@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import Step, StepBuilder, Workflow
-from flowckpt.core.dsl.checks import CREATED
+from flowckpt.core.dsl.checks import CREATED, unknown_to_undo
 from flowckpt.core.dsl.path import check_depth, encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
@@ -350,6 +350,8 @@ class Replay:
             created.pop(id(action), None)
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self.where(full=True)))
+        if modifiers.rollback is not None and (unknown := unknown_to_undo(step)):
+            raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
         is_asked = action.refuses_modifiers or modifiers.placement is not None
         if is_asked and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
@@ -536,6 +538,16 @@ def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinit
         step=step.name,
         where=where,
         remedy=remedy,
+    )
+
+
+def _no_such_argument(step: Step[Any], parameter: str, where: str) -> StepDefinitionError:
+    known = ", ".join(map(repr, step.action.parameters)) or "none that has a name"
+    return StepDefinitionError(
+        f"step {step.name!r}: .rollback() wants the argument {parameter!r}, which the step does not have",
+        step=step.name,
+        where=where,
+        remedy=f"Its first parameter gets the output, the others arguments of the step by name; the step has {known}.",
     )
 
 

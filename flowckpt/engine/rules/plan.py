@@ -89,6 +89,7 @@ class ResumePlan:
         stops: why the resume would stop, as far as it can be foreseen; otherwise empty.
         stopped_by: the step at which it would stop.
         is_crash_loop: whether it would stop because of a crash loop.
+        is_final: whether it would stop because the run failed with a `FinalError`.
         is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
         ends_otherwise: how the workflow ends now, where that is not how its finished run ended; otherwise empty.
         repeats_effect: whether running the step of `stopped_by` again would repeat an effect that happened once.
@@ -106,6 +107,7 @@ class ResumePlan:
     ends_otherwise: str = ""
     handled: HandledFailure | None = None
     repeats_effect: bool = False
+    is_final: bool = False
 
     @property
     def stale(self) -> int:

@@ -48,7 +48,7 @@ from flowckpt.engine.run.resumption import (
     with_settled,
 )
 from flowckpt.engine.session.drive import Drive
-from flowckpt.engine.values.failures import NO_SECRETS, recorded_failure
+from flowckpt.engine.values.failures import NO_SECRETS, final_error, recorded_failure
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
 from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
@@ -340,6 +340,9 @@ class Session:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
+        final = None if self._options.from_step else final_error(self._workflow_id, latest)
+        if final is not None:
+            raise final
         read = partial(
             read_resumption,
             self._workflow,

@@ -16,7 +16,14 @@ from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
 from flowckpt.engine.run.notify import evidence_event
 from flowckpt.engine.values.waits import Suspended
-from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
+from flowckpt.errors import (
+    EncodingError,
+    FinalError,
+    NotSendableError,
+    StepInDoubtError,
+    StepTimeoutError,
+    WorkerDiedError,
+)
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import asked_delay, is_one_of, kind_of, text_of
 from flowckpt.execution.python import waited
@@ -103,7 +110,7 @@ def _identity_document(call: StepCall) -> dict[str, Any]:
     return {"call": "\n".join(said), "arguments": dict(identity.arguments)}
 
 
-_NO_BETTER_NEXT_TIME = (EncodingError, NotSendableError)
+_NO_BETTER_NEXT_TIME = (EncodingError, FinalError, NotSendableError)
 
 
 @attrs.define(eq=False, repr=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.results import append_result, decode_error, encode_error
+from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
@@ -166,7 +167,9 @@ async def _call(run: RunContext, result: StepResult) -> None:
     assert undo is not None
     call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
     try:
-        await run.runner.call(undo, (restored_value(step, result),), {}, call)
+        named = undo_parameters(undo)
+        arguments = step.action.arguments() if named else {}
+        await run.runner.call(undo, (restored_value(step, result),), {name: arguments[name] for name in named}, call)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
             workflow_id, name, path, f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
