@@ -340,8 +340,8 @@ class Session:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
-        final = None if self._options.from_step else final_error(self._workflow_id, latest)
-        if final is not None:
+        is_failed = latest.status is Status.FAILED and not self._options.from_step
+        if is_failed and (final := final_error(self._workflow_id, latest)) is not None:
             raise final
         read = partial(
             read_resumption,
