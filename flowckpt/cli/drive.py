@@ -38,8 +38,8 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
+from flowckpt.engine.run.resumption import is_final
 from flowckpt.engine.session.session import Session
-from flowckpt.engine.values.failures import is_final
 from flowckpt.errors import (
     FencedError,
     FlowckptError,

@@ -54,7 +54,7 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
-from flowckpt.engine.values.failures import final_error, recorded_answer, recorded_fan_out, stale_step, step_failure
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
@@ -182,7 +182,7 @@ class Planning(DryResponder):
         is_crash_loop = resumption.crash_loop is not None
         if resumption.crash_loop is not None:
             self.stops, self.stopped_by = crash_loop_error(self.workflow_id, resumption.crash_loop).message, ""
-        final = None if policy.from_path else final_error(self.workflow_id, resumption.latest)
+        final = resumption.final
         if final is not None:
             self.stops, self.stopped_by = resumption.judge.secrets.text(final.message), ""
         steps = _hidden(self.steps, resumption.judge.secrets)

@@ -11,9 +11,10 @@ import attrs
 from flowckpt.core.codec.results import append_result, as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity.fingerprint import step_fingerprint
-from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
+from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepError, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
@@ -30,7 +31,14 @@ from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKi
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, LEAVES_EARLIER, Superseded
-from flowckpt.errors import CrashLoopError, InputError, StepNotFoundError, WorkflowChangedError
+from flowckpt.errors import (
+    CrashLoopError,
+    FinalError,
+    InputError,
+    RunFinalError,
+    StepNotFoundError,
+    WorkflowChangedError,
+)
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.stores.base import (
     Ability,
@@ -118,6 +126,8 @@ async def started_steps_of(store: StoreBase, workflow_id: str, latest: Checkpoin
 ANSWERED = ("approval", "wait")
 """The types of steps that a person or a program ends by a message."""
 
+_FINAL = type_name(FinalError)
+
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
 SETTLED = "settled"
@@ -143,6 +153,7 @@ class Resumption:
         crash_loop: how often the run died, where a resume would refuse it for that.
         messages: what was sent to the run and nobody has taken, where it waits for something.
         is_guarded: whether the run has effects that no default repeats.
+        final: why a resume is refused, if the run failed for good.
     """
 
     latest: CheckpointData
@@ -157,6 +168,7 @@ class Resumption:
     crash_loop: CrashCount | None = None
     messages: Sequence[Signal] = ()
     is_guarded: bool = False
+    final: RunFinalError | None = None
 
     @property
     def unended(self) -> list[str]:
@@ -195,6 +207,29 @@ class Resumption:
                 now = f"{action.step_type} {action.function_name}".rstrip()
                 return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {now}")
         return None, None
+
+
+def final_error(workflow_id: str, latest: CheckpointData) -> RunFinalError | None:
+    """Return the error of a resume of a run that failed for good; None for any other run.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+    """
+    error = latest.error
+    if latest.status is not Status.FAILED or error is None:
+        return None
+    failed = {each.path: each.error for each in latest.step_results if each.error is not None} if error.causes else {}
+    for each in (error, *(failed[path] for path in error.causes if path in failed)):
+        if is_final(each):
+            step = f"step {each.path!r} with " if each.path else ""
+            return RunFinalError(workflow_id, detail=f"{step}{each.type}: {each.message}")
+    return None
+
+
+def is_final(error: StepError) -> bool:
+    """Return whether a recorded error is a `FinalError`."""
+    return error.type == _FINAL or _FINAL in error.bases
 
 
 async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a resume
@@ -267,7 +302,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, crash_loop
     marks = (each.marks for each in (*history.results, *superseded.results) if each.marks)
     is_guarded = not all(map(GUARDED.isdisjoint, marks))
-    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded)
+    final = None if options.from_step else final_error(workflow_id, latest)
+    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded, final)
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:

@@ -48,7 +48,7 @@ from flowckpt.engine.run.resumption import (
     with_settled,
 )
 from flowckpt.engine.session.drive import Drive
-from flowckpt.engine.values.failures import NO_SECRETS, final_error, recorded_failure
+from flowckpt.engine.values.failures import NO_SECRETS, recorded_failure
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
 from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
@@ -340,9 +340,6 @@ class Session:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
-        is_failed = latest.status is Status.FAILED and not self._options.from_step
-        if is_failed and (final := final_error(self._workflow_id, latest)) is not None:
-            raise final
         read = partial(
             read_resumption,
             self._workflow,
@@ -354,6 +351,8 @@ class Session:
             store=self._store,
         )
         resumption = await read()
+        if resumption.final is not None:
+            raise resumption.final
         judge = resumption.judge
         self._secrets = judge.secrets
         # The step to stop at may come after one that runs, and nothing is to run before the stop: where results are reused

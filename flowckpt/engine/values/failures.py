@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowckpt.core.dsl import Step
-from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
+from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.replay import Answer, Enter
 from flowckpt.core.system.declared import shell_word, type_name
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
@@ -14,9 +14,7 @@ from flowckpt.errors import (
     CheckpointCorruptedError,
     DecodingError,
     FanOutFailedError,
-    FinalError,
     ForeignRecordError,
-    RunFinalError,
     StaleStepError,
     StepFailedError,
     StepInDoubtError,
@@ -55,7 +53,6 @@ REFUSALS = (
 
 
 _FAN_OUT = type_name(FanOutFailedError)
-_FINAL = type_name(FinalError)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
@@ -174,29 +171,6 @@ def failed_step(error: BaseException) -> str:
         seen.add(id(at))
         at = at.__cause__ or at.__context__
     return ""
-
-
-def final_error(workflow_id: str, latest: CheckpointData) -> RunFinalError | None:
-    """Return the error of a resume of a run that failed for good; None for any other run.
-
-    Args:
-        workflow_id: the run.
-        latest: its newest checkpoint.
-    """
-    error = latest.error
-    if latest.status is not Status.FAILED or error is None:
-        return None
-    failed = {each.path: each.error for each in latest.step_results if each.error is not None} if error.causes else {}
-    for each in (error, *(failed[path] for path in error.causes if path in failed)):
-        if is_final(each):
-            step = f"step {each.path!r} with " if each.path else ""
-            return RunFinalError(workflow_id, detail=f"{step}{each.type}: {each.message}")
-    return None
-
-
-def is_final(error: StepError) -> bool:
-    """Return whether a recorded error is a `FinalError`."""
-    return error.type == _FINAL or _FINAL in error.bases
 
 
 # What a generator gets for a step: from its recorded result, or put together from those of its members.
