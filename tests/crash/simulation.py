@@ -447,7 +447,7 @@ class SimulatedFileSystem:
     def rename(self, parent: int, source: str, target: str) -> None:
         self.called("rename", target)
         directory, inode = self.directory(parent), self.named(parent, source)
-        if target == "head":
+        if target.startswith("head-"):
             inode.role = "head"
         replaced = directory.names.get(target)
         if isinstance(replaced, File):

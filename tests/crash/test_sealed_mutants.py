@@ -8,36 +8,34 @@ import pytest
 
 import flowckpt.stores.file.store_keys
 from flowckpt.stores.file.hints import TruncationGuard
-from flowckpt.stores.file.layout import HEAD, IDENTITY, keys_name
+from flowckpt.stores.file.layout import IDENTITY, keys_name
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
-from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
+from tests.crash.test_mutants import SCENES, caught, in_turn
 from tests.crash.workload import Tally, Workload, patched
 
 SEALED = ({"keys": KeyRing([Key(bytes(range(32)), "encrypt")])},)
 
 
-def the_old_file_again(monkeypatch):
-    """Write the first word into the file that is there, and sync it: of the sync before, nobody knows."""
+def earlier_words_that_go_first(monkeypatch):
+    """Remove the words of earlier attempts before the first line is written: if none is, the run looks cut."""
+    begin = TruncationGuard.begin
 
-    def begin(self):
-        self._file = self._filesystem.open_lock(self._directory, HEAD)
-        self._filesystem.disk.root.names["runs"].names["run"].names[HEAD].role = "head"
-        if self._filesystem.status(self._file).size < 512:
-            self._filesystem.write_at(self._file, self._text(""), 0)
-            self._filesystem.sync(self._file)
-            self._filesystem.sync(self._directory)
+    def begin_alone(self):
+        begin(self)
+        self._remove_earlier()
+        self._filesystem.sync(self._directory)
 
-    monkeypatch.setattr(TruncationGuard, "begin", begin)
+    monkeypatch.setattr(TruncationGuard, "begin", begin_alone)
 
 
 def a_word_that_is_not_synced(monkeypatch):
     """Leave the first word to the page cache: behind a power cut, the run looks as if somebody had taken it."""
 
     def begin(self):
-        self._file = self._filesystem.open_lock(self._directory, HEAD)
-        self._filesystem.disk.root.names["runs"].names["run"].names[HEAD].role = "head"
+        self._file = self._filesystem.open_lock(self._directory, self.name)
+        self._filesystem.disk.root.names["runs"].names["run"].names[self.name].role = "head"
         self._filesystem.write_at(self._file, self._text(""), 0)
 
     monkeypatch.setattr(TruncationGuard, "begin", begin)
@@ -98,7 +96,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
 
 
 MUTANTS = {
-    the_old_file_again: saving_after_failures,
+    earlier_words_that_go_first: in_turn,
     a_word_that_is_not_synced: in_turn,
     a_word_ahead_of_the_line: in_turn,
     an_identity_that_is_not_synced: in_turn,

@@ -30,6 +30,7 @@ from tests.sealing.sealed_runs import (
     RUN,
     SECRET,
     bodies,
+    heads,
     make,
     rechained,
     save_attempt,
@@ -154,7 +155,7 @@ def cut_pack(path):
 
 def cut_all(path):
     segment(path, 4).unlink()
-    (path / f"runs/{RUN}/head").unlink()
+    heads(path)[-1].unlink()
 
 
 def put_back(path):
@@ -227,7 +228,7 @@ def test_without_the_key_nothing_is_compacted(tmp_path):
         (path / "store.json").unlink()
         with pytest.raises(CheckpointCorruptedError, match=r"store\.json"):
             compact(path)
-        for file in (*path.glob("keys-*.json"), path / f"runs/{RUN}/head"):
+        for file in (*path.glob("keys-*.json"), *heads(path)):
             file.unlink()
         there = contents(path)
         with pytest.raises(KeyMissingError):  # also where nothing says any more that a key is needed

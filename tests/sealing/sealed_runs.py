@@ -82,3 +82,8 @@ def rechained(bodies):
 
 def bodies(path, number, run=RUN):
     return [line[: line.rindex(b',"sha256":"')] for line in lines(path, number, run)]
+
+
+def heads(path, run=RUN):
+    """The files that say how far the attempts of a run have come, the newest last."""
+    return sorted((path / f"runs/{run}").glob("head-*"))

@@ -29,6 +29,7 @@ from tests.sealing.sealed_runs import (
     SECRET,
     STRANGE,
     bodies,
+    heads,
     lines,
     make,
     put,
@@ -76,7 +77,7 @@ def test_every_changed_byte_is_found_or_harmless(original, copy, place, caplog):
     path, ring = copy
     *_, whole = original
     file = {
-        "head": path / f"runs/{RUN}/head",
+        "head": heads(path)[-1],
     }.get(place, path / place if "." in place else None)
     file = file or segment(path, int(place))
     data = file.read_bytes()
@@ -125,9 +126,9 @@ def cut(path, change):
     if "all" in change:
         segment(path, 1).unlink()
     if "head" in change:
-        (path / f"runs/{RUN}/head").unlink()
+        heads(path)[-1].unlink()
     if "empty" in change:
-        (path / f"runs/{RUN}/head").write_bytes(b"")
+        heads(path)[-1].write_bytes(b"")
 
 
 @pytest.mark.parametrize(

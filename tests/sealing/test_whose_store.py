@@ -25,6 +25,7 @@ from tests.sealing.sealed_runs import (
     RINGS,
     RUN,
     STRANGE,
+    heads,
     make,
     save_attempt,
     segment,
@@ -424,7 +425,7 @@ def test_a_lost_identity_is_found_among_more_runs_than_a_process_may_open_files(
 def test_nobody_goes_on_without_the_key_in_a_sealed_run_whatever_was_taken_away(tmp_path):
     path = make(tmp_path / "store", keys=RINGS["authenticate"])
     (path / "store.json").unlink()
-    (path / f"runs/{RUN}/head").unlink()
+    heads(path)[-1].unlink()
     forget_keys(path)
     with pytest.raises(KeyMissingError):
         save_attempt(path, (4,), steps())
@@ -456,7 +457,7 @@ def test_trust_tells_what_it_took_what_held_and_what_is_lost(tmp_path):
     assert "00000004.jsonl" in cut.lost
     assert cut.plain == ("00000001.jsonl", "00000002.jsonl")
     assert not cut.is_proved
-    (path / f"runs/{RUN}/head").unlink()
+    heads(path)[-1].unlink()
     assert "unknown: " in FileCheckpointStore(path, keys=ring, trust=True).runs.trust(RUN).lost
 
 

@@ -29,8 +29,8 @@ from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
 from flowckpt.stores.file import signals
-from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image, take_lock
-from flowckpt.stores.file.hints import TruncationGuard
+from flowckpt.stores.file.directory import give_up_segment, heads_in, is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.hints import TruncationGuard, acknowledged_in
 from flowckpt.stores.file.layout import (
     BLOBS,
     LOCK,
@@ -176,8 +176,8 @@ def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     )
     guard = None
     if seal is not None and seal.key is not None:
-        is_kept = image.seal is not None and not seals.protection.is_trusting
-        guard = TruncationGuard(filesystem, directory, number, said, seal, is_kept=is_kept)
+        adopts = acknowledged_in(image, heads_in(filesystem, directory), seals)
+        guard = TruncationGuard(filesystem, directory, number, seal, adopts)
     return FileRunWriter(
         filesystem,
         directory,

@@ -12,7 +12,7 @@
 
 Where there is a key, the pack is sealed with the newest, whatever its parts were sealed with, and so are the large values
 that were encrypted with another one: that comes before the link. The pack must not say more than its parts proved: what
-nobody vouches for is refused. The word of how far the run has come (`head`) is written behind the look, in place. So it
+nobody vouches for is refused. The word of how far the run has come (`head-…`) is written behind the look, in place. So it
 never names a pack that a new owner has passed over; and it says something that no later word of a new owner is undone by.
 """
 
@@ -35,8 +35,8 @@ from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import segment_header
-from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.hints import TruncationGuard
+from flowckpt.stores.file.directory import heads_in, read_file
+from flowckpt.stores.file.hints import TruncationGuard, acknowledged_in
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
@@ -371,13 +371,12 @@ def compact_owned(
         reseal_values(filesystem, directory, workflow_id, named_values(lines), values)
     with orphans_of(filesystem, directory, lambda names: kept_names(lines, names, values)) as orphans:
         if is_to_be_packed:
-            is_proved = image.seal is not None and not seals.protection.is_trusting
-            with _head_for(filesystem, directory, number, seal, is_kept=is_proved) as head:
+            with _head_for(filesystem, directory, number, seal, image, seals) as head:
                 _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
             _remove_below(filesystem, directory, number, claimed)
         else:
             # Whoever wrote the pack may have died before the word of it was written, which is under an old key then.
-            with _head_for(filesystem, directory, image.begun, image.seal, is_kept=True) as head:
+            with _head_for(filesystem, directory, image.begun, image.seal, image, seals) as head:
                 _begin(head)
                 _check_newest(filesystem, directory, workflow_id, claimed)
                 if head is not None:
@@ -390,13 +389,14 @@ def compact_owned(
 
 @contextlib.contextmanager
 def _head_for(
-    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, *, is_kept: bool
+    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
     """Return what notes how far a run has come, to be begun; None where no key seals the segment. It is synced at the end."""
     if seal is None or seal.key is None:
         yield None
         return
-    head = TruncationGuard(filesystem, directory, number, seal.said, seal, is_kept=is_kept)
+    adopts = acknowledged_in(image, heads_in(filesystem, directory), seals)
+    head = TruncationGuard(filesystem, directory, number, seal, adopts)
     try:
         yield head
     finally:

@@ -13,7 +13,15 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.hints import what_is_cut
-from flowckpt.stores.file.layout import HEAD, mark_name, released_name, released_segment, segment_name, segment_numbers
+from flowckpt.stores.file.layout import (
+    HEADS,
+    head_number,
+    mark_name,
+    released_name,
+    released_segment,
+    segment_name,
+    segment_numbers,
+)
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_header
@@ -84,7 +92,7 @@ def read_image(
 
     while True:
         # The word first: it is never ahead of what it tells of.
-        head = _read_head(filesystem, directory) if is_compared else None
+        heads = heads_in(filesystem, directory) if is_compared else {}
         found = there()
         numbers = [number for number in found if below is None or number < below]
         try:
@@ -103,27 +111,28 @@ def read_image(
         if not is_compared or image.is_cleared:
             return image
         later = [number for number in found if below is not None and number > below]
-        missing = what_is_cut(image, head, seals, later)
+        missing = what_is_cut(image, heads, seals, later)
         if not missing:
             return image
         # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.
-        if _read_head(filesystem, directory) == head and there() == found:
-            raise _cut_off(workflow_id, missing)
+        if heads_in(filesystem, directory) == heads and there() == found:
+            raise _cut_off(workflow_id, missing, max(heads, default=HEADS))
 
 
-def _cut_off(workflow_id: str, missing: str) -> CheckpointCorruptedError:
+def _cut_off(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
     way = f"'flowckpt store trust {shell_word(workflow_id)}'"
-    remedy = f"Restore the run from a backup, its file 'head' too. If you know that it is whole: {way}."
-    return CheckpointCorruptedError(workflow_id, location=HEAD, detail=missing, remedy=remedy)
+    remedy = f"Restore the run from a backup, its 'head-' files too. If you know that it is whole: {way}."
+    return CheckpointCorruptedError(workflow_id, location=location, detail=missing, remedy=remedy)
 
 
-def _read_head(filesystem: FileSystem, directory: int) -> bytes | None:
-    if not filesystem.exists(directory, HEAD):
-        return None
-    try:
-        return read_file(filesystem, directory, HEAD)
-    except FileNotFoundError:
-        return None
+def heads_in(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
+    """Return what the files in a run's directory say of how far its attempts have come, by name."""
+    found = {}
+    for name in filesystem.names(directory):
+        if head_number(name) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = read_file(filesystem, directory, name)
+    return found
 
 
 def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:

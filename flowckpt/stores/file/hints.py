@@ -18,13 +18,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
 
 from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process
-from flowckpt.stores.file.layout import HEAD, segment_name, temporary_name
+from flowckpt.errors import ForeignRecordError, WrongKeyError
+from flowckpt.stores.file.layout import head_name, head_number, segment_name, temporary_name
 from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.line import NOTE, START
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
@@ -97,16 +100,21 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
     return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))
 
 
-# Word of how far a run has come, outside its segments: so that the cut of its end is found.
+# Word of how far an attempt has come, outside its segment: so that the cut of its end is found.
 #
 # The chain of a segment proves each line by the one before. It does not prove that there was none behind the last; nor
-# does anything in a directory prove that no segment was taken out of it. So the owner notes, with a key, which segment it
-# is at and the digest of the last line that it acknowledged. A reader with the key wants to find that line.
+# does anything in a directory prove that no segment was taken out of it. So the owner notes, with a key, what it found
+# when it began (the segment that it continues, and the digest of the last line that was acknowledged there: a later one
+# may still get lost with a power cut), and then the digest of the last line that it acknowledged itself. A reader with
+# the key wants to find the line.
 #
-# The file `head` is one line of JSON, padded to a sector, which the disk writes whole or not at all. It is written behind
-# each acknowledged line and not synced (5 µs): a power cut may leave an older word, which is as true and proves less. It
-# is never ahead of the segment, as the line was synced before. It is there and synced before the first line of an attempt
-# is written, so a run without it is one that it was taken from; and it is synced when an owner gives the run up.
+# Each attempt has a file of its own, `head-` with the number of the segment and a part of its nonce: one line of JSON,
+# padded to a sector, which the disk writes whole or not at all. It is there and synced before the first line of the
+# attempt is written, so a run whose newest attempt has none is one that it was taken from, and the file of an earlier
+# attempt proves nothing in its place. It is then written behind each acknowledged line and not synced (5 µs): a power
+# cut may leave an older word, which is as true and proves less. It is never ahead of the segment, as the line was synced
+# before. It is synced when an owner gives the run up. The files of earlier attempts go once a line is acknowledged; a
+# fenced owner that wakes up late only writes to its own.
 
 _SIZE = 512
 
@@ -116,27 +124,23 @@ class TruncationGuard:
 
     Args:
         number: the segment.
-        said: what the segment's header says of its seal.
         seal: the segment's seal.
-        is_kept: whether the word of the attempt before, which was verified, stays until a line is acknowledged.
+        adopts: the segment that the attempt continues, and the digest of its last acknowledged line; may be empty.
     """
 
     def __init__(
-        self,
-        filesystem: FileSystem,
-        directory: int,
-        number: int,
-        said: dict[str, Any],
-        seal: LineSeal,
-        *,
-        is_kept: bool,
+        self, filesystem: FileSystem, directory: int, number: int, seal: LineSeal, adopts: tuple[int, str]
     ) -> None:
         self._filesystem = filesystem
         self._directory = directory
-        self._head = json.dumps({"flowckpt": "head", "segment": number, **said}, separators=(",", ":"))[:-1].encode()
+        self._number = number
+        adopted = dict(zip(("segment", "digest"), adopts, strict=True))
+        said = {"flowckpt": "head", "segment": number, **seal.said, "adopts": adopted}
+        self._head = json.dumps(said, separators=(",", ":"))[:-1].encode()
         self._seal = seal
-        self._is_kept = is_kept
+        self.name = head_name(number, seal.nonce)
         self._file: int | None = None
+        self._is_alone = False
 
     def begin(self) -> None:
         """Make sure that there is a word, durably, in a new file: of an old one nobody knows whether its sync failed.
@@ -145,20 +149,12 @@ class TruncationGuard:
             OSError: it cannot be made durable; it must not be tried again.
         """
         filesystem = self._filesystem
-        there = b""
-        if self._is_kept:
-            file = filesystem.open_read(self._directory, HEAD)
-            try:
-                there = filesystem.read(file, _SIZE, 0)
-            finally:
-                filesystem.close(file)
-        text = there if len(there) == _SIZE else self._text("")
         name = temporary_name(current_process(), new_token(8))
         file = filesystem.create(self._directory, name)
         try:
-            write_all(filesystem, file, text)
+            write_all(filesystem, file, self._text(""))
             filesystem.sync(file)
-            filesystem.rename(self._directory, name, HEAD)
+            filesystem.rename(self._directory, name, self.name)
             filesystem.sync(self._directory)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -166,7 +162,7 @@ class TruncationGuard:
             raise
         finally:
             filesystem.close(file)
-        self._file = filesystem.open_lock(self._directory, HEAD)  # the new file is open for appending only
+        self._file = filesystem.open_lock(self._directory, self.name)  # the new file is open for appending only
 
     def note(self, digest: bytes) -> None:
         """Note the last acknowledged line. The line is safe, so a word that cannot be written fails nothing.
@@ -177,6 +173,16 @@ class TruncationGuard:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._filesystem.write_at(self._file, self._text(digest.hex()), 0)
+                if not self._is_alone:
+                    self._is_alone = True
+                    self._remove_earlier()
+
+    def _remove_earlier(self) -> None:
+        for name in self._filesystem.names(self._directory):
+            number = head_number(name)
+            if number is not None and number <= self._number and name != self.name:
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.unlink(self._directory, name)
 
     def close(self, *, is_end: bool) -> None:
         """Close the file.
@@ -196,49 +202,81 @@ class TruncationGuard:
         return (body + b"}").ljust(_SIZE - 1) + b"\n"
 
 
-def what_is_cut(image: RunImage, head: bytes | None, seals: Seals, later: Sequence[int] = ()) -> str:
-    """Return what is missing at the end of a run, according to the word of its last owner; nothing where all is there.
+@attrs.frozen
+class _Word:
+    """What one of the files says: of the attempt, and of what it found when it began."""
+
+    digest: str
+    adopted_segment: int
+    adopted: str
+
+
+def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
+    """Return what is missing at the end of a run, according to its owners; nothing where all is there.
 
     Args:
-        image: the run, all of it, read after the word.
-        head: the word, as it is on the disk; None where there is none.
+        image: the run, all of it, read after the words.
+        heads: the words, as they are on the disk, by the name of their file.
         seals: the seals of the store.
         later: segments that are there and were not read: whoever claims a number below them will be fenced by them.
 
     Raises:
-        WrongKeyError: the word was sealed with a key that is not at hand.
+        WrongKeyError: a word was sealed with a key that is not at hand.
         ForeignRecordError: it is of another store.
     """
-    if not head:
-        return "the word of how far the run has come is missing" if image.seal is not None else ""
+    if later:
+        return ""
+    wanted = _wanted(image)
+    for name, head in sorted(heads.items()):
+        number = head_number(name) or 0
+        if not head or (name != wanted and number <= image.begun):
+            continue  # a later attempt continued from there
+        try:
+            word = _opened(head, name, number, image.workflow_id, seals)
+        except SealBrokenError as broken:
+            if image.seal is None:  # no line was written yet: a power cut may have torn the first word
+                continue
+            return f"the word of how far the run has come does not open: {broken}"
+        if number > image.begun and word.digest:
+            return f"{segment_name(number)} is missing, and records in it were acknowledged"
+        if number > image.begun and not _has(image, word.adopted_segment, word.adopted):
+            return f"records at the end of {segment_name(word.adopted_segment)} are missing, which were continued"
+        if number == image.begun and not _has(image, number, word.digest):
+            return f"records at the end of {segment_name(number)} are missing, which were acknowledged"
+    return "the word of how far the run has come is missing" if wanted and not heads.get(wanted) else ""
+
+
+def acknowledged_in(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
+    """Return the newest segment with a record, and the digest of its last acknowledged line as far as its owner says."""
+    name = _wanted(image)
     try:
-        number, digest = _opened(head, image.workflow_id, seals)
-    except SealBrokenError as broken:
-        if image.seal is None:  # no line was written yet: a power cut may have torn the first word
-            return ""
-        return f"the word of how far the run has come does not open: {broken}"
-    if not digest or number < image.begun or number in later:
-        return ""  # nothing was acknowledged by then, or a later attempt went on from there, or it is at it now
-    if number > image.begun:
-        return f"{segment_name(number)} is missing, and records in it were acknowledged"
-    if image.end.hex() == digest:
-        return ""
-    if any(record.file == number and record.digest.hex() == digest for record in reversed(image.records)):
-        return ""
-    return f"records at the end of {segment_name(number)} are missing, which were acknowledged"
+        word = _opened(heads[name], name, image.begun, image.workflow_id, seals)
+    except (KeyError, SealBrokenError, WrongKeyError, ForeignRecordError):  # nothing was sealed, or it is trusted
+        return image.begun, ""
+    return image.begun, word.digest
 
 
-def _opened(head: bytes, workflow_id: str, seals: Seals) -> tuple[int, str]:
+def _wanted(image: RunImage) -> str:
+    return "" if image.seal is None else head_name(image.begun, image.seal.nonce)
+
+
+def _has(image: RunImage, number: int, digest: str) -> bool:
+    if not digest or (number == image.begun and image.end.hex() == digest):
+        return True
+    return any(record.file == number and record.digest.hex() == digest for record in reversed(image.records))
+
+
+def _opened(head: bytes, name: str, number: int, workflow_id: str, seals: Seals) -> _Word:
     body = head.rstrip()
     try:
         said = json.loads(body)
-        number, digest = said["segment"], said["digest"]
+        word = _Word(said["digest"], said["adopts"]["segment"], said["adopts"]["digest"])
     except (ValueError, LookupError, TypeError) as error:
         raise SealBrokenError("it is damaged") from error
-    if type(number) is not int or type(digest) is not str:
+    if list(map(type, attrs.astuple(word))) != [str, int, str] or said.get("segment") != number:
         raise SealBrokenError("it is damaged")
-    seal = seals.for_found(workflow_id, number, said, HEAD)
-    if seal is None:
+    seal = seals.for_found(workflow_id, number, said, name)
+    if seal is None or head_name(number, seal.nonce) != name:
         raise SealBrokenError("it is not authenticated")
     seal.verified(body[:-1], NOTE, START)
-    return number, digest
+    return word

@@ -11,7 +11,7 @@ RUNS = "runs"
 LOCK = "lock"
 BLOBS = "blobs"
 SIGNALS = "signals"
-HEAD = "head"
+HEADS = "head-*"
 IDENTITY = "store.json"
 
 # Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
@@ -25,6 +25,7 @@ _PIN = r"pin-([0-9]+)"
 _VALUE = r"[0-9a-f]{64}(?:\.[a-z]+)?"
 _KEYS = r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json"
 _ORPHAN = r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)"
+_HEAD = r"head-([0-9]{8}|[1-9][0-9]{8,})-[0-9a-f]{16}"
 _TEMPORARY = r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+"
 
 
@@ -160,6 +161,22 @@ def orphaned(name: str) -> tuple[int, str] | None:
     """
     match = re.fullmatch(_ORPHAN, name) if name[:8] == ".orphan-" else None
     return None if match is None else (int(match[1]), match[2])
+
+
+def head_name(number: int, nonce: str) -> str:
+    """Return the name of the file that says how far an attempt has come.
+
+    Args:
+        number: its segment.
+        nonce: the random part of the segment's seal, so that no other segment of this number has the same name.
+    """
+    return f"head-{number:08d}-{nonce[:16]}"
+
+
+def head_number(name: str) -> int | None:
+    """Return the segment of which a file says how far it has come; None if the name is another file's."""
+    match = re.fullmatch(_HEAD, name) if name[:5] == "head-" else None
+    return None if match is None else int(match[1])
 
 
 def temporary_name(process: ProcessIdentity, token: str) -> str:

@@ -29,7 +29,7 @@ from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
 from flowckpt.stores.file.hints import started_in
-from flowckpt.stores.file.layout import HEAD, LOCK, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.layout import LOCK, head_number, run_directory, segment_name, segment_numbers
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
@@ -330,8 +330,8 @@ def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
     names = filesystem.names(directory)
     numbers = segment_numbers(names)
     if not numbers:
-        if HEAD in names:
-            raise CheckpointCorruptedError("", location=HEAD, detail="all segments of the run are missing")
+        if (head := next((name for name in names if head_number(name) is not None), None)) is not None:
+            raise CheckpointCorruptedError("", location=head, detail="all segments of the run are missing")
         return None, False
     header = _header(filesystem, directory, numbers[-1])
     for number in reversed(numbers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,12 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.stores.file.directory import read_file, read_image, read_lines
+from flowckpt.stores.file.directory import heads_in, read_file, read_image, read_lines
 from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import (
-    HEAD,
     IDENTITY,
     RUNS,
+    head_number,
     is_temporary,
     keys_name,
     keys_numbers,
@@ -322,7 +322,8 @@ def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None
         root: the store's directory, open.
         most: how many runs are looked at; all of them where not given.
     """
-    return any(HEAD in names for _, names in islice(_run_directories(filesystem, root), most))
+    found = islice(_run_directories(filesystem, root), most)
+    return any(head_number(name) is not None for _, names in found for name in names)
 
 
 def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
@@ -589,7 +590,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         CheckpointCorruptedError: what is sealed does not open, or a record is damaged: that cannot be trusted.
         FileNotFoundError: it was cleared or compacted meanwhile; look again.
     """
-    head = read_file(filesystem, directory, HEAD) if filesystem.exists(directory, HEAD) else None
+    heads = heads_in(filesystem, directory)
     image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
     strict = seals.not_trusting()
     try:
@@ -609,14 +610,14 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
         is_proved,
         tuple(plain),
         tuple(sealed),
-        "" if is_proved else _lost(image, head, seals),
+        "" if is_proved else _lost(image, heads, seals),
         _refused_message(filesystem, directory, workflow_id, strict),
     )
 
 
-def _lost(image: RunImage, head: bytes | None, seals: Seals) -> str:
+def _lost(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> str:
     try:
-        found = what_is_cut(image, head, seals)
+        found = what_is_cut(image, heads, seals)
     except (WrongKeyError, ForeignRecordError) as error:
         found = f"the word of how far the run has come cannot be read: {error.message}"
     return f"unknown: {found}" if found.startswith("the word") else found

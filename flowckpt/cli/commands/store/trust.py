@@ -33,7 +33,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     """Take a run for true and whole from now on, though it does not prove it with the key.
 
     Use it for a run that began before the store had a key, and for a run whose end cannot be proved, for example
-    after the restore of a backup without its file head. The command adds a segment, sealed with the key, that holds
+    after the restore of a backup without its head- files. The command adds a segment, sealed with the key, that holds
     the digest of the whole run. Sealed data that does not open is still refused. The output lists what was trusted,
     what was verified, and what is lost.
     """

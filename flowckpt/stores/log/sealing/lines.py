@@ -105,6 +105,11 @@ class LineSeal:
         return {"seal": {"key": self.key.id, "use": self.key.use, "store": store_id, "nonce": nonce}}
 
     @property
+    def nonce(self) -> str:
+        """The random part of its place; empty without a key."""
+        return "" if self.origin is None else self.origin.nonce
+
+    @property
     def is_encrypting(self) -> bool:
         """Whether the lines cannot be read without the key."""
         return self._cipher is not None
