@@ -12,7 +12,7 @@
 
 Where there is a key, the pack is sealed with the newest, whatever its parts were sealed with, and so are the large values
 that were encrypted with another one: that comes before the link. The pack must not say more than its parts proved: what
-nobody vouches for is refused. The word of how far the run has come (`head-…`) is written behind the look, in place. So it
+nobody vouches for is refused. The word of how far the run has come (`head-…`) is written after the look, in place. So it
 never names a pack that a new owner has passed over; and it says something that no later word of a new owner is undone by.
 """
 

@@ -102,7 +102,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
 
 # Word of how far an attempt has come, outside its segment: so that the cut of its end is found.
 #
-# The chain of a segment proves each line by the one before. It does not prove that there was none behind the last; nor
+# The chain of a segment proves each line by the one before. It does not prove that no line followed the last; nor
 # does anything in a directory prove that no segment was taken out of it. So the owner notes, with a key, what it found
 # when it began (the segment that it continues, and the digest of the last line that was acknowledged there: a later one
 # may still get lost with a power cut), and then the digest of the last line that it acknowledged itself. A reader with
@@ -111,7 +111,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
 # Each attempt has a file of its own, `head-` with the number of the segment and a part of its nonce: one line of JSON,
 # padded to a sector, which the disk writes whole or not at all. It is there and synced before the first line of the
 # attempt is written, so a run whose newest attempt has none is one that it was taken from, and the file of an earlier
-# attempt proves nothing in its place. It is then written behind each acknowledged line and not synced (5 µs): a power
+# attempt proves nothing in its place. It is then written after each acknowledged line and not synced (5 µs): a power
 # cut may leave an older word, which is as true and proves less. It is never ahead of the segment, as the line was synced
 # before. It is synced when an owner gives the run up. The files of earlier attempts go once a line is acknowledged; a
 # fenced owner that wakes up late only writes to its own.
@@ -204,7 +204,7 @@ class TruncationGuard:
 
 @attrs.frozen
 class _Word:
-    """What one of the files says: of the attempt, and of what it found when it began."""
+    """The content of a head: the last line of the attempt, and the line that it continues."""
 
     digest: str
     adopted_segment: int
