@@ -14,7 +14,7 @@ from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import (
-    HEADS,
+    HEAD,
     head_number,
     mark_name,
     released_name,
@@ -116,7 +116,7 @@ def read_image(
             return image
         # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.
         if heads_in(filesystem, directory) == heads and there() == found:
-            raise _cut_off(workflow_id, missing, max(heads, default=HEADS))
+            raise _cut_off(workflow_id, missing, max(heads, default=HEAD))
 
 
 def _cut_off(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:

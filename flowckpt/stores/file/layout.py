@@ -11,7 +11,7 @@ RUNS = "runs"
 LOCK = "lock"
 BLOBS = "blobs"
 SIGNALS = "signals"
-HEADS = "head-*"
+HEAD = "head-"
 IDENTITY = "store.json"
 
 # Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
@@ -170,12 +170,12 @@ def head_name(number: int, nonce: str) -> str:
         number: its segment.
         nonce: the random part of the segment's seal, so that no other segment of this number has the same name.
     """
-    return f"head-{number:08d}-{nonce[:16]}"
+    return f"{HEAD}{number:08d}-{nonce[:16]}"
 
 
 def head_number(name: str) -> int | None:
     """Return the segment of which a file says how far it has come; None if the name is another file's."""
-    match = re.fullmatch(_HEAD, name) if name[:5] == "head-" else None
+    match = re.fullmatch(_HEAD, name) if name.startswith(HEAD) else None
     return None if match is None else int(match[1])
 
 

@@ -28,9 +28,9 @@ from flowckpt.errors import (
 from flowckpt.stores.file.directory import heads_in, read_file, read_image, read_lines
 from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import (
+    HEAD,
     IDENTITY,
     RUNS,
-    head_number,
     is_temporary,
     keys_name,
     keys_numbers,
@@ -323,7 +323,7 @@ def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None
         most: how many runs are looked at; all of them where not given.
     """
     found = islice(_run_directories(filesystem, root), most)
-    return any(head_number(name) is not None for _, names in found for name in names)
+    return any(name.startswith(HEAD) for _, names in found for name in names)
 
 
 def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
