@@ -271,7 +271,7 @@ PAGES = (
                 "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError FinalError RunFinalError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
-                "RunCancelledError CancelRefusedError CancelPendingError NoAsyncioError "
+                "RunCancelledError CancelRefusedError RequestPendingError NoAsyncioError "
                 "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "
                 "SaveConflictError CheckpointStorageError SuspensionUnsavedError ReadOnlyStoreError VanishedError "

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
     from flowckpt.engine.run.resumption import crash_loop
-    from flowckpt.engine.session.cancel import Cancelled
+    from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
     from flowckpt.engine.values.options import (
         CompositeTrigger,
@@ -87,7 +87,7 @@ _EXPORTS = {
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
     "flowckpt.engine.run.checkpointer": "Checkpointer",
     "flowckpt.engine.run.resumption": "crash_loop",
-    "flowckpt.engine.session.cancel": "Cancelled",
+    "flowckpt.engine.session.control": "Cancelled",
     "flowckpt.engine.session.respond": "Sent",
     "flowckpt.engine.values.options": "CompositeTrigger Progress StepCountTrigger TimeTrigger Trigger asks_for_checkpoint",
     "flowckpt.engine.values.result": "StepCounts WorkflowResult",

@@ -28,13 +28,13 @@ from flowckpt.core.system.declared import (
 
 # fmt: off
 __all__ = [
-    "ApprovalRejectedError", "ApprovalStaleError", "CancelPendingError", "CancelRefusedError",
+    "ApprovalRejectedError", "ApprovalStaleError", "CancelRefusedError",
     "CheckpointCorruptedError", "CheckpointNotFoundError", "CheckpointStorageError", "CommandFailedError",
     "CrashLoopError", "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
     "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FinalError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
     "KeyMissingError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
-    "ReadOnlyStoreError", "RunCancelledError", "RunExistsError", "RunFinalError", "RunLockedError", "RunMovedOnError",
+    "ReadOnlyStoreError", "RequestPendingError", "RunCancelledError", "RunExistsError", "RunFinalError", "RunLockedError", "RunMovedOnError",
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
     "StepDefinitionError", "StepFailedError", "StepFilesError", "StepInDoubtError", "StepNotFoundError",
@@ -282,14 +282,19 @@ class CancelRefusedError(FlowckptError):
     remedy: str = derived("Nothing was changed. To go back to an earlier point: flowckpt rollback {run} CHECKPOINT.")
 
 
-class CancelPendingError(FlowckptError):
-    """A live run was asked to stop and has not stopped yet."""
+class RequestPendingError(FlowckptError):
+    """The owner of a live run has not followed a request in time."""
 
     workflow_id: str = field("the run", kw_only=False)
+    asked: str = field("the request: `stop`, `save a checkpoint` or `change its tags`")
     holder: str = field("the owner: process, host, since when")
     waited_seconds: float = field("how long the command waited")
-    message: str = derived("run {workflow_id!r} was asked to stop; {holder} still owns it after {waited_seconds:g} s")
-    remedy: str = derived("See 'flowckpt show {run}'. If its process hangs, end the process and cancel again.")
+    message: str = derived(
+        "run {workflow_id!r} was asked to {asked}; {holder} has not done so after {waited_seconds:g} s"
+    )
+    remedy: str = derived(
+        "It follows at the end of a step: wait longer with --wait. If its process hangs, end the process."
+    )
 
 
 class FinalError(FlowckptError):

@@ -29,7 +29,7 @@ NAMES = {
     register_type run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
-    ApprovalRejectedError ApprovalStaleError CancelPendingError CancelRefusedError CheckpointCorruptedError
+    ApprovalRejectedError ApprovalStaleError RequestPendingError CancelRefusedError CheckpointCorruptedError
     CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError EncodingError
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError FinalError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError

@@ -210,7 +210,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
         say("")
         return
     if is_wanted:
-        from flowckpt.engine.session.cancel import cancel_run  # noqa: PLC0415 - only if a person wants it
+        from flowckpt.engine.session.control import cancel_run  # noqa: PLC0415 - only if a person wants it
 
         work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.cancelling)
         show_cancelled(waited(work))

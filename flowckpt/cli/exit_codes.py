@@ -73,7 +73,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.RunLockedError: ExitCode.LOCKED,
     errors.RunMovedOnError: ExitCode.LOCKED,
     errors.RunCancelledError: ExitCode.SIGTERM,
-    errors.CancelPendingError: ExitCode.LOCKED,
+    errors.RequestPendingError: ExitCode.LOCKED,
     errors.CancelRefusedError: ExitCode.USAGE,
     errors.FencedError: ExitCode.LOCKED,
 }

@@ -29,6 +29,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "plan": "Show what a resume would do, and why; run nothing.",
         "recover": "Resume every run whose process died or whose wake-up time has come.",
         "cancel": "Stop a run for good and undo its steps.",
+        "checkpoint": "Have a live run save a checkpoint now.",
     },
     "Look": {
         "list": "List runs, newest first.",
@@ -43,6 +44,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "signal": "Send a signal to a run.",
         "approve": "Approve a waiting run.",
         "reject": "Reject a waiting run.",
+    },
+    "Label": {
+        "tag": "Add, change or remove tags of a run.",
     },
     "Another history": {
         "rollback": "Make a run resume from an earlier checkpoint.",

@@ -337,6 +337,19 @@ def input_option(command: F) -> F:
     )(command)
 
 
+def wait_option(command: F) -> F:
+    """Add `--wait`, for commands that ask the process of a live run."""
+    return click.option(
+        "--wait",
+        "patience",
+        type=SecondsRange(0, 86_400),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for the process of a live run.",
+    )(command)
+
+
 def target_option(command: F) -> F:
     """Add `--target`."""
     return click.option(

@@ -26,13 +26,13 @@ from flowckpt.stores.file import FileCheckpointStore
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from flowckpt.core.records import CheckpointData
     from flowckpt.engine.history import checkpoints, fork, rollback
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
-    from flowckpt.engine.session import cancel as cancelling
-    from flowckpt.engine.session import respond, session
-    from flowckpt.engine.session.cancel import Cancelled
+    from flowckpt.engine.session import control, respond, session
+    from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
     from flowckpt.engine.session.session import Session
     from flowckpt.engine.undo import plan_resume
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from flowckpt.maintenance.retention.rule import Retention
 else:
     respond = LazyModule("flowckpt.engine.session.respond")
-    cancelling = LazyModule("flowckpt.engine.session.cancel")
+    control = LazyModule("flowckpt.engine.session.control")
     fork = LazyModule("flowckpt.engine.history.fork")
     checkpoints = LazyModule("flowckpt.engine.history.checkpoints")
     plan_resume = LazyModule("flowckpt.engine.undo.plan_resume")
@@ -162,11 +162,11 @@ class AnswersRuns:
         return in_own_loop(self.reject(workflow_id, name, **how))
 
 
-# The doors of the engine for whoever stops a run for good.
+# The doors of the engine for requests that any process may make: cancel a run, tag it, have it save a checkpoint.
 
 
-class CancelsRuns:
-    """How an engine stops the runs of its store."""
+class ControlsRuns:
+    """How an engine stops and labels the runs of its store."""
 
     store: StoreBase
     _clock: Clock
@@ -211,7 +211,7 @@ class CancelsRuns:
         Raises:
             CheckpointNotFoundError: the run does not exist.
             CancelRefusedError: it has completed.
-            CancelPendingError: it is live and has not stopped in time.
+            RequestPendingError: it is live and has not stopped in time.
             RunLockedError: another process has taken it over meanwhile.
             InputError: the workflow is required and missing.
             WorkflowChangedError: it is another workflow, or its generator does not follow the record.
@@ -222,14 +222,49 @@ class CancelsRuns:
             return self.prepare_resume(needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
 
         undo = undoing if rolls_back else None
-        return await cancelling.cancel_run(self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds)
+        return await control.cancel_run(self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds)
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
         """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
         return in_own_loop(self.cancel(workflow_id, **how))
 
+    async def tag(
+        self, workflow_id: str, change: Mapping[str, str | None], /, *, patience_seconds: float = 60.0
+    ) -> Mapping[str, str]:
+        """Add, change or remove tags of a run, and return all its tags. The owner of a live run saves them itself.
 
-class WorkflowEngine(AnswersRuns, CancelsRuns):
+        Args:
+            workflow_id: the run.
+            change: the new value of each tag; None removes it.
+            patience_seconds: how long to wait for the owner of a live run.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            RequestPendingError: it is live, and its owner has not followed the request in time.
+            RunLockedError: another process took it meanwhile, or its owner cannot be asked.
+        """
+        run = checked_id(workflow_id)
+        data = await control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
+        return dict(data.metadata.get("tags", {}))
+
+    async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
+        """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.
+
+        Args:
+            workflow_id: the run.
+            patience_seconds: how long to wait for it.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            InputError: no process runs it.
+            RequestPendingError: its owner has not saved one in time.
+            RunLockedError: its owner cannot be asked.
+        """
+        run = checked_id(workflow_id)
+        return await control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
+
+
+class WorkflowEngine(AnswersRuns, ControlsRuns):
     """Runs and resumes workflows, under asyncio.
 
     A failing workflow is a result with the status `failed`, not an exception. A stale result or a step in doubt raises

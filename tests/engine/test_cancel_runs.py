@@ -20,10 +20,10 @@ from flowckpt.core.system.process import current_process, send_if_expected
 from flowckpt.engine import RunOptions
 from flowckpt.engine.run.lease import known_as_live
 from flowckpt.errors import (
-    CancelPendingError,
     CancelRefusedError,
     CheckpointNotFoundError,
     InputError,
+    RequestPendingError,
     RunCancelledError,
     RunMovedOnError,
 )
@@ -145,8 +145,8 @@ async def test_an_owner_that_cannot_be_asked_is_told(monkeypatch):
     engine = WorkflowEngine(store)
     running = asyncio.create_task(engine.run(saga, workflow_id="run", how="waits"))
     await has_begun()
-    monkeypatch.setattr("flowckpt.engine.session.cancel.live_interrupts", lambda store, run: None)
-    with pytest.raises(CancelPendingError) as told:  # asked by a message, which it reads at its next step
+    monkeypatch.setattr("flowckpt.engine.session.control.live_interrupts", lambda store, run: None)
+    with pytest.raises(RequestPendingError) as told:  # asked by a message, which it reads at its next step
         await engine.cancel("run", patience_seconds=0.1)
     assert told.value.waited_seconds == 0.1
     assert [each.name for each in await store.signals("run")] == ["cancel"]

@@ -12,7 +12,7 @@ import obstore
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.engine.run.cancel_requests import new_request
+from flowckpt.engine.run.requests import new_request
 from flowckpt.stores import open_store
 from flowckpt.stores.objects import bucket
 

@@ -10,7 +10,7 @@ import pytest
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.engine.run.cancel_requests import CancelRequests, new_request
+from flowckpt.engine.run.requests import Requests, new_request
 from flowckpt.errors import SignalRefusedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import copy_run, export_run, import_run
@@ -96,7 +96,7 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
     birth = (await store.load_latest(RUN)).metadata["birth"]
     request = new_request("c", datetime.now(UTC), birth if sent_to == "this" else sent_to, rolls_back=False)
     await able.send_signal(RUN, request)
-    requests = CancelRequests(able, RUN, birth, SystemClock(), Interrupts())
+    requests = Requests(able, RUN, birth, SystemClock(), Interrupts())
     await requests.look()
     while requests._looking is not None:  # a slow store answers a later look
         await requests._looking

@@ -10,12 +10,12 @@ from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     Command,
     RunName,
-    SecondsRange,
     here_option,
     input_option,
     json_option,
     store_option,
     target_option,
+    wait_option,
     without_repeats,
 )
 from flowckpt.cli.render.summary import show_cancelled, show_not_undone
@@ -24,7 +24,7 @@ from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions, WorkflowEngine
-from flowckpt.engine.session.cancel import PATIENCE_SECONDS, cancel_run
+from flowckpt.engine.session.control import cancel_run
 from flowckpt.engine.session.session import Session
 
 _EXAMPLE = """\b
@@ -45,15 +45,7 @@ class _ProgramNeededError(Exception):
     is_flag=True,
     help="Undo what can be undone, although the code no longer says it of every step; the others are named.",
 )
-@click.option(
-    "--wait",
-    "patience",
-    type=SecondsRange(0, 86_400),
-    default=PATIENCE_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a live run to stop.",
-)
+@wait_option
 @input_option
 @target_option
 @here_option

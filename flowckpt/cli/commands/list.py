@@ -38,6 +38,7 @@ _NOW = _HEADER.index("NOW")
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
+@click.option("--waiting", "is_waiting", is_flag=True, help="Only runs that wait, each with all that it waits for.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
 @json_option
 @store_option
@@ -46,6 +47,7 @@ def command(
     statuses: tuple[str, ...],
     workflow: str | None,
     tags: tuple[str, ...],
+    is_waiting: bool,
     limit: int | None,
     as_json: bool,
     store: str | None,
@@ -60,13 +62,14 @@ def command(
     """
     opened = opened_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, RECOVERED_STATUSES)} if _STALE in statuses else set())
-    most = None if _STALE in statuses else limit
+    most = None if _STALE in statuses or is_waiting else limit
     wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=most)
     survey = surveyed_runs(opened, wanted)
     stale = stale_runs(opened, survey.runs)
     runs = [
         info for info in survey.runs if _STALE not in statuses or info.status in statuses or info.workflow_id in stale
     ]
+    runs = [info for info in runs if info.waits] if is_waiting else runs
     runs = runs[:limit]
     looping = crash_loops(opened, runs)
     if as_json:
@@ -74,13 +77,19 @@ def command(
         write(f"{json_text(document, indent=2)}\n")
     elif runs:
         rows = [
-            _row(info, is_crash_loop=info.workflow_id in looping, is_stale=info.workflow_id in stale) for info in runs
+            _row(
+                info,
+                is_crash_loop=info.workflow_id in looping,
+                is_stale=info.workflow_id in stale,
+                has_all_waits=is_waiting,
+            )
+            for info in runs
         ]
         kept = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
         header, rows = [_HEADER[index] for index in kept], [[row[index] for index in kept] for row in rows]
         show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
-        has_filter = statuses or workflow is not None or tags
+        has_filter = statuses or workflow is not None or tags or is_waiting
         say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")
     return tell_left_out(survey.unreadable)
 
@@ -90,20 +99,31 @@ def _tag(text: str) -> tuple[str, str | None]:
     return key, value if equals else None
 
 
-def _now(info: RunInfo) -> str:
+def _now(info: RunInfo, *, is_whole: bool) -> str:
     """Return which process runs a run, or what the run waits for."""
-    if info.owner is not None:
+    if info.owner is not None and not is_whole:
         return f"process {info.owner.pid} on {info.owner.host}"
     if not info.waits:
         return ""
+    if is_whole:
+        return "; ".join(wait.said for wait in info.waits)
     first, more = info.waits[0].said, len(info.waits) - 1
     return f"{first}, and {more} more" if more else first
 
 
-def _row(info: RunInfo, *, is_crash_loop: bool, is_stale: bool) -> list[str]:
+def _row(info: RunInfo, *, is_crash_loop: bool, is_stale: bool, has_all_waits: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
     marks = ["stale"] * (is_stale and not is_crash_loop) + ["crash loop"] * is_crash_loop
     marks += ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
     status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
-    return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, _now(info), tags]
+    return [
+        info.workflow_id,
+        info.workflow_name,
+        status,
+        str(info.steps),
+        started,
+        updated,
+        _now(info, is_whole=has_all_waits),
+        tags,
+    ]

@@ -19,7 +19,7 @@ from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
-    from flowckpt.engine.session.cancel import Cancelled
+    from flowckpt.engine.session.control import Cancelled
 
 
 def summary_text(result: WorkflowResult, *, no_color: bool) -> str:

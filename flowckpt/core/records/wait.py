@@ -29,6 +29,10 @@ class WaitKind(StrEnum):
     STALE = "stale"
     RECOVERY = "recovery"
     """A note of a recoverer, which no step takes."""
+    CHECKPOINT = "checkpoint"
+    """A request to the owner of a live run to save a checkpoint."""
+    TAG = "tag"
+    """A request to the owner of a live run to change its tags."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -11,6 +11,7 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.checkpoint import BIRTH
+from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.replay import Replay
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
@@ -20,20 +21,21 @@ from flowckpt.engine.run.progress import RunServices
 from flowckpt.engine.run.recorder import Recorder
 from flowckpt.engine.values.superseded import RetryBudget
 from flowckpt.engine.values.waits import Waits
+from flowckpt.errors import FlowckptError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
 
 if TYPE_CHECKING:
-    from flowckpt.engine.run import cancel_requests, in_doubt, inbox
+    from flowckpt.engine.run import in_doubt, inbox, requests
 else:
-    cancel_requests = LazyModule("flowckpt.engine.run.cancel_requests")
+    requests = LazyModule("flowckpt.engine.run.requests")
     in_doubt = LazyModule("flowckpt.engine.run.in_doubt")
     inbox = LazyModule("flowckpt.engine.run.inbox")
 
 LOOK_NS = 1_000_000_000
-"""How often at most the owner of a run looks for requests to cancel it."""
+"""How often at most the owner of a run looks for requests."""
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -96,19 +98,31 @@ class RunContext:
         return inbox.Inbox(checkpointer.store, self.workflow_id, metadata, self.clock, self.waits, history)
 
     @cached_property
-    def cancels(self) -> cancel_requests.CancelRequests:
-        """Requests to cancel the run that were left in the store."""
+    def requests(self) -> requests.Requests:
+        """Requests to the run that were left in the store."""
         latest = self.recorder.resumed_from
         has_ended = latest is not None and (latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL)
         after = latest.saved_at if latest is not None and has_ended else None
         saves = self.recorder.checkpointer
         birth = str(saves.metadata.get(BIRTH, ""))
-        return cancel_requests.CancelRequests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
+        return requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
 
-    async def look_for_cancel(self) -> None:
-        """Look for a request to cancel the run, and stop the run if there is one."""
-        await self.cancels.look()
-        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.cancels.slowdown
+    async def look_for_requests(self) -> None:
+        """Look for requests to the run: one to cancel it stops it, the others are followed at once."""
+        asked = await self.requests.look()
+        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
+        recorder = self.recorder
+        if not asked or not recorder.start_saved:  # while results are restored, there is nothing to save yet
+            return
+        checkpointer = recorder.checkpointer
+        for each in asked:
+            if each.kind is WaitKind.TAG:
+                checkpointer.metadata = requests.tagged(checkpointer.metadata, each.data)
+        is_at_rest = checkpointer.attempted is not None and checkpointer.attempted.status is Status.SUSPENDED
+        saved = await recorder.checkpoint(Reason.SUSPENDED if is_at_rest else Reason.TRIGGER)
+        await recorder.emit_saved(saved)
+        if not isinstance(saved, FlowckptError):
+            await self.requests.remove(asked)
 
     def in_doubt_resolver(self) -> in_doubt.InDoubtResolver:
         """Return what settles a step that was started or done before."""

@@ -420,7 +420,7 @@ class Drive:
         else:
             self.result, told = await end.end(output, ending)
             if isinstance(ending, RunCancelledError) and self.undoing is None:
-                await run.cancels.forget()
+                await run.requests.forget()
         if run.notifier.emit is not None:
             for event in told:
                 await run.notifier.emit(event())

@@ -88,7 +88,7 @@ class _Staying:
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
                     await waited(_slept(clock, nap, heard), run.interrupts)
-                    await run.look_for_cancel()
+                    await run.look_for_requests()
                     run.interrupts.raise_noted(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:

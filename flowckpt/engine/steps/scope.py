@@ -104,7 +104,7 @@ class Scope:
             await run.refuse_doubt(command.step, command.path)
             return None
         if run.clock.elapsed_ns() >= run.look_at_ns:
-            await run.look_for_cancel()
+            await run.look_for_requests()
         if run.interrupts.noted:
             run.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
         if task is not None and task.cancelling():

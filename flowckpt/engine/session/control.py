@@ -1,23 +1,28 @@
-"""Cancelling a run: a live one is asked to stop, and one that nobody runs is taken, undone and ended as cancelled."""
+"""Requests that any process may make of a run: cancel it, change its tags, have it save a checkpoint.
+
+The owner of a live run is asked to do so. A run without an owner is taken for the moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 
 from flowckpt.core.records import CheckpointData, Reason, Status
 from flowckpt.core.records.listing import Owner
-from flowckpt.core.records.wait import birth_of
+from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import ProcessIdentity, send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, not_yielded, step_of
-from flowckpt.engine.run.cancel_requests import new_request, remove_requests
 from flowckpt.engine.run.lease import live_interrupts, taken
+from flowckpt.engine.run.requests import new_request, remove_requests, tagged
+from flowckpt.engine.run.resumption import crash_count_at_resume
 from flowckpt.engine.undo.compensate import cancelling, without_key
-from flowckpt.errors import CancelPendingError, CheckpointNotFoundError, RunLockedError
+from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
 from flowckpt.stores.base import Ability, StoreBase
 
@@ -25,9 +30,8 @@ if TYPE_CHECKING:
     from flowckpt.engine.session.session import Session
 
 
-PATIENCE_SECONDS = 60.0
-"""So long is waited for a live run to stop, where nothing else is said."""
 _LOOK_SECONDS = 0.05
+_ASKED = {WaitKind.CHECKPOINT: "save a checkpoint", WaitKind.TAG: "change its tags"}
 
 
 @attrs.frozen
@@ -54,7 +58,7 @@ async def cancel_run(
     workflow_id: str,
     *,
     undo: Callable[[], Session] | None,
-    patience_seconds: float = PATIENCE_SECONDS,
+    patience_seconds: float = 60.0,
 ) -> Cancelled:
     """Cancel a run.
 
@@ -68,7 +72,7 @@ async def cancel_run(
     Raises:
         CheckpointNotFoundError: there is no such run.
         CancelRefusedError: it has completed.
-        CancelPendingError: it is live, and has not stopped in time.
+        RequestPendingError: it is live, and has not stopped in time.
         RunLockedError: somebody took it while it was to be taken; or it is live, and cannot be asked from here.
     """
     before = await _latest(store, workflow_id)
@@ -161,5 +165,118 @@ async def _stopped(
     began_ns = clock.elapsed_ns()
     while await store.owner(workflow_id) == owner:
         if (clock.elapsed_ns() - began_ns) / 1e9 >= patience:
-            raise CancelPendingError(workflow_id, holder=str(owner), waited_seconds=patience)
+            raise RequestPendingError(workflow_id, asked="stop", holder=str(owner), waited_seconds=patience)
+        await clock.sleep(_LOOK_SECONDS)
+
+
+# Tags and checkpoints: changes that need no program.
+
+
+async def tag_run(
+    store: StoreBase,
+    clock: Clock,
+    workflow_id: str,
+    change: Mapping[str, str | None],
+    *,
+    patience_seconds: float = 60.0,
+) -> CheckpointData:
+    """Change the tags of a run, and return the checkpoint that holds them. The owner of a live run saves it itself.
+
+    Args:
+        store: the store of the run.
+        clock: the time.
+        workflow_id: the run.
+        change: the new value of each tag; None removes it.
+        patience_seconds: how long to wait for the owner of a live run.
+
+    Raises:
+        CheckpointNotFoundError: the run does not exist.
+        RequestPendingError: it is live, and its owner has not followed the request in time.
+        RunLockedError: another process took it meanwhile, or its owner cannot be asked.
+        CheckpointCorruptedError: its record is damaged.
+        CheckpointStorageError: the store failed.
+    """
+    latest = await _latest(store, workflow_id)
+    owner = await store.owner(workflow_id)
+    request = _request(clock, latest, WaitKind.TAG, change)
+    if owner is not None and await _follows(store, clock, workflow_id, owner, request, patience_seconds):
+        return await _latest(store, workflow_id)
+    async with taken(store, workflow_id) as lease:
+        if lease.latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        latest = lease.latest
+        metadata = tagged(latest.metadata, change)
+        if latest.status is Status.RUNNING:  # the attempt that starts here is not one that crashed
+            count = await crash_count_at_resume(store, lease, latest)
+            before = attrs.evolve(count, count=max(count.count - 1, 0))
+            metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
+        data = attrs.evolve(
+            latest,
+            checkpoint_id=f"@tagged.{lease.attempt}",
+            saved_at=clock.now(),
+            sequence=lease.last_sequence + 1,
+            attempt=lease.attempt,
+            evidence=(),
+            metadata=metadata,
+        )
+        await finish_despite_cancel(store.save(workflow_id, data))
+    return data
+
+
+async def checkpoint_run(
+    store: StoreBase, clock: Clock, workflow_id: str, *, patience_seconds: float = 60.0
+) -> CheckpointData:
+    """Have the owner of a live run save a checkpoint, and return it.
+
+    Args:
+        store: the store of the run.
+        clock: the time.
+        workflow_id: the run.
+        patience_seconds: how long to wait for the end of the step that runs now.
+
+    Raises:
+        CheckpointNotFoundError: the run does not exist.
+        InputError: no process runs it.
+        RequestPendingError: its owner has not saved one in time.
+        RunLockedError: its owner cannot be asked.
+        CheckpointStorageError: the store failed.
+    """
+    latest = await _latest(store, workflow_id)
+    owner = await store.owner(workflow_id)
+    request = _request(clock, latest, WaitKind.CHECKPOINT, {})
+    if owner is None or not await _follows(store, clock, workflow_id, owner, request, patience_seconds):
+        raise InputError(
+            f"no process runs {workflow_id!r}, so there is nothing to save beyond checkpoint {latest.checkpoint_id!r}",
+            parameter="workflow_id",
+            remedy=f"'flowckpt show {workflow_id} --checkpoints' lists what is saved.",
+        )
+    return await _latest(store, workflow_id)
+
+
+def _request(clock: Clock, latest: CheckpointData, kind: WaitKind, data: Mapping[str, str | None]) -> Signal:
+    return Signal(new_message_id(), str(kind), clock.now(), dict(data), kind=kind, birth=birth_of(latest.metadata))
+
+
+async def _follows(
+    store: StoreBase, clock: Clock, workflow_id: str, owner: Owner, request: Signal, patience: float
+) -> bool:
+    """Ask the owner of a live run; return whether it followed the request, and did not give the run up instead.
+
+    The owner removes a request that it has followed.
+    """
+    if not store.has(Ability.SIGNALS):
+        raise RunLockedError(workflow_id, holder=str(owner))
+    await store.send_signal(workflow_id, request)
+    began_ns = clock.elapsed_ns()
+    while True:
+        is_owned = await store.owner(workflow_id) == owner  # read first: an owner that has ended removes nothing later
+        if request.signal_id not in {each.signal_id for each in await store.signals(workflow_id)}:
+            return True
+        if not is_owned or (clock.elapsed_ns() - began_ns) / 1e9 >= patience:
+            await store.remove_signals(workflow_id, [request.signal_id])
+            if not is_owned:
+                return False
+            raise RequestPendingError(
+                workflow_id, asked=_ASKED[request.kind], holder=str(owner), waited_seconds=patience
+            )
         await clock.sleep(_LOOK_SECONDS)

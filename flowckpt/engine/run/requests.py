@@ -1,4 +1,4 @@
-"""Requests to cancel a run that were left in its store, for an owner that nobody can reach from where they were made.
+"""Requests to the owner of a live run, left in its store: cancel the run, save a checkpoint, change the tags.
 
 The owner looks for them between steps, at most once in a while; a run that ends sooner never looks.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import attrs
 
@@ -23,6 +24,8 @@ _MOST_DOUBLINGS = 6
 _MOMENT = 0.05
 """For how many seconds a step waits for the answer of a look."""
 _ROLLS_BACK = "rolls_back"
+TAGS = "tags"
+"""In the metadata: the tags of the run."""
 
 _log = logging.getLogger("flowckpt")
 
@@ -39,6 +42,17 @@ def new_request(signal_id: str, sent_at: datetime, birth: str, *, rolls_back: bo
     return Signal(signal_id, "cancel", sent_at, {_ROLLS_BACK: rolls_back}, kind=WaitKind.CANCEL, birth=birth)
 
 
+def tagged(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the metadata of a run with changed tags.
+
+    Args:
+        metadata: of its newest checkpoint.
+        change: the new value of each tag; None removes it.
+    """
+    tags = {**metadata.get(TAGS, {}), **change}
+    return {**metadata, TAGS: {name: value for name, value in tags.items() if value is not None}}
+
+
 async def remove_requests(store: StoreBase, workflow_id: str) -> None:
     """Remove the requests of a run that was cancelled.
 
@@ -52,8 +66,8 @@ async def remove_requests(store: StoreBase, workflow_id: str) -> None:
 
 
 @attrs.define(eq=False, repr=False)
-class CancelRequests:
-    """The requests to cancel a run, as one attempt knows them.
+class Requests:
+    """The requests to a run, as one attempt knows them.
 
     Attributes:
         store: where the run lies.
@@ -61,7 +75,7 @@ class CancelRequests:
         birth: what distinguishes it from other runs of the same id.
         clock: the time.
         interrupts: what stops the run.
-        after: requests that were made before count no more: the run was cancelled and resumed since.
+        after: requests to cancel that were made before count no more: the run was cancelled and resumed since.
     """
 
     store: StoreBase
@@ -86,20 +100,20 @@ class CancelRequests:
         except FlowckptError as error:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 
-    async def look(self) -> None:
-        """Look for a request, and stop the run if there is one.
+    async def look(self) -> Sequence[Signal]:
+        """Look for requests; stop the run if one asks for that, and return those for checkpoints and tags.
 
         A store that does not answer at once is not waited for: its answer is read at the next look. That it cannot be
         read is reported once, until it can be again.
         """
         if self.interrupts.noted:
-            return
+            return ()
         if self._looking is None:
             self._looking = await begin(self.store.signals(self.workflow_id), patience=_MOMENT)
         else:
             await asyncio.sleep(0)
         if not self._looking.done():
-            return
+            return ()
         looked, self._looking = self._looking, None
         try:
             signals = looked.result()
@@ -108,10 +122,18 @@ class CancelRequests:
             if not self._is_reported:
                 _log.warning("run %s: requests to cancel it could not be read: %s", self.workflow_id, error)
             self._is_reported = True
-            return
+            return ()
         self._failures, self._is_reported = 0, False
-        for signal in signals:
-            is_meant = signal.kind is WaitKind.CANCEL and signal.birth == self.birth
-            if is_meant and (self.after is None or signal.sent_at > self.after):
-                self.interrupts.request_cancel(rolls_back=bool(signal.data.get(_ROLLS_BACK, True)))
-                return
+        meant = [each for each in signals if each.birth == self.birth]
+        for each in meant:
+            if each.kind is WaitKind.CANCEL and (self.after is None or each.sent_at > self.after):
+                self.interrupts.request_cancel(rolls_back=bool(each.data.get(_ROLLS_BACK, True)))
+                return ()
+        return [each for each in meant if each.kind in (WaitKind.CHECKPOINT, WaitKind.TAG)]
+
+    async def remove(self, followed: Sequence[Signal]) -> None:
+        """Remove requests that this run has followed; one that stays is followed again, which changes nothing."""
+        try:
+            await self.store.remove_signals(self.workflow_id, [each.signal_id for each in followed])
+        except FlowckptError as error:
+            _log.warning("run %s: a request that was followed could not be removed: %s", self.workflow_id, error)
