@@ -19,7 +19,7 @@ import attrs
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.numbers import counted
-from flowckpt.engine.rules.paths import UNDOABLE, left_to_undo, taken_over
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, taken_over
 from flowckpt.errors import SettingError
 
 SHORT_SECONDS = 2.0
@@ -207,7 +207,8 @@ def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
         return [f"The run has no step {step!r}."]
     kept = taken_over(results, len(results), path, ())
     said = [f"The new run takes over {counted(len(kept), 'result')}."]
-    left_out = [each.path for each in results if each.path not in {one.path for one in kept}]
+    taken = {each.path for each in kept}
+    left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]
     return [*said, f"Its resume executes again: {_listed(left_out)}."] if left_out else said
 
 

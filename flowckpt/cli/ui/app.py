@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -446,10 +447,8 @@ def _run_of(request: HttpRequest) -> str:
 
 
 def _possible(found: StoredRun) -> list[str]:
-    """Return the actions that make sense for a run in its status."""
-    kinds = {wait.kind for wait in found.waits}
+    """Return the actions that make sense for a run in its status; answers to approvals stand beside what waits for them."""
     names = [] if found.status is Status.RUNNING else ["resume"]
-    names += ["approve", "reject"] if WaitKind.APPROVAL in kinds else []
     names += ["signal"] if found.status is not Status.COMPLETED else []
     names += ["cancel"] if found.status in _LIVE or found.status is Status.FAILED else []
     return [*names, "fork", *(["rollback"] if found.status is not Status.RUNNING else []), "pin"]
@@ -514,7 +513,8 @@ def _typed(kind: str, text: str) -> str:
 
 
 def _version(found: StoredRun) -> str:
-    return f"{found.latest.attempt}.{found.latest.sequence}.{found.status.value}"
+    latest, begun = found.latest, sha256("\n".join(found.begun).encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}"
 
 
 def _number(text: str | None, default: int) -> int:

@@ -8,7 +8,7 @@ const runPage = (function () {
   const steps = document.getElementById("steps"); // the output of a notebook's cell shows the waterfall alone
   const refreshSteps = steps ? showSteps(steps) : () => {};
   linkGraph(document.getElementById("graph"));
-  return { update };
+  return { update, grow: (ms) => waterfall.grow(ms) };
 
   function update(newer) { // a live page shows the same run a moment later
     data = newer;

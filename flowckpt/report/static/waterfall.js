@@ -49,6 +49,19 @@ class Waterfall {
     this.refresh();
   }
 
+  grow(ms) { // time passes for the steps that run
+    const last = this.data.attempts[this.data.attempts.length - 1];
+    if (!last || last.outcome !== "running") return;
+    const isWhole = this.from === 0 && this.to === this.length;
+    last.end += ms;
+    for (let lane = 0; lane < this.count; lane++) {
+      if (["running", "waiting"].includes(this.stateOf(lane))) this.lanes.duration[lane] += ms;
+    }
+    this.layOutTime();
+    if (isWhole) this.fit();
+    this.redraw();
+  }
+
   static LARGE = 24; // a group with more lanes starts as one lane, then opens into a strip, then into its members
 
   pathsOfLanes() {
@@ -111,8 +124,8 @@ class Waterfall {
     for (const each of attempts) {
       const idle = each.start - last;
       if (idle > 0) {
-        const isIdle = this.isFolded && idle > 0.08 * busy;
-        add(last, each.start, isIdle ? 0.08 * busy : idle, isIdle);
+        const isIdle = this.isFolded && idle > 0.1 * busy;
+        add(last, each.start, isIdle ? 0.1 * busy : idle, isIdle);
       }
       if (each.end > Math.max(each.start, last)) add(Math.max(each.start, last), each.end, each.end - Math.max(each.start, last), false);
       last = Math.max(last, each.end);
@@ -271,8 +284,12 @@ class Waterfall {
     this.data.states.forEach((state, index) => {
       if (used.has(index)) add(classOf(state), Waterfall.MEANING[state] || state);
     });
-    if (this.data.kinds.some((kind) => Waterfall.WAITS.has(kind))) add("executed waited", "a wait that ended");
+    if (this.lanes.kind.some((_, lane) => this.isEndedWait(lane))) add("executed waited", "a wait that ended");
     if (this.critical.size) add("on-critical", "critical path");
+  }
+
+  isEndedWait(lane) {
+    return Waterfall.WAITS.has(this.kindOf(lane)) && ["executed", "restored"].includes(this.stateOf(lane));
   }
 
   static WAITS = new Set(["wait", "sleep", "approval"]);
@@ -412,8 +429,7 @@ class Waterfall {
       track.append(reach);
     }
     if (start >= 0 && right >= 0 && left <= 100) {
-      const isWait = Waterfall.WAITS.has(this.kindOf(lane)) && ["executed", "restored"].includes(state);
-      const bar = element("span", `bar ${classOf(state)}${this.isGroup(lane) ? " group" : ""}${isWait ? " waited" : ""}`);
+      const bar = element("span", `bar ${classOf(state)}${this.isGroup(lane) ? " group" : ""}${this.isEndedWait(lane) ? " waited" : ""}`);
       bar.style.left = `${left}%`;
       bar.style.width = `${Math.max(0, right - left)}%`;
       track.append(bar);

@@ -5,18 +5,27 @@
   const root = document.getElementById("run");
   let version = root.dataset.version;
   let isLive = root.dataset.live === "yes";
+  let drawnAt = performance.now();
 
   async function refresh() {
     if (!isLive) return;
     try {
       const answer = await fetch(`/api/runs/${root.dataset.run}/data?since=${encodeURIComponent(version)}`);
       if (answer.status === 200) show(await answer.json());
+      else if (answer.status === 304) grow();
       else if (answer.status === 401 || answer.status === 404) isLive = false;
     } catch { /* the server was stopped; it may come back */ }
     setTimeout(refresh, 2000);
   }
 
+  function grow() { // nothing is newer: the steps that run take longer
+    const now = performance.now();
+    runPage.grow(Math.round(now - drawnAt));
+    drawnAt = now;
+  }
+
   function show(newer) {
+    drawnAt = performance.now();
     version = newer.version;
     root.dataset.version = version;
     const status = root.querySelector(".status");
