@@ -227,6 +227,8 @@ class Replay:
         self._waiting, self._nested = split_record(recorded, prefix)
         self.aside = DroppedResults(spare=dict(spare or {})) if aside is None else aside
         """Results that are no longer, or not yet again, part of the run."""
+        self.is_handling = False
+        """Whether a failure was raised in the generator, and what it does about it has not started."""
         self._uses: dict[str, int] = {}
         self._places: dict[int, str] = {}
         self._ephemeral: set[str] = set()
@@ -271,6 +273,7 @@ class Replay:
             WorkflowChangedError: as for `send`.
             WorkflowDefinitionError: as for `send`.
         """
+        self.is_handling = True
         try:
             throw = self._generator.throw
             yielded = throw(error) if not self._is_repeated else self._again(throw, error)

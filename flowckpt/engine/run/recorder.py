@@ -345,6 +345,13 @@ class Recorder:
             return self.checkpoint(Reason.TRIGGER)
         return None
 
+    async def save_failures(self) -> None:
+        """Make failures durable that no checkpoint holds; the start of the attempt, if it is still to be saved, holds them."""
+        attempted, results = self.checkpointer.attempted, self.checkpointer.history.results
+        unsaved = results[0 if attempted is None else len(attempted.step_results) :]
+        if self.start_saved and not all(each.success for each in unsaved):
+            await self.emit_saved(await self.checkpoint(Reason.TRIGGER))
+
     async def save_start(self) -> None:
         """Save that the attempt has started, unless that is saved already."""
         if self.start_saved:

@@ -91,7 +91,8 @@ class Scope:
         run, task = self.context, self._task
         is_asked_to_stop = run.interrupts.noted or task is None or task.cancelling()
         is_due = run.clock.elapsed_ns() >= run.look_at_ns
-        if is_due or is_asked_to_stop or not self._has_effects or run.recorder.aside.dropped or run.waits.approved:
+        is_plain = self._has_effects and not (replay.is_handling or run.recorder.aside.dropped or run.waits.approved)
+        if is_due or is_asked_to_stop or not is_plain:
             return self._execute(command)
         self._command = command
         return run_step(run, command)
@@ -112,6 +113,8 @@ class Scope:
         if run.recorder.aside.dropped and not is_ephemeral:
             run.recorder.drop_stale()
         self._command = command  # where it waits, it is run again
+        if self._has_effects:
+            await self._record_failure()
         if self._has_effects and run.waits.approved:
             await approvals.check(run, command.path)
         return await run_step(run, command)
@@ -136,9 +139,19 @@ class Scope:
         self.context.interrupts.raise_noted(task)
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
+        await self._record_failure()
         answer = await member.run()
         self._entered = None
         return answer
+
+    async def _record_failure(self) -> None:
+        """Make a failure durable that the generator has handled, before what it does about it starts.
+
+        Otherwise a crash could lose the failure, and leave the effect of its handler without a reason if the step succeeds next time.
+        """
+        if self.replay.is_handling:
+            self.replay.is_handling = False
+            await self.context.recorder.save_failures()
 
     @property
     def _keeps_rest(self) -> bool:
