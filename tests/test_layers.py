@@ -44,7 +44,7 @@ HEIGHT = {part: height for height, parts in enumerate(ROWS.values()) for part in
 NEIGHBOURS_THAT_MEET = {("__main__", "cli")}
 """`python -m flowckpt` is the command line and nothing more."""
 
-IMPORTS_IN_FUNCTIONS = {"core/system/ids.py": {"ulid"}, "cli/*": None}
+IMPORTS_IN_FUNCTIONS = {"core/system/ids.py": {"ulid"}, "stores/sqlite/library.py": {"apsw"}, "cli/*": None}
 """Where a function may import, and what; None for anything."""
 
 IMPORTS_BY_NAME = {

@@ -447,6 +447,10 @@ class StoreBase(ABC):
         del workflow_id
         self.lacks(Ability.CHECK, "check itself")
 
+    def medium(self) -> str:
+        """Return what stores the data, with its version and its settings; empty if that goes without saying."""
+        return ""
+
     # --- what an attempt left, also where a later one went back to a point before it ----------------------------------
 
     async def attempts(self, workflow_id: str) -> Sequence[int]:

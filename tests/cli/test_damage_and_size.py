@@ -90,9 +90,10 @@ def test_a_command_without_memory_says_so_in_one_line(monkeypatch, capsys):
 def test_a_damaged_time_in_a_database_is_damage(sizes: Command, column, text):
     sizes("run", "sizes.py:waits", "--id", "w", "--store", "sqlite:whole.db").expect(3)
     table, name = column.split(".")
-    whole, damaged = sizes.directory / "whole.db", sizes.directory / "damaged.db"
+    whole = sizes.directory / "whole.db"
     with sqlite3.connect(whole) as connection:
         connection.execute(f"UPDATE {table} SET {name} = ?", (text,))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all into the one file: the command has not closed it yet
     connection.close()
     codes = {}
     for command in (
@@ -103,8 +104,8 @@ def test_a_damaged_time_in_a_database_is_damage(sizes: Command, column, text):
         ["signal", "w", "go"],
         ["export", "w"],
     ):
-        shutil.copy(whole, damaged)
-        ran = sizes(*command, "--store", "sqlite:damaged.db")
+        shutil.copy(whole, sizes.directory / f"damaged-{len(codes)}.db")
+        ran = sizes(*command, "--store", f"sqlite:damaged-{len(codes)}.db")
         assert ran.code in (0, 3, 11), (command, ran)
         assert "Traceback" not in ran.err
         codes[" ".join(command)] = ran.code

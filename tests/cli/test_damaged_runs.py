@@ -6,6 +6,9 @@ import sqlite3
 
 import pytest
 
+from flowckpt.stores.sqlite.connection import journal_mode
+from flowckpt.stores.sqlite.library import library
+
 
 def damage(command, *names):
     for name in names:
@@ -62,6 +65,7 @@ def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt
         assert "flowckpt: two is left out" in ran.err and "'flowckpt store check --store sqlite:runs.db'" in ran.err
     ran = flowckpt("store", "check", *store).expect(11)
     assert "corrupt: two: the record of run 'two' is corrupt at runs" in ran.out and "ok: one: " in ran.out
+    assert f"is kept by {library()}, journal mode {journal_mode()[0]}\n" in ran.err
 
 
 def test_a_file_that_is_no_database_is_named_once_and_as_the_fault_of_the_target(runs):

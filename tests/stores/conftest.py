@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from flowckpt.stores.sqlite import database
+from flowckpt.stores.sqlite import database, library
+
+WITHOUT_APSW = Path(__file__).with_name("without_apsw")
+
+
+@pytest.fixture
+def own_sqlite(monkeypatch):
+    """Use Python's own SQLite, in this process and in those that it starts."""
+    if library.OWN.version >= library.WAL_IS_SAFE:
+        pytest.skip("Python's own SQLite may use WAL, so it is always the one")
+    monkeypatch.setitem(sys.modules, "apsw", None)
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_APSW), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(WITHOUT_APSW)  # which processes of the fork server take over
+    library.library.cache_clear()
+    yield library.library()
+    library.library.cache_clear()
+
+
+@pytest.fixture(params=["wal", "truncate"])
+def sqlite_library(request):
+    """Use each SQLite: one that may use WAL, and one that may not."""
+    if request.param == "truncate":
+        return request.getfixturevalue("own_sqlite")
+    if library.library().version < library.WAL_IS_SAFE:
+        pytest.skip("apsw is not installed")
+    return library.library()
 
 
 @pytest.fixture(autouse=True)

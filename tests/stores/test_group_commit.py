@@ -19,9 +19,11 @@ from tests.stores.peers import error_of, in_fork
 RUNS = [f"run-{number}" for number in range(12)]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "sqlite by Python's own library", "postgresql"])
 def spec(request, tmp_path):
-    if request.param == "sqlite":
+    if request.param != "sqlite" and request.param.startswith("sqlite"):
+        request.getfixturevalue("own_sqlite")
+    if request.param.startswith("sqlite"):
         return f"sqlite:{tmp_path / 'store.db'}"
     name = request.getfixturevalue("postgres_database")
     return f"{request.getfixturevalue('postgres').url(name)}?allow_unsafe=true"
@@ -191,7 +193,7 @@ async def test_a_forked_child_writes_groups_of_its_own(store, spec):
 
 
 @pytest.fixture
-def sqlite(tmp_path):
+def sqlite(tmp_path, sqlite_library):
     store = open_store(f"sqlite:{tmp_path / 'store.db'}")
     yield store
     store.close()

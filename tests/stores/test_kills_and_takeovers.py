@@ -18,7 +18,7 @@ from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 from tests.s3 import s3  # noqa: F401 - a fixture
 
 WRITING = Path(__file__).with_name("writing.py")
-STORES = ["file", "sqlite", "postgresql", "directory", "s3"]
+STORES = ["file", "sqlite", "sqlite by Python's own library", "postgresql", "directory", "s3"]
 
 
 @pytest.fixture(params=STORES)
@@ -30,6 +30,9 @@ def spec(request, tmp_path):
     if request.param == "s3":
         server = request.getfixturevalue("s3")
         return server.spec(server.make_bucket())
+    if request.param.startswith("sqlite by"):
+        request.getfixturevalue("own_sqlite")
+        return f"sqlite:{tmp_path / 'store.db'}"
     return {
         "file": f"file:{tmp_path / 'store'}",
         "sqlite": f"sqlite:{tmp_path / 'store.db'}",

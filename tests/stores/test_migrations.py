@@ -589,7 +589,7 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
         assert store.runs.load_latest("run").sequence == 2
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "own_sqlite")  # in WAL mode, a read waits for no migration
 def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_again(database, pool, monkeypatch):
     def stopped(self):
         raise KeyboardInterrupt
@@ -676,6 +676,7 @@ def test_a_migration_that_takes_for_ever_is_waited_for_in_vain_and_that_is_said(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("own_sqlite")
 def test_a_file_that_another_program_keeps_locked_is_waited_for_no_longer_than_before(tmp_path):
     database = Sqlite(tmp_path)
     with opened(database.spec) as store:

@@ -238,6 +238,7 @@ async def test_a_wal_with_checkpoints_is_read_with_its_shared_memory_and_refused
     assert names_in(mounted.original) == names
 
 
+@pytest.mark.usefixtures("own_sqlite")
 async def test_a_transaction_that_a_crash_cut_short_is_not_read_half(mounted, opened):
     writer = opened("sqlite", mounted.original)
     fill(writer)

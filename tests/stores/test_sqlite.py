@@ -33,6 +33,7 @@ from flowckpt.stores.sqlite import connection as opening
 from flowckpt.stores.sqlite import database as database_module
 from flowckpt.stores.sqlite import database as transaction
 from flowckpt.stores.sqlite import database as trying_again
+from flowckpt.stores.sqlite import library
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -112,6 +113,7 @@ def test_files_are_for_their_owner_alone(tmp_path):
     store.close()
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_the_journal_is_one_that_loses_nothing(store):
     assert opening.journal_mode((3, 40, 1)) == ("truncate", "EXTRA")
     assert opening.journal_mode((3, 51, 2)) == ("truncate", "EXTRA")
@@ -124,7 +126,7 @@ def test_the_journal_is_one_that_loses_nothing(store):
     assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
-@pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 51, 3), reason="this SQLite may use WAL")
+@pytest.mark.usefixtures("own_sqlite")
 def test_a_file_left_in_wal_mode_is_taken_out_of_it_where_wal_is_unsafe(store, path, query, monkeypatch):
     monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint())
@@ -138,6 +140,70 @@ def test_a_file_left_in_wal_mode_is_taken_out_of_it_where_wal_is_unsafe(store, p
     other.close()
     assert SqliteCheckpointStore(path).runs.load(RUN, "c1").sequence == 1
     assert query("PRAGMA journal_mode")[0][0] != "wal"
+
+
+def read_with_own(path):
+    """Read with Python's own SQLite, in this process, as a step may."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
+
+
+@pytest.mark.usefixtures("sqlite_library")
+@pytest.mark.parametrize("when", ["between saves", "before the commit", "after the commit"])
+def test_another_copy_of_sqlite_in_the_process_costs_no_save(store, path, monkeypatch, when):
+    """The locks of the system do not keep two copies in one process apart, and the one that closes removes the WAL."""
+    store.runs.acquire(RUN)
+    commit, steps = trying_again.commit, results(*range(6))
+
+    def disturbed(connection):
+        read_with_own(path) if when == "before the commit" else None
+        commit(connection)
+        read_with_own(path) if when == "after the commit" else None
+
+    if when == "before the commit" and library.library() is library.OWN:
+        pytest.skip("one copy: its reader would wait for the writer")
+    monkeypatch.setattr(trying_again, "commit", disturbed)
+    for sequence in range(1, 7):
+        store.runs.save(RUN, checkpoint(sequence, steps[:sequence]))
+        if when == "between saves":
+            assert read_with_own(path) == sequence
+        other = SqliteCheckpointStore(path)
+        assert [each.sequence for each in other.runs.references(RUN)] == [*range(sequence, 0, -1)]
+        other.close()
+    assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
+    assert len(store.runs.load_latest(RUN).step_results) == 6
+
+
+@pytest.mark.usefixtures("own_sqlite")
+def test_a_file_that_another_program_takes_into_wal_mode_gets_no_save_of_an_unsafe_library(store, path):
+    store.runs.save(RUN, checkpoint(1))
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA journal_mode = WAL")
+    for act in (lambda: store.runs.save(RUN, checkpoint(2)), store.close):
+        with pytest.raises(ForeignRecordError, match="journal mode 'wal'") as refused:
+            act()
+        assert "flowckpt[sqlite]" in refused.value.remedy
+    assert other.execute("SELECT max(sequence) FROM checkpoints").fetchone() == (1,)
+    other.close()
+
+
+def test_the_newer_library_is_used_where_pythons_own_is_unsafe_in_wal_mode(monkeypatch):
+    old, new = (library.Library(name, version, None) for name, version in (("a", (3, 40, 1)), ("b", (3, 54, 1))))
+    for own, bundled, chosen in ((old, new, new), (new, old, new), (old, None, old)):
+        monkeypatch.setattr(library, "OWN", own)
+        monkeypatch.setattr(library, "bundled_library", (lambda found=bundled: found) if bundled else missing)
+        assert library.library.__wrapped__() is chosen
+    assert str(new) == "SQLite 3.54.1 (b)"
+
+
+def missing():
+    raise ImportError
+
+
+@pytest.mark.usefixtures("sqlite_library")
+def test_a_store_says_which_sqlite_it_uses(store):
+    store.runs.save(RUN, checkpoint(1))
+    assert store.medium() == f"{library.library()}, journal mode {opening.journal_mode()[0]}"
 
 
 def test_tables_are_strict_where_sqlite_has_it():
@@ -202,6 +268,7 @@ def test_network_file_systems_are_refused_unless_allowed(path, monkeypatch):
     store.close()
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_file_that_is_removed_under_an_open_store_takes_no_save_for_saved(store, path):
     store.runs.save(RUN, checkpoint())
     path.unlink()
@@ -234,10 +301,12 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_eight_processes_on_one_new_file_never_see_it_locked(path):
     fill_by_processes(f"sqlite:{path}", count=8, saves=30)
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_threads_share_a_store(store):
     fill_by_threads(store)
 
@@ -263,6 +332,7 @@ def received(pipe):
             yield pipe.recv()
 
 
+@pytest.mark.usefixtures("sqlite_library")
 @pytest.mark.timeout(600)
 def test_what_was_acknowledged_outlives_every_kill(path):
     acknowledged = 0
@@ -296,14 +366,19 @@ def traced(store, act):
     """Return the statements that SQLite ran meanwhile."""
     statements = []
     connection = store.runs.database._connection
-    connection.set_trace_callback(statements.append)
-    try:
-        act()
-    finally:
+    if isinstance(connection, sqlite3.Connection):
+        connection.set_trace_callback(statements.append)
+    else:
+        connection._inner.set_exec_trace(lambda cursor, statement, values: statements.append(statement) or True)
+    act()
+    if isinstance(connection, sqlite3.Connection):
         connection.set_trace_callback(None)
+    else:
+        connection._inner.set_exec_trace(None)
     return statements
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_save_is_one_transaction_and_writes_only_what_is_new(store):
     steps = results(*range(400))
     store.runs.save(RUN, checkpoint(1, steps[:1]))
@@ -317,6 +392,7 @@ def test_a_save_is_one_transaction_and_writes_only_what_is_new(store):
     assert sum(statement.startswith("INSERT") for statement in seen[1]) == 2
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_full_disk_is_an_error_that_can_be_mended(store):
     store.runs.save(RUN, checkpoint(1, results("a")))
     connection = store.runs.database._connection
@@ -349,6 +425,7 @@ class Failing:
         return self._connection.execute(statement, parameters)
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_after_a_failed_commit_nothing_more_is_saved_until_the_run_is_taken_over(store, path):
     store.runs.save(RUN, checkpoint(1))
     database = store.runs.database
@@ -364,6 +441,7 @@ def test_after_a_failed_commit_nothing_more_is_saved_until_the_run_is_taken_over
     store.runs.save(RUN, checkpoint(2, attempt=2))
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
     store.runs.save(RUN, checkpoint(1))
     database = store.runs.database
@@ -378,6 +456,7 @@ def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
     assert [ref.sequence for ref in store.runs.references(RUN)] == [1]
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
     monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     monkeypatch.setattr(transaction, "BUSY_SECONDS", 0.1)
@@ -408,6 +487,7 @@ def read_for(path, seconds):
             end.join()
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_work_is_not_done_again_because_a_reader_is_in_the_file_when_it_is_to_be_committed(store, path):
     store.runs.save(RUN, checkpoint(1))
     done = []
@@ -418,18 +498,15 @@ def test_work_is_not_done_again_because_a_reader_is_in_the_file_when_it_is_to_be
     with read_for(path, 0.4):
         store.runs.database.write(RUN, "work", work)
     assert done == [1]
-    executed = []
-    store.runs.database._connection.set_trace_callback(executed.append)
     with read_for(path, 0.4):
-        store.runs.save(RUN, checkpoint(2))
+        executed = traced(store, lambda: store.runs.save(RUN, checkpoint(2)))
     assert sum(each.startswith("BEGIN") for each in executed) == 1
     assert not [each for each in executed if each.startswith("ROLLBACK")]
     assert store.runs.load_latest(RUN).sequence == 2
 
 
+@pytest.mark.usefixtures("own_sqlite")
 def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left(store, path, monkeypatch):
-    if opening.journal_mode()[0] == "wal":
-        pytest.skip("a COMMIT waits for no reader there")
     store.runs.save(RUN, checkpoint(1))
     for module in (trying_again, transaction):
         monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
@@ -540,6 +617,7 @@ def test_a_large_value_that_is_damaged_is_noticed_when_it_is_looked_at(store, pa
         _ = latest.step_results[1].output
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_damaged_pages_are_told_as_damage(store, path):
     for number in range(30):
         store.runs.save(f"run-{number}", checkpoint(1, results("x" * 3000)))
@@ -611,6 +689,7 @@ def test_a_run_can_be_queried(store, tmp_path, query, path, monkeypatch):
     assert document["output"] == 6
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_run_goes_on_after_a_crash_in_its_first_part(store, path):
     steps = results("a", "b")
     store.runs.save(RUN, checkpoint(1, steps[:1]))
@@ -629,6 +708,7 @@ async def test_the_loop_stays_live_while_a_save_waits(store):
         assert (await store.load_latest(RUN)).sequence == 1
 
 
+@pytest.mark.usefixtures("sqlite_library")
 def test_no_error_of_the_driver_comes_out(path):
     store = SqliteCheckpointStore(path)
     store.runs.save(RUN, checkpoint())
@@ -649,6 +729,7 @@ def test_no_error_of_the_driver_comes_out(path):
             assert "nonsense" in str(error)
 
 
+@pytest.mark.usefixtures("sqlite_library")
 @pytest.mark.parametrize("broken", [{"tries": 2**70}, {"duration_ms": 10**400}])
 def test_a_number_that_no_column_holds_is_refused_before_anything_is_written(store, broken):
     store.runs.save(RUN, checkpoint(1))

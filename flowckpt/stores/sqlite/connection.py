@@ -4,7 +4,7 @@ The journal
 -----------
 Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the directory is not synced. WAL
 with FULL and TRUNCATE with EXTRA lose none. WAL is the quicker one, and corrupts databases up to SQLite 3.51.2 where
-two connections are open, so it is used from 3.51.3 on.
+two connections are open, so it is used from 3.51.3 on: by Python's own SQLite, or by that of `flowckpt[sqlite]` (`library`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.file.directory import take_lock
 from flowckpt.stores.sql.layout import Dialect
+from flowckpt.stores.sqlite.library import WAL_IS_SAFE, Version, library
 
 APPLICATION_ID = 0x666C6F77
 """The application id in the header of our files: `flow`."""
@@ -36,18 +38,18 @@ APPLICATION_ID = 0x666C6F77
 _POLL_SECONDS = 0.02
 """How long SQLite itself waits for another process, each time."""
 
-_WAL_IS_SAFE = (3, 51, 3)
+_making = threading.Lock()
 _HAS_STRICT = (3, 37, 0)
 _OLDEST = (3, 24, 0)
 
 
-def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Dialect:
+def sqlite_dialect(version: Version | None = None) -> Dialect:
     """Return how a version of SQLite writes statements.
 
     Args:
-        version: the version of the library.
+        version: the version of the library; None for the one that is used.
     """
-    has_strict = version >= _HAS_STRICT
+    has_strict = (version or library().version) >= _HAS_STRICT
     return Dialect(
         "sqlite",
         {
@@ -74,13 +76,13 @@ END
     )
 
 
-def journal_mode(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> tuple[str, str]:
+def journal_mode(version: Version | None = None) -> tuple[str, str]:
     """Return the journal mode and the level of syncing that lose nothing in a version of SQLite.
 
     Args:
-        version: the version of the library.
+        version: the version of the library; None for the one that is used.
     """
-    return ("wal", "FULL") if version >= _WAL_IS_SAFE else ("truncate", "EXTRA")
+    return ("wal", "FULL") if (version or library().version) >= WAL_IS_SAFE else ("truncate", "EXTRA")
 
 
 def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> sqlite3.Connection:
@@ -100,9 +102,11 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     calls = filesystem or PosixFileSystem()
     calls.make_root(str(path.parent))
     check_filesystem(path, allowed, calls)
-    # SQLite would make it readable for everybody, and its journal after it.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, timeout=_POLL_SECONDS, isolation_level=None, check_same_thread=False)
+    # SQLite would make it readable for everybody, and its journal after it. Never opened here if it is there already:
+    # closing any descriptor of a file drops the locks that this process has on it.
+    with _making, contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection = library().open(str(path), timeout=_POLL_SECONDS)
     add_functions(connection)
     try:
         check_ours(connection, path)
@@ -114,16 +118,22 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         connection.execute(f"PRAGMA synchronous = {level}")
         found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
         if found != mode:
-            raise ForeignRecordError(
-                f"{path} is in journal mode {found!r}, and this program's SQLite {sqlite3.sqlite_version} needs {mode!r}",
-                workflow_id="",
-                found=found,
-                remedy="Close the other programs that have it open, then try again.",
-            )
+            raise foreign_journal(path, found)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def foreign_journal(path: Path, found: str) -> ForeignRecordError:
+    """Return the error for a database in a journal mode that is not safe with the library that is used here."""
+    return ForeignRecordError(
+        f"{path} is in journal mode {found!r}, and this program's {library()} needs {journal_mode()[0]!r}",
+        workflow_id="",
+        found=found,
+        remedy="Close the other programs that have it open, then try again. Programs that use one store at the same time need "
+        "SQLite on the same side of version 3.51.3: install 'flowckpt[sqlite]' for all of them.",
+    )
 
 
 class _Median:
@@ -193,7 +203,15 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
+def wal_of(path: Path) -> Path:
+    """Return the file of the WAL of a database."""
+    return path.with_name(f"{path.name}-wal")
+
+
+Identity = tuple[int, int]
+
+
+def identity_of(path: Path) -> Identity | None:
     """Return what tells a file from another one of the same name; None where there is none."""
     with contextlib.suppress(OSError):
         status = path.stat()
@@ -201,8 +219,9 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def check_library(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str:
+def check_library(version: Version | None = None) -> str:
     """Return what is wrong with a version of SQLite, or an empty string."""
+    version = version or library().version
     if version >= _OLDEST:
         return ""
     return f"SQLite {'.'.join(map(str, version))} is too old: 3.24 or newer is needed"
@@ -278,14 +297,14 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: File
         return ReadConnection(_connected(path, "mode=ro"))
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
-        if name.startswith("SQLITE_READONLY"):
+        if name.startswith("SQLITE_READONLY") and not is_wal:
             raise _refused(path, "a crash has cut a transaction short, and it cannot be rolled back here") from error
-        if not is_wal or not name.startswith("SQLITE_CANTOPEN"):
+        if not name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or not is_wal:
             raise
         stamp = stamp_of(path)
-        if stamp is None or _size_of(_wal_of(path)):
+        if stamp is None or _size_of(wal_of(path)):
             raise _refused(
-                path, f"its newest checkpoints are in {_wal_of(path)}, which cannot be read without writing beside it"
+                path, f"its newest checkpoints are in {wal_of(path)}, which cannot be read without writing beside it"
             ) from error
         return ReadConnection(_connected(path, "immutable=1"), stamp)
 
@@ -298,14 +317,12 @@ def stamp_of(path: Path) -> Stamp | None:
     """
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size_of(_wal_of(path))
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size_of(wal_of(path))
     return None
 
 
 def _connected(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?{how}", uri=True, timeout=_POLL_SECONDS, isolation_level=None, check_same_thread=False
-    )
+    connection = library().open(f"{path.as_uri()}?{how}", timeout=_POLL_SECONDS, is_uri=True)
     try:
         add_functions(connection)
         check_ours(connection, path)
@@ -319,10 +336,6 @@ def _connected(path: Path, how: str) -> sqlite3.Connection:
 
 def _refused(path: Path, reason: str) -> ReadOnlyStoreError:
     return ReadOnlyStoreError(str(path), reason=reason, operation="read", remedy=_COPY.format(path))
-
-
-def _wal_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
 
 
 def _size_of(path: Path) -> int:

@@ -49,21 +49,26 @@ from flowckpt.stores.sql.layout import (
 from flowckpt.stores.sqlite.connection import (
     APPLICATION_ID,
     BUSY_SECONDS,
+    Identity,
     ReadConnection,
     add_functions,
     cannot_be_written,
     connect,
     connect_to_read,
     error_of,
+    foreign_journal,
     identity_of,
     is_busy,
     is_going_on,
     is_sync,
+    journal_mode,
     os_error_of,
     sqlite_dialect,
     stamp_of,
     told_to_others,
+    wal_of,
 )
+from flowckpt.stores.sqlite.library import Guard, has_guard, library
 
 # A transaction, and its COMMIT: the one statement that is made again by itself.
 #
@@ -77,19 +82,24 @@ _PAUSE_SECONDS = 0.001
 
 @contextlib.contextmanager
 def transaction(
-    connection: sqlite3.Connection, begin: str, before_commit: Callable[[], None] | None = None
+    connection: sqlite3.Connection,
+    begin: str | Callable[[sqlite3.Connection], None],
+    before_commit: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Do the block in a transaction, which is rolled back where the block or the COMMIT fails.
 
     Args:
         connection: the connection.
-        begin: the statement that begins it.
+        begin: the statement that begins it, or what begins it.
         before_commit: called before the COMMIT.
 
     Raises:
         sqlite3.Error: what SQLite says.
     """
-    connection.execute(begin)
+    if isinstance(begin, str):
+        connection.execute(begin)
+    else:
+        begin(connection)
     try:
         yield
         if before_commit is not None:
@@ -197,6 +207,14 @@ _MAKES_THE_FILE = ("acquire", "receive")
 _PAGES_AT_ONCE = 1000
 
 
+class _FencedError(Exception):
+    """The fence of a save does not hold: its transaction is rolled back."""
+
+
+class _WalLostError(Exception):
+    """A transaction was committed to a WAL that is not the database's any more."""
+
+
 class SqliteSession:
     """An open transaction."""
 
@@ -230,11 +248,11 @@ class SqliteDatabase:
         self.path = path
         self._clock = clock
         self._allowed = tuple(allowed)
-        self._dialect = sqlite_dialect()
         self._pid = 0
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[Identity | None, Identity | None] = None, None  # of the file, and of its WAL
+        self._guard: Guard | None = None
         self._read_only: ReadConnection | None = None
         self._is_committing = False
         self._is_distrusted = False
@@ -249,21 +267,23 @@ class SqliteDatabase:
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
         if connection is not None and self._pid == os.getpid():
-            connection.close()
+            self.close()
         elif connection is not None:
             _abandoned.append(connection)
 
     @property
     def dialect(self) -> Dialect:
         """How statements are written."""
-        return self._dialect
+        return sqlite_dialect()
 
     def close(self) -> None:
         """Close the connection of this process."""
         with self._alone():
+            if self._guard is not None:
+                self._guard.close()
             if self._connection is not None:
                 self._connection.close()
-            self._connection = self._read_only = None
+            self._connection = self._read_only = self._guard = None
 
     def mark(self) -> object:
         """Return what tells this file from another one of the same name; None where there is none."""
@@ -326,6 +346,8 @@ class SqliteDatabase:
                     is_unknown = self._is_unknown(error)
                     if is_busy(error) or (is_unknown and self._is_distrusted):
                         return [self._error_of(error, each, is_outcome_unknown=is_unknown) for each in items]
+                except _WalLostError:
+                    is_unknown = True
                 except CheckpointStorageError:
                     if self._hurry.is_on:  # somebody has stopped a wait for a locked file
                         busy = f"the SQLite store {self.path}"
@@ -336,7 +358,7 @@ class SqliteDatabase:
 
     def _is_in_place(self) -> bool:
         there = identity_of(self.path)
-        return there is not None and (self._connection is None or there == self._identity)
+        return there is not None and (self._connection is None or there == self._identity[0])
 
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction; an item that fails is undone, and its error is its outcome."""
@@ -344,7 +366,7 @@ class SqliteDatabase:
         session = SqliteSession(connection, self._clock)
         outcomes: list[Outcome] = []
         self._is_committing = False
-        with transaction(connection, "BEGIN IMMEDIATE", self._note_commit):
+        with self._writing(connection):
             for item in items:
                 connection.execute("SAVEPOINT item")
                 try:
@@ -358,7 +380,10 @@ class SqliteDatabase:
                     is_ours = not isinstance(error, (sqlite3.Error, UnicodeDecodeError))
                     outcomes.append(error if is_ours else self._error_of(error, item))
                 connection.execute("RELEASE item")
-        if identity_of(self.path) != self._identity:
+        if self._is_wal_lost():
+            self.close()
+            raise _WalLostError
+        if identity_of(self.path) != self._identity[0]:
             for index, item in enumerate(items):
                 if isinstance(item, Addition):
                     outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
@@ -386,8 +411,9 @@ class SqliteDatabase:
             if work.operation not in _MAKES_THE_FILE and not self.path.exists():
                 return self._on_nothing(work.do)
             connection = self._opened()
-            with transaction(connection, "BEGIN IMMEDIATE"):
-                return work.do(SqliteSession(connection, self._clock))
+            with self._writing(connection):
+                done = work.do(SqliteSession(connection, self._clock))
+            return write_once() if self._is_wal_lost() else done
 
         with self._alone(), self._translated(work.workflow_id, work.operation):
             return self._tries.until_done(write_once, work.workflow_id, work.operation)
@@ -423,7 +449,7 @@ class SqliteDatabase:
                 raise self._error_of(error, addition) from error
             except OSError as error:
                 raise os_error_of(error, self.path, addition.workflow_id, "save") from error
-            if identity_of(self.path) != self._identity:
+            if identity_of(self.path) != self._identity[0]:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
 
@@ -448,19 +474,16 @@ class SqliteDatabase:
 
     def _add_once(self, addition: Addition) -> bool:
         connection = self._opened()
-        execute = connection.execute
         self._is_committing = False
-        execute("BEGIN IMMEDIATE")
         try:
-            if not self._add_rows(connection, addition):
-                execute("ROLLBACK")
-                return False
-            self._is_committing = True
-            commit(connection)
-        except BaseException:
-            if connection.in_transaction:
-                execute("ROLLBACK")
-            raise
+            with self._writing(connection):
+                if not self._add_rows(connection, addition):
+                    raise _FencedError
+        except _FencedError:
+            return False
+        if self._is_wal_lost():
+            self.close()
+            return self._is_there(addition) or self._add_once(addition)
         return True
 
     @staticmethod
@@ -491,6 +514,13 @@ class SqliteDatabase:
         except CheckpointCorruptedError as error:
             return [error.message]
 
+    def journal_mode(self) -> str:
+        """Return the journal mode of the file; of a missing one the mode that it will have."""
+        if not self._size():
+            return journal_mode()[0]
+        found = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
+        return str(found[0][0])
+
     def give_back_space(self) -> None:
         """Give free pages at the end of the file back to the system, some at a time, so that nobody waits for long."""
 
@@ -500,7 +530,8 @@ class SqliteDatabase:
             connection = self._opened()
             free = _number(connection, "PRAGMA freelist_count")
             if free:
-                connection.execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
+                with contextlib.nullcontext() if self._guard is None else self._guard.writing():
+                    connection.execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
             return _number(connection, "PRAGMA freelist_count") < free
 
         with self._alone(), self._translated("", "vacuum"):
@@ -518,23 +549,56 @@ class SqliteDatabase:
             if self._connection is not None:
                 _abandoned.append(self._connection)
             self._pid, self._lock = os.getpid(), threading.RLock()
-            self._connection = self._read_only = None
+            self._connection = self._read_only = self._guard = None
         with self._lock:
             yield
 
     def _opened(self) -> sqlite3.Connection:
-        if self._read_only is not None or (self._connection is not None and identity_of(self.path) != self._identity):
+        if self._read_only is not None or (
+            self._connection is not None and (identity_of(self.path) != self._identity[0] or self._is_wal_lost())
+        ):
             self.close()  # it may be writable by now; or the file was replaced: what there is now counts
         if self._connection is None:
             connection = connect(self.path, allowed=self._allowed)
             try:
+                if has_guard():
+                    connection.execute("SELECT count(*) FROM sqlite_master")  # makes the WAL and its shared memory
+                    self._guard = Guard(self.path)
                 self._bring_up_to_date(connection)
-                self._identity = identity_of(self.path)
+                self._identity = identity_of(self.path), identity_of(wal_of(self.path))
             except BaseException:
+                if self._guard is not None:
+                    self._guard.close()
+                    self._guard = None
                 connection.close()
                 raise
             self._connection = connection
         return self._connection
+
+    def _is_wal_lost(self) -> bool:
+        """Tell whether the WAL was removed under the connection: by another copy of SQLite in this very process.
+
+        Locks of the system do not keep two copies in one process apart: the one that closes its connection takes itself for
+        the last user of the file. It has copied all that was committed by then.
+        """
+        wal = self._identity[1]
+        return journal_mode()[0] == "wal" and (wal is None or identity_of(wal_of(self.path)) != wal)
+
+    @contextlib.contextmanager
+    def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Do the block in a transaction that writes, while no other program does."""
+        alone = contextlib.nullcontext() if self._guard is None else self._guard.writing()
+        with alone, transaction(connection, self._begin, self._note_commit):
+            yield
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Begin to write, unless another program has changed the journal mode to one that is not safe here."""
+        connection.execute("BEGIN IMMEDIATE")
+        if journal_mode()[0] != "wal":
+            found = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            if found == "wal":
+                connection.execute("ROLLBACK")
+                raise foreign_journal(self.path, found)
 
     def _opened_to_read(self) -> sqlite3.Connection:
         if self._read_only is None:
@@ -543,7 +607,7 @@ class SqliteDatabase:
             except (sqlite3.Error, OSError) as error:
                 if not cannot_be_written(error):
                     raise
-        elif identity_of(self.path) == self._identity and self._is_as_it_was():
+        elif identity_of(self.path) == self._identity[0] and self._is_as_it_was():
             return self._read_only.connection
         self.close()
         found = connect_to_read(self.path, allowed=self._allowed)
@@ -552,7 +616,8 @@ class SqliteDatabase:
         except BaseException:
             found.connection.close()
             raise
-        self._connection, self._read_only, self._identity = found.connection, found, identity_of(self.path)
+        self._connection, self._read_only = found.connection, found
+        self._identity = identity_of(self.path), None
         return found.connection
 
     def _is_as_it_was(self) -> bool:
@@ -582,11 +647,11 @@ class SqliteDatabase:
             check_version(version)
             if version == len(MIGRATIONS):
                 return
-        with contextlib.ExitStack() as until_committed, transaction(connection, "BEGIN IMMEDIATE"):
+        with contextlib.ExitStack() as until_committed, self._writing(connection):
             if version:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            migrate(session, self._dialect)
+            migrate(session, self.dialect)
 
     def _tell_empty(self) -> None:
         """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""
@@ -600,10 +665,10 @@ class SqliteDatabase:
 
     def _on_nothing(self, work: Callable[[SqliteSession], T]) -> T:
         """Do work on an empty database in memory."""
-        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
             session = SqliteSession(connection, self._clock)
-            migrate(session, self._dialect)
+            migrate(session, self.dialect)
             return work(session)
 
     @contextlib.contextmanager

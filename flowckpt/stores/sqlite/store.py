@@ -22,6 +22,7 @@ from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
 from flowckpt.stores.sqlite.connection import check_library
 from flowckpt.stores.sqlite.database import SqliteDatabase
+from flowckpt.stores.sqlite.library import library
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData
@@ -60,10 +61,15 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        self._database = database
         self._begun = StartedStepFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
+
+    def medium(self) -> str:
+        """Return the library of SQLite, its version, and the journal mode of the file."""
+        return f"{library()}, journal mode {self._database.journal_mode()}"
 
     # --- word of what was begun, beside the database -----------------------------------------------------------------
 

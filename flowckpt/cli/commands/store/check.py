@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
@@ -12,6 +14,7 @@ from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import checked
 from flowckpt.core.system.numbers import counted
+from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
 
 _EXAMPLE = """\b
@@ -33,6 +36,9 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
     """
     checkpoints = opened_store(store, runs_nothing=True)
     findings = checked(checkpoints, None if run is None else chosen_run(checkpoints, run))
+    with suppress(FlowckptError):  # a file that is not a database is among the findings
+        if medium := checkpoints.medium():
+            say(f"flowckpt: {choose_store(store).shown} is kept by {medium}")
     if as_json:
         write(f"{json_text([finding_document(finding) for finding in findings], indent=2)}\n")
     else:

@@ -1,0 +1,257 @@
+"""The SQLite that is used: Python's own, or the newer one of the extra `flowckpt[sqlite]` if Python's is unsafe in WAL mode.
+
+apsw bundles a current SQLite. Its connection gets the methods and the errors of `sqlite3` here, as far as they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import sqlite3
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+
+WAL_IS_SAFE = (3, 51, 3)
+"""WAL mode damages databases in older versions, if two connections are open."""
+
+Version = tuple[int, ...]
+
+
+@attrs.frozen
+class Library:
+    """A library of SQLite.
+
+    Attributes:
+        name: the Python package.
+        version: the version of SQLite in it.
+        open: opens a connection to a path, or to a URI, that waits so many seconds for a lock.
+    """
+
+    name: str
+    version: Version
+    open: Callable[..., sqlite3.Connection]
+
+    def __str__(self) -> str:
+        return f"SQLite {'.'.join(map(str, self.version))} ({self.name})"
+
+
+def _open_own(path: str, *, timeout: float, is_uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(path, uri=is_uri, timeout=timeout, isolation_level=None, check_same_thread=False)
+
+
+OWN = Library("sqlite3", sqlite3.sqlite_version_info, _open_own)
+
+
+@functools.cache
+def library() -> Library:
+    """Return the library to use: Python's own if it is safe in WAL mode, else apsw if that is installed and newer."""
+    if OWN.version >= WAL_IS_SAFE:
+        return OWN
+    try:
+        bundled = bundled_library()
+    except ImportError:
+        return OWN
+    return max(OWN, bundled, key=lambda each: each.version)
+
+
+def bundled_library() -> Library:
+    """Return the library of the extra.
+
+    Raises:
+        ImportError: the extra is not installed.
+    """
+    import apsw  # noqa: PLC0415 - an extra
+
+    def open_bundled(path: str, *, timeout: float, is_uri: bool = False) -> sqlite3.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | (apsw.SQLITE_OPEN_URI if is_uri else 0)
+        connection = ApswConnection(apsw, path, flags)
+        connection.set_busy_timeout(timeout)
+        return cast("sqlite3.Connection", connection)
+
+    version = tuple(map(int, apsw.sqlite_lib_version().split(".")))
+    return Library("apsw", version, open_bundled)
+
+
+class ApswConnection:
+    """A connection of apsw with the methods and the errors of `sqlite3`, as far as they are used.
+
+    Args:
+        apsw: the module.
+        path: the file, or its URI.
+        flags: how to open it.
+    """
+
+    def __init__(self, apsw: Any, path: str, flags: int) -> None:
+        self._apsw = apsw
+        self._inner: Any = None
+        self._inner = self._call(apsw.Connection, path, flags)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._inner.in_transaction)
+
+    def set_busy_timeout(self, seconds: float) -> None:
+        """Wait so long for a lock."""
+        self._inner.set_busy_timeout(round(seconds * 1000))
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run a statement to its end."""
+        found = self._call(self._run, statement, parameters)
+        return Rows(found, self._inner)
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement for each row."""
+        self._call(self._inner.executemany, statement, rows)
+
+    def create_aggregate(self, name: str, count: int, made: Callable[[], Any]) -> None:
+        """Add a function over groups."""
+
+        def make() -> tuple[Any, Callable[..., None], Callable[[Any], Any]]:
+            return made(), lambda state, *values: state.step(*values), lambda state: state.finalize()
+
+        self._inner.create_aggregate_function(name, make, count)
+
+    def close(self) -> None:
+        """Close it."""
+        self._call(self._inner.close)
+
+    def _run(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._inner.execute(statement, parameters).fetchall()
+        return found
+
+    def _call(self, act: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return act(*given)
+        except self._apsw.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Any) -> sqlite3.Error:
+        apsw = self._apsw
+        code, extended = getattr(error, "result", 0), getattr(error, "extendedresult", 0)
+        name = apsw.mapping_extended_result_codes.get(extended) or apsw.mapping_result_codes.get(code) or ""
+        found: sqlite3.Error = sqlite3.OperationalError(str(error))
+        if isinstance(error, apsw.ConstraintError):
+            found = sqlite3.IntegrityError(str(error))
+        elif isinstance(error, apsw.ConnectionClosedError):
+            found = sqlite3.ProgrammingError(str(error))
+        found.sqlite_errorcode, found.sqlite_errorname = extended or code, name
+        return found
+
+
+class Rows:
+    """What a statement has returned."""
+
+    __slots__ = ("_connection", "_rows")
+
+    def __init__(self, rows: list[tuple[Any, ...]], connection: Any) -> None:
+        self._rows = rows
+        self._connection = connection
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement changed; to be asked before the next one."""
+        return int(self._connection.changes())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._rows)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows."""
+        return self._rows
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the first row."""
+        return self._rows[0] if self._rows else None
+
+
+# Two copies of SQLite in one process: ours, and Python's own, with which a step may read the same file.
+#
+# SQLite's locks belong to the process. So they do not keep the two copies apart, and whichever copy closes a descriptor of a
+# file drops the locks of the other one: it would take itself for the last user of the file, and remove the WAL under ours.
+# Locks of an open file description do neither. We hold one wherever SQLite holds a lock for as long as a connection is open,
+# and one for a moment around each transaction, so that two programs never write at the same time.
+
+_SHARED = 0x40000002, 510
+_MEMORY_IS_USED = 128, 1
+_WRITER = 0x40001000, 1
+"""Bytes of the file, of the shared memory, and one that SQLite does not lock."""
+
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+class Guard:
+    """Locks on a database in WAL mode that another copy of SQLite in this process neither drops nor passes.
+
+    Args:
+        path: the file.
+
+    Raises:
+        sqlite3.OperationalError: another program is closing the file just now.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._files: list[int] = []
+        try:
+            self._hold(path, _SHARED)
+            self._hold(path.with_name(f"{path.name}-shm"), _MEMORY_IS_USED)
+        except BaseException:
+            self.close()
+            raise
+        _guards.add(self)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other programs from writing for the block.
+
+        Raises:
+            sqlite3.OperationalError: one of them is writing.
+        """
+        _lock(self._files[0], fcntl.F_WRLCK, _WRITER)
+        try:
+            yield
+        finally:
+            _lock(self._files[0], fcntl.F_UNLCK, _WRITER)
+
+    def close(self) -> None:
+        """Give the locks back."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def _hold(self, path: Path, place: tuple[int, int]) -> None:
+        self._files.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        _lock(self._files[-1], fcntl.F_RDLCK, place)
+
+
+def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
+    start, length = place
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        busy = sqlite3.OperationalError("database is locked")
+        busy.sqlite_errorcode, busy.sqlite_errorname = sqlite3.SQLITE_BUSY, "SQLITE_BUSY"
+        raise busy from error
+
+
+def has_guard() -> bool:
+    """Tell whether another copy of SQLite may be in this process, and the system has locks that work in spite of it."""
+    return library() is not OWN and library().version >= WAL_IS_SAFE and hasattr(fcntl, "F_OFD_SETLK")
+
+
+def _leave_to_parent() -> None:
+    """Close the descriptors that a forked child has inherited: with them it would keep the locks of a parent that died."""
+    for guard in _guards:
+        guard.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
