@@ -148,7 +148,7 @@ class ApswConnection:
 
 
 class Rows:
-    """What a statement has returned."""
+    """The rows that a statement returned."""
 
     __slots__ = ("_connection", "_rows")
 
