@@ -116,7 +116,7 @@ def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
         raise StoreSpecError(
             f"the store {shown_spec(spec)!r} cannot authenticate or encrypt what it keeps, and a key file was given",
             spec=shown_spec(spec),
-            remedy="Use the file store, or leave the key file out and protect the database by its own means.",
+            remedy="Use the file store, or leave the key file out and use the encryption of the medium.",
         )
     if compression != "none":
         raise StoreSpecError(
