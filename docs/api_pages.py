@@ -88,6 +88,8 @@ PAGES = (
             "InSync",
             "configured_engine",
             "configured_options",
+            "RunHistory",
+            "Moment",
             "ResumePlan",
             "PlannedStep",
             "Decision",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flowckpt.core.system.sync_proxy import InSync, in_sync
     from flowckpt.engine import RunOptions, WorkflowEngine, run_sync
     from flowckpt.engine.determinism import DeterminismReport, check_determinism
+    from flowckpt.engine.dry.time_travel import Moment, RunHistory
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.loops import CheckpointManager, CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
@@ -84,6 +85,7 @@ _EXPORTS = {
     "flowckpt.engine.history.fork": "Forked",
     "flowckpt.engine.history.rollback": "RolledBack",
     "flowckpt.engine.loops": "StartedStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
+    "flowckpt.engine.dry.time_travel": "Moment RunHistory",
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
     "flowckpt.engine.run.checkpointer": "Checkpointer",
     "flowckpt.engine.run.resumption": "crash_loop",
@@ -134,6 +136,7 @@ __all__ = [
     "HistoryView",
     "InSync",
     "MemoryCheckpointStore",
+    "Moment",
     "OnSuccess",
     "Owner",
     "PartialState",
@@ -145,6 +148,7 @@ __all__ = [
     "ResumePlan",
     "Retention",
     "RolledBack",
+    "RunHistory",
     "RunInfo",
     "RunInterrupted",
     "RunOptions",

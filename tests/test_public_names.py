@@ -21,8 +21,8 @@ NAMES = {
     Approval StartedStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
     CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
     EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView InSync
-    MemoryCheckpointStore OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
-    ResumePlan Retention RolledBack RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
+    MemoryCheckpointStore Moment OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
+    ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
     configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune random

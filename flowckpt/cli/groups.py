@@ -36,6 +36,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "show": "Show a run: its status, steps and checkpoints.",
         "verify": "Check the evidence of a run against the world now.",
         "diff": "Compare two runs or checkpoints.",
+        "debug": "Open a debugger in a workflow, at a recorded step.",
         "report": "Write one HTML file that shows a run.",
         "graph": "Draw the steps of a workflow or a run.",
         "ui": "Serve a local page with runs, an inbox and actions.",

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from flowckpt.core.records import CheckpointData
-    from flowckpt.engine.history import checkpoints, fork, rollback
+    from flowckpt.engine.dry import time_travel
+    from flowckpt.engine.history import fork, rollback
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
     from flowckpt.execution.remote import executors as places
     from flowckpt.maintenance.retention.rule import Retention
 else:
+    time_travel = LazyModule("flowckpt.engine.dry.time_travel")
     respond = LazyModule("flowckpt.engine.session.respond")
     control = LazyModule("flowckpt.engine.session.control")
     fork = LazyModule("flowckpt.engine.history.fork")
-    checkpoints = LazyModule("flowckpt.engine.history.checkpoints")
     plan_resume = LazyModule("flowckpt.engine.undo.plan_resume")
     rollback = LazyModule("flowckpt.engine.history.rollback")
     session = LazyModule("flowckpt.engine.session.session")
@@ -435,6 +436,26 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         """Return what a resume would do, from sync code; see `WorkflowEngine.plan`."""
         return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs))
 
+    def open(
+        self, workflow_id: str, /, *, workflow: Workflow[..., Any] | None = None, **inputs: Any
+    ) -> time_travel.RunHistory:
+        """Open the recorded history of a run: `engine.open(run).at("transform").locals`. Nothing is run or saved.
+
+        Args:
+            workflow_id: the run.
+            workflow: its workflow; by default loaded from where the record says.
+            **inputs: the run's secret inputs, if its body uses them.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            TargetError: the workflow cannot be loaded, or the run was imported and no workflow is given.
+            InputMismatchError: an input differs from the recorded one.
+        """
+        latest = in_own_loop(self.store.load_latest(checked_id(workflow_id)))
+        if latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        return time_travel.open_history(workflow_id, latest, workflow, inputs)
+
     # --- going back, and going another way ---------------------------------------------------------------------------
 
     async def rollback(
@@ -460,7 +481,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
         run = checked_id(workflow_id)
-        checks = checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = rollback.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
@@ -503,7 +524,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
         changes: Any = {"edits": fork.as_given(outputs or {}), "inputs": inputs or {}}
         plan = fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
-        checks = checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = fork.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:

@@ -120,6 +120,16 @@ def where_of(generator: Any, *, full: bool = False) -> str:
     return f"{file if full else _base_name(file)}:{frame.f_lineno}"
 
 
+def standing_frames(generator: Any) -> list[FrameType]:
+    """Return the frames of a generator that stands at a `yield`, then those of the generators it delegates to."""
+    found = generator
+    frames: list[FrameType] = []
+    while type(found) is GeneratorType and found.gi_code is not _STEP_ITER and found.gi_frame is not None:
+        frames.append(found.gi_frame)
+        found = found.gi_yieldfrom
+    return frames
+
+
 @functools.lru_cache(maxsize=256)
 def _base_name(file: str) -> str:
     return PurePath(file).name
@@ -479,6 +489,10 @@ class Replay:
     def _closed(self, error: BaseException) -> BaseException:
         self.close()
         return error
+
+    def frames(self) -> list[FrameType]:
+        """Return the frames of the generator that stands at a `yield`, and of those it delegates to."""
+        return standing_frames(self._generator)
 
     def where(self, *, full: bool = False) -> str:
         """Return `file:line` of the `yield` that the generator stands at; empty after its end."""

@@ -29,7 +29,8 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
-from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
+from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
+from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
 from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over

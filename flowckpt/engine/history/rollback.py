@@ -16,7 +16,8 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED, ROLLED_BACK
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.history.checkpoints import Rechecking, earlier_checkpoint
+from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
+from flowckpt.engine.history.checkpoints import earlier_checkpoint
 from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, undone_paths
 from flowckpt.engine.run.lease import taken
 from flowckpt.engine.run.resumption import without_reusable

@@ -1,0 +1,233 @@
+"""`flowckpt debug`."""
+
+from __future__ import annotations
+
+import importlib
+import pdb  # noqa: T100 - the command opens it
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+import click
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.notices import show_warnings
+from flowckpt.cli.options import (
+    Command,
+    RunName,
+    StepName,
+    color_option,
+    here_option,
+    input_option,
+    json_option,
+    store_option,
+    target_option,
+    without_repeats,
+)
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.cli.settings import choose_store
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.engine.dry.time_travel import Moment, RunHistory, Stop, open_history
+from flowckpt.engine.values.placeholders import PlanStopped
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt debug nightly
+  flowckpt debug nightly --at transform
+  flowckpt debug nightly --at 'parse[24]' --locals --json"""
+
+_LONGEST = 2_000
+
+
+@click.command("debug", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option("--at", "at", metavar="STEP", type=StepName(), help="The step to stop at: a path or a name.")
+@click.option("--locals", "is_shown", is_flag=True, help="Print the local variables there and exit.")
+@input_option
+@target_option
+@here_option
+@json_option
+@store_option
+@color_option
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    run: str,
+    at: str | None,
+    is_shown: bool,
+    inputs: tuple[tuple[str, str], ...],
+    target: str | None,
+    is_here: bool,
+    as_json: bool,
+    store: str | None,
+    no_color: bool,
+) -> int:
+    """Open a debugger in a workflow, at a recorded step, with the workflow's real local variables.
+
+    The recorded history is replayed into the workflow. No step runs, and nothing is saved. In the debugger, `p rows` prints
+    a variable, `next` continues over restored steps, and `_step.call()` calls the step's function by hand.
+
+    Without --at, a failed run stops where it failed, a completed run at its last step, and any other run at the first
+    step without a result. IPython's debugger is used if it is installed.
+    """
+    if as_json and not is_shown:
+        raise click.UsageError("--json needs --locals")
+    if as_json:
+        keep_for_document()
+    show_warnings()
+    texts = without_repeats(inputs, "-i")
+    found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    history = open_history(found.workflow_id, found.latest, found.workflow, found.inputs)
+    if is_shown:
+        moment = history.at(at or "")
+        shown = _document(history, moment)
+        write(f"{json_text(shown, indent=2)}\n" if as_json else _text(history, shown))
+    else:
+        _Session(history).run(at or "")
+    return ExitCode.DONE
+
+
+def _document(history: RunHistory, moment: Moment) -> dict[str, Any]:
+    secrets = history.secrets
+    arguments = {str(number): value for number, value in enumerate(moment.args)} | dict(moment.kwargs)
+    return {
+        "workflow_id": history.workflow_id,
+        "path": moment.path,
+        "location": moment.location,
+        "locals": _shown(moment.locals, secrets),
+        "function": None
+        if moment.function is None
+        else getattr(moment.function, "__qualname__", repr(moment.function)),
+        "arguments": _shown(arguments, secrets),
+        "is_recorded": moment.is_recorded,
+        "error": secrets.text(moment.error) or None,
+    }
+
+
+def _shown(values: Mapping[str, Any], secrets: KnownSecrets) -> dict[str, str]:
+    return {name: secrets.text(_shown_value(value)) for name, value in values.items()}
+
+
+def _shown_value(value: Any) -> str:
+    try:
+        text = repr(value)
+    except PlanStopped as stop:
+        return f"<the output of {stop.args[0]}, which is not recorded>"
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _text(history: RunHistory, shown: Mapping[str, Any]) -> str:
+    lines = [_headline(history, shown["path"], shown["location"])]
+    lines += [f"  {escaped(name)} = {escaped(value)}" for name, value in shown["locals"].items()]
+    if shown["function"] is not None:
+        given = ", ".join(each if name.isdigit() else f"{name}={each}" for name, each in shown["arguments"].items())
+        lines.append(f"the step calls {escaped(shown['function'])}({escaped(given)})")
+    if shown["error"]:
+        lines.append(f"it failed: {escaped(shown['error'])}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _headline(history: RunHistory, path: str, location: str) -> str:
+    where = f"at step {path!r}" if path else "where it raised an error"
+    return escaped(f"run {history.workflow_id}: the workflow {history.workflow.name} stands {where}, {location}")
+
+
+class _Session:
+    """One session of a debugger over a history."""
+
+    def __init__(self, history: RunHistory) -> None:
+        self._history = history
+        self._debugger: Any = None
+
+    def run(self, at: str) -> None:
+        """Open the debugger at a step, and follow the history as far as it is asked to."""
+        self._debugger = _debugger_class()(skip=["flowckpt", "flowckpt.*"], nosigint=True)
+        try:
+            self._history.travel(at, self._stop)
+        except Exception:
+            if not self._debugger.quitting:  # else it is how a debugger ends the program
+                raise
+        finally:
+            sys.settrace(None)
+
+    def _stop(self, stop: Stop) -> bool:
+        sys.settrace(None)
+        debugger, moment = self._debugger, stop.moment
+        if debugger.quitting:
+            return False
+        write(f"{_headline(self._history, moment.path, moment.location)}\n")
+        if moment.error:
+            write(f"it failed: {escaped(self._history.secrets.text(moment.error))}\n")
+        if moment.path and not moment.is_recorded:
+            write("the step has no recorded result: the history ends here\n")
+        if moment.function is not None:
+            write("_step.call() calls its function by hand; _step.args and _step.kwargs are its arguments\n")
+        debugger.stand_at(stop)
+        if debugger.quitting or not moment.is_recorded:
+            return False
+        if debugger.is_followed:
+            sys.settrace(debugger.trace_dispatch)
+        return True
+
+
+def _debugger_class() -> Any:
+    """Return a debugger that knows generators which stand at a `yield`: IPython's at a terminal, if it is installed."""
+    base: Any = pdb.Pdb
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            base = importlib.import_module("IPython.core.debugger").Pdb
+
+    class HistoryDebugger(base):  # type: ignore[misc]
+        """Shows the frames of the workflow alone."""
+
+        frames: Sequence[FrameType] = ()
+        moment: Moment | None = None
+        is_followed = quitting = False
+
+        def stand_at(self, stop: Stop) -> None:
+            """Take commands in a generator that stands at a `yield`."""
+            self.frames, self.moment = stop.frames, stop.moment
+            self.reset()
+            self.botframe = sys._getframe()
+            for frame in stop.frames:
+                frame.f_trace = self.trace_dispatch
+            self.interaction(None if stop.traceback else stop.frames[-1], stop.traceback)
+
+        def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+            """Return the frames of the program, without those of the driver."""
+            stack, _ = super().get_stack(f, t)
+            last = max((number for number, each in enumerate(stack) if _is_ours(each[0])), default=-1)
+            shown = stack[last + 1 :]
+            first = shown[0][0] if shown else None
+            frames: list[Any] = [*self.frames]
+            outer = frames[: frames.index(first)] if first in frames and not t else []
+            shown = [*((frame, frame.f_lineno) for frame in outer), *shown]
+            return shown, len(shown) - 1
+
+        def setup(self, f: FrameType | None, tb: TracebackType | None) -> Any:
+            """Offer the step beside the locals."""
+            kept = super().setup(f, tb)
+            if self.moment is not None and self.moment.path:
+                self.curframe_locals["_step"] = self.moment
+            return kept
+
+        def set_next(self, frame: FrameType) -> None:
+            self.is_followed = True
+            super().set_next(frame)
+
+        def set_step(self) -> None:
+            self.is_followed = True
+            super().set_step()
+
+        def set_continue(self) -> None:
+            self.is_followed = bool(self.breaks)
+            super().set_continue()
+
+    return HistoryDebugger
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "flowckpt"

@@ -1,0 +1,313 @@
+"""Time travel: the recorded history is replayed into the real generator, up to a step, and its locals are looked at.
+
+No step runs. The responder answers from the record until the generator yields the wanted step, and hands the frames of
+the suspended generator to whatever looks at them: a mapping of locals, or a debugger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType, TracebackType
+from typing import Any
+
+import attrs
+
+from flowckpt.core.codec.results import as_view, plain_tree
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.dsl.path import encode_name
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData, Status, StepResult
+from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore, drive
+from flowckpt.engine.dry.recorded_drive import DryResponder
+from flowckpt.engine.rules.paths import ROLLBACK
+from flowckpt.engine.values.failures import recorded_answer
+from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_inputs
+from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
+from flowckpt.engine.values.target import load_target
+from flowckpt.engine.values.task_refusal import refuse_task
+from flowckpt.errors import FlowckptError, StepNotFoundError, TargetError
+
+
+@attrs.frozen(eq=False)
+class Moment:
+    """A workflow that stands at the `yield` of a step.
+
+    Attributes:
+        path: the step; empty if the workflow itself raised.
+        location: `file:line` of the `yield`.
+        locals: the local variables of the workflow there.
+        function: the function of the step; None for a step without one.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        is_recorded: whether the step has a recorded result.
+        error: how it failed according to the record, or empty.
+    """
+
+    path: str
+    location: str
+    locals: Mapping[str, Any]
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    is_recorded: bool = True
+    error: str = ""
+
+    def call(self) -> Any:
+        """Call the step's function by hand, with its arguments. Nothing is recorded."""
+        if self.function is None:
+            raise FlowckptError(f"step {self.path!r} has no function to call")
+        return self.function(*self.args, **self.kwargs)
+
+
+@attrs.frozen(eq=False)
+class Stop:
+    """A moment with the frames of the generators that stand there, outermost first, and the traceback of an error."""
+
+    moment: Moment
+    frames: list[FrameType]
+    traceback: TracebackType | None = None
+
+
+Visit = Callable[[Stop], bool]
+"""Called where the wanted step is yielded; returns whether the history is followed further."""
+
+
+@attrs.define(eq=False)
+class _Travel(DryResponder):
+    """Answers from the record, and stops at the wanted step."""
+
+    wanted: frozenset[str]
+    visit: Visit
+    is_over: bool = False
+    last: Execute | Enter | None = None
+    _replays: dict[str, Replay] = attrs.field(factory=dict)
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        if not self._goes_on(replay, command.path, command.step, command.result):
+            return None
+        return recorded_answer(command.step, command.result)
+
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        if not self._goes_on(replay, command.path, command.step, None):
+            return None
+        answer = await super().execute(replay, command)
+        if answer is None:
+            self.last = command
+            if not self.wanted:
+                self.visit(self.stop(replay, command.path, command.step, None))
+                self.is_over = True
+        return answer
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        if not self._goes_on(replay, command.path, command.step, command.result):
+            return None
+        answer = await self.composite(replay, command)
+        if answer is None and not self.is_over:
+            self.last = command
+            if not self.wanted:
+                self.visit(self.stop(replay, command.path, command.step, None))
+                self.is_over = True
+        return answer
+
+    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+        if not self._goes_on(replay, member.path, member.step, member.result):
+            return None
+        return await super().member(replay, member)
+
+    def _goes_on(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
+        self._replays[replay.prefix] = replay
+        if path in self.wanted and not self.is_over:
+            self.wanted = frozenset()
+            self.is_over = not self.visit(self.stop(replay, path, step, result))
+        return not self.is_over
+
+    def stop(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> Stop:
+        outer = [each for prefix, each in self._replays.items() if replay.prefix.startswith(prefix)]
+        frames = [frame for each in sorted(outer, key=lambda one: len(one.prefix)) for frame in each.frames()]
+        action = step.action
+        called: dict[str, Any] = {}
+        if isinstance(action, PythonAction):
+            called = {"function": action.function, "args": tuple(action.args), "kwargs": dict(action.kwargs)}
+        error = "" if result is None or result.error is None else f"{result.error.type}: {result.error.message}"
+        moment = Moment(
+            path,
+            replay.where(full=True),
+            MappingProxyType({**frames[-1].f_locals}),
+            **called,
+            is_recorded=result is not None,
+            error=error,
+        )
+        return Stop(moment, frames)
+
+
+@attrs.frozen(eq=False)
+class RunHistory:
+    """The recorded history of a run, and its workflow.
+
+    Attributes:
+        workflow_id: the run.
+        workflow: its workflow.
+        latest: its newest checkpoint.
+        bound: its inputs.
+    """
+
+    workflow_id: str
+    workflow: Workflow[..., Any]
+    latest: CheckpointData
+    bound: BoundInputs
+
+    def __repr__(self) -> str:
+        return f"<history of run {self.workflow_id}: {len(self.steps)} steps>"
+
+    @property
+    def results(self) -> list[StepResult]:
+        """The recorded results, in the order in which they were recorded."""
+        return [each for each in as_view(self.latest.step_results) if each.step_type != ROLLBACK]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The paths of the recorded steps."""
+        return tuple(each.path for each in self.results)
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secret inputs that have a value."""
+        return self.bound.known_secrets()
+
+    def at(self, step: str = "") -> Moment:
+        """Return the workflow as it stood at a step: before the step's result came back.
+
+        Args:
+            step: a path, or a name for its first use. By default the step that failed; of a completed run the last step,
+                and of any other run the first step without a result.
+
+        Raises:
+            StepNotFoundError: the history has no such step.
+            WorkflowChangedError: the workflow no longer follows the record; the error says where.
+            FlowckptError: the workflow needs a value that no record has.
+        """
+        found: list[Stop] = []
+
+        def keep(stop: Stop) -> bool:
+            found.append(stop)
+            return False
+
+        self.travel(step, keep)
+        return found[0].moment
+
+    def travel(self, step: str, visit: Visit) -> None:
+        """Replay the history up to a step, and call a function there; see `at`.
+
+        Args:
+            step: as for `at`.
+            visit: called at the step, while the generator stands there; the history is followed further if it returns
+                True, and the function is called once more where the record ends.
+        """
+        wanted = frozenset({step, encode_name(step)}) if step else self._default()
+        responder = _Travel(wanted, visit)
+        values = self.bound.values(self.workflow, use_missing=use_missing_secret)
+        generator = self.workflow(**values)
+        replay = Replay(generator, self.results, self.workflow.name, is_muted=True)
+        try:
+            self._finish(responder, _driven(replay, responder), step, visit)
+        except PlanStopped as stop:
+            raise _unknown(stop) from None
+        finally:
+            replay.close()
+
+    def _default(self) -> frozenset[str]:
+        error, status = self.latest.error, self.latest.status
+        if status is Status.FAILED and error is not None:
+            return frozenset({error.path} if error.path in self.steps else ())
+        outer = [path for path in self.steps if "/" not in path]
+        return frozenset(outer[-1:] if status is Status.COMPLETED else ())
+
+    def _finish(self, responder: _Travel, end: Command, step: str, visit: Visit) -> None:
+        if responder.is_over:
+            return
+        if isinstance(end, Crash):
+            if isinstance(end.error, PlanStopped):
+                raise end.error
+            if not step or not responder.wanted:
+                visit(_raised(end.error))
+                return
+        if responder.wanted:
+            if not step:
+                raise FlowckptError(
+                    f"the history of run {self.workflow_id!r} has no step to stop at", remedy="Name one: --at STEP."
+                )
+            raise StepNotFoundError(self.workflow_id, step, known=self.steps)
+        if not step and responder.last is None:
+            raise FlowckptError(f"run {self.workflow_id!r} has no recorded step")
+
+
+def _driven(replay: Replay, responder: _Travel) -> Command:
+    try:
+        drive(replay, responder).send(None)
+    except StopIteration as stop:
+        command: Command = stop.value
+        return command
+    raise AssertionError("what answers from the record never waits")
+
+
+def _raised(error: BaseException) -> Stop:
+    """Return the place in the workflow where it raised an error of its own."""
+    place, frames = error.__traceback__, []
+    while place is not None:
+        if not str(place.tb_frame.f_globals.get("__name__", "")).startswith("flowckpt."):
+            frames.append((place.tb_frame, place.tb_lineno))
+        place = place.tb_next
+    if not frames:
+        raise error
+    frame, line = frames[0]
+    location = f"{frame.f_code.co_filename}:{line}"
+    said = f"{type(error).__name__}: {error}"
+    moment = Moment("", location, MappingProxyType({**frame.f_locals}), error=said, is_recorded=False)
+    return Stop(moment, [each for each, _ in frames], error.__traceback__)
+
+
+def _unknown(stop: PlanStopped) -> FlowckptError:
+    name = stop.args[0]
+    if isinstance(stop, SecretNeeded):
+        return FlowckptError(
+            f"the workflow itself uses the secret input {name!r}, which no record has", remedy=f"Give it: -i {name}=…"
+        )
+    return FlowckptError(
+        f"the workflow itself uses the output of {name!r}, which runs at each resume and is not recorded",
+        remedy="Look at an earlier step: no step runs here.",
+    )
+
+
+def open_history(
+    workflow_id: str, latest: CheckpointData, workflow: Workflow[..., Any] | None, inputs: Mapping[str, Any]
+) -> RunHistory:
+    """Return the history of a run; its workflow is loaded if it is not given.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        workflow: its workflow.
+        inputs: secret inputs, by name.
+    """
+    refuse_task(workflow_id, latest)
+    if workflow is None:
+        described = latest.metadata.get("target", {})
+        if IMPORTED in latest.metadata or not described.get("name"):
+            why = "was imported" if IMPORTED in latest.metadata else "was started from inside a function"
+            raise TargetError(
+                f"run {workflow_id!r} {why}, so its record names no program to load",
+                target="",
+                remedy="Give its workflow: engine.open(run, workflow=…), or --target.",
+            )
+        workflow = load_target(described)
+    check_workflow(workflow)
+    bound = rebind_inputs(
+        workflow,
+        recorded=plain_tree(latest.held_inputs, "inputs"),
+        recorded_hash=latest.inputs_hash,
+        defaulted=tuple(latest.metadata.get("defaulted", ())),
+        given=inputs,
+    )
+    return RunHistory(workflow_id, workflow, latest, bound)
