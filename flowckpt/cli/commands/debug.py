@@ -19,7 +19,6 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
-    color_option,
     here_option,
     input_option,
     json_option,
@@ -51,7 +50,6 @@ _LONGEST = 2_000
 @here_option
 @json_option
 @store_option
-@color_option
 def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     at: str | None,
@@ -61,7 +59,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     is_here: bool,
     as_json: bool,
     store: str | None,
-    no_color: bool,
 ) -> int:
     """Open a debugger in a workflow, at a recorded step, with the workflow's real local variables.
 
