@@ -50,7 +50,7 @@ _LONGEST = 2_000
 @here_option
 @json_option
 @store_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def command(
     run: str,
     at: str | None,
     is_shown: bool,
