@@ -83,7 +83,10 @@ def plain_name(run: str) -> str:
 def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
     wanted = RunFilter(statuses={Status.COMPLETED}, workflow=found.latest.workflow_name, limit=MOST_RUNS + 1)
     earlier = []
-    for info in surveyed_runs(store, wanted).runs:
+    survey = surveyed_runs(store, wanted)
+    for finding in survey.unreadable:
+        say(f"flowckpt: run {escaped(finding.workflow_id)} is not compared: {escaped(finding.detail)}")
+    for info in survey.runs:
         if info.workflow_id != run and info.started_at <= found.started_at:
             try:
                 latest = waited(store.load_latest(info.workflow_id))

@@ -27,7 +27,7 @@ from flowckpt.core.records.statistics import (
 )
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.runs_base import RunsBase
 from flowckpt.stores.sql import rows, signals
@@ -71,6 +71,10 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     findings = [Finding("", "corrupt", damage) for damage in database.damages()]
     try:
         found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
+    except CheckpointStorageError:
+        if not findings:
+            raise
+        return findings
     except FlowckptError as error:
         known = {finding.detail for finding in findings}  # the database may have said the very same of itself
         return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
@@ -119,6 +123,8 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         return database.read(workflow_id, "check", check)
     except CheckpointNotFoundError:  # it was cleared meanwhile
         return None
+    except CheckpointStorageError:  # the database cannot be read now, which says nothing about the run
+        raise
     except FlowckptError as error:
         return Finding(workflow_id, "corrupt", error.message)
 
