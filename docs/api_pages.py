@@ -268,7 +268,7 @@ PAGES = (
                 "flowckpt.errors",
                 "WorkflowDefinitionError StepDefinitionError StepNotYieldedError TargetError InputError SecretMissingError "
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
-                "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
+                "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError StepStoppedError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
                 "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError FinalError RunFinalError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "

@@ -38,7 +38,7 @@ __all__ = [
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
     "StepDefinitionError", "StepFailedError", "StepFilesError", "StepInDoubtError", "StepNotFoundError",
-    "StepNotStartedError", "StepNotYieldedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
+    "StepNotStartedError", "StepNotYieldedError", "StepStoppedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
     "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
     "UnsupportedFilesystemError", "UnsupportedSchemaError", "UntrustedStoreError", "VanishedError",
     "WorkerDiedError", "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
@@ -326,6 +326,12 @@ class RunUndoneError(FlowckptError):
             "ended": "had failed" if self.status == "failed" else f"was {self.status}",
             "now": "the remaining steps stay done, as requested" if self.is_left else "that is finished now",
         }
+
+
+class StepStoppedError(FlowckptError):
+    """A member of a race was stopped, or not started: enough of the others had succeeded."""
+
+    message: str = "it was stopped: enough of the others had succeeded"
 
 
 class StepTimeoutError(FlowckptError, TimeoutError):

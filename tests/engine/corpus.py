@@ -211,7 +211,7 @@ def maps(n: int = 5) -> Generator[Any, Any, list[Any]]:
 
 @workflow
 def tolerates() -> Generator[Any, Any, list[Any]]:
-    kept = yield step("kept").map(odd_fails, range(4), min_success=0.5).checkpoint()
+    kept = yield step("kept").map(odd_fails, range(4), tolerate=0.5).checkpoint()
     try:
         yield step("lost").map(odd_fails, range(10, 13), concurrency=1).checkpoint()
     except StepFailedError as error:

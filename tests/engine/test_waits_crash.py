@@ -133,6 +133,7 @@ leaves = st.one_of(
     st.just(["wait"]),
     st.just(["early"]),
     st.builds(lambda tries: ["retry", tries], st.integers(2, 3)),
+    st.just(["race"]),
 )
 programs = st.recursive(
     st.lists(leaves, min_size=1, max_size=4),
@@ -165,6 +166,10 @@ def runs(program: list[Any]) -> Generator[Any, Any, list[Any]]:
             found.append((yield step("early").wait("never", timeout=60, default="nobody came")))
         elif kind == "retry":
             found.append((yield step("flaky").python(fails_before, rest[0]).retry(None, backoff=3600, factor=1)))
+        elif kind == "race":
+            racing = parallel(step("work").python(note, "won"), step("lost").wait("never"), min_success=1)
+            won, lost = yield racing.checkpoint()
+            found.append([won, str(lost)])
         elif kind == "map":
             found.append((yield step("map").map(runs, [rest[1]] * rest[0], concurrency=2)))
         else:

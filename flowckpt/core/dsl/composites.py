@@ -52,6 +52,18 @@ class Completion:
             return False
         return failed > total - self.needed(total)
 
+    def is_enough(self, succeeded: int, total: int | None) -> bool:
+        """Return whether the fan-out has succeeded, whatever the other children come to: they are stopped then.
+
+        With `tolerate`, all children run. So they do if none need succeed, or if the number is a fraction of a total that
+        is not known yet.
+        """
+        if self.min_success is None or self.tolerate is not None:
+            return False
+        if total is None and type(self.min_success) is not int:
+            return False
+        return 0 < self.needed(total or 0) <= succeeded
+
     def is_met(self, failed: int, total: int) -> bool:
         """Return whether a fan-out whose children have all ended has succeeded."""
         if not self.allows_failures:
@@ -593,7 +605,7 @@ def parallel(
             outputs of up to eight steps.
         name: the name of the group.
         concurrency: how many run in parallel; all by default.
-        min_success: how many must succeed; see `.map`.
+        min_success: how many must succeed; the others are stopped then. See `.map`.
         tolerate: how many may fail; see `.map`.
 
     Raises:

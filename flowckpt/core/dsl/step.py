@@ -711,7 +711,8 @@ class StepBuilder(StepBase):
             key: returns the name of an item in its path (`pages/[de]`), text or a whole number, so that items may be
                 added and removed; items are numbered by default.
             concurrency: how many run in parallel; 32 by default.
-            min_success: how many must succeed: a number, or a fraction as a float.
+            min_success: how many must succeed: a number, or a fraction as a float. Without `tolerate`, the others are
+                stopped then.
             tolerate: how many may fail: a number, or a fraction as a float.
             **constants: further arguments, the same for each call. A function whose parameter has the name of an argument
                 above gets it by `functools.partial`.

@@ -54,7 +54,7 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
+from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out, stale_step, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
@@ -505,6 +505,17 @@ class Planning(DryResponder):
         await self._restored(Restore(path, step, result, enter.is_spare))
         return recorded_answer(step, result), len(self.reruns) == before
 
+    def _stopped_members(self, stopped: list[tuple[int, Enter]], *, is_moved: bool) -> list[tuple[int, Enter]]:
+        """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
+        for _, made in stopped:
+            for each in (*made.nested, made.result):
+                if each is not None and not is_moved:
+                    self.seen.add(each.path)
+                    self.add(each, Decision.REUSE, ())
+            if is_moved and made.result is not None:
+                self.aside.dropped.append(made.result)
+        return [(index, attrs.evolve(made, result=None)) for index, made in stopped] if is_moved else []
+
     async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
         path, result, action = enter.path, enter.result, enter.step.action
         assert isinstance(action, FanOutAction)
@@ -518,6 +529,7 @@ class Planning(DryResponder):
         answers: list[Answer | None] = []
         stale, new = "", 0
         never_run: list[Enter] = []
+        stopped: list[tuple[int, Enter]] = []
         gone: list[str] = []
 
         async def plan_member(made: Enter) -> bool:
@@ -531,7 +543,10 @@ class Planning(DryResponder):
         for made in _made(expansion):
             is_known = made.result is not None or bool(made.nested)
             is_ephemeral = made.step.modifiers.is_ephemeral
-            if not (is_known or is_ephemeral) and result is not None and not result.success:
+            if is_stopped(made.result):
+                stopped.append((len(answers), made))
+                answers.append(None if made.result is None else recorded_answer(made.step, made.result))
+            elif not (is_known or is_ephemeral) and result is not None and not result.success:
                 never_run.append(made)  # too many had failed before its turn came
             elif not await plan_member(made):
                 stale, new = (stale or made.path, new) if is_known else (stale, new + 1)
@@ -544,6 +559,9 @@ class Planning(DryResponder):
             gone = [each for each in (*without, *below(self.cut_below, without)) if each in self.resumption.cut]
         gone += [each.path for each in expansion.take_rest()]
         is_moved = is_all_again or bool(stale or new or gone)
+        for index, made in self._stopped_members(stopped, is_moved=is_moved or result is None):
+            await plan_member(made)
+            answers[index] = answers.pop()
         if is_moved:
             new += len(never_run)
             for made in never_run:

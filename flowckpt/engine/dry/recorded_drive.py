@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Any
 
 import attrs
@@ -23,8 +24,8 @@ from flowckpt.core.replay import (
     drive,
     expand,
 )
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
-from flowckpt.engine.values.placeholders import not_run
+from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
+from flowckpt.engine.values.placeholders import PlanStopped, not_run
 
 Visit = Callable[[Step[Any], StepResult], Answer]
 """Called with a step and its recorded result; returns what the generator gets."""
@@ -66,12 +67,17 @@ class DryResponder:
             end = await drive(child, self)
         finally:
             child.close()
+        if enter.result is not None and is_stopped(enter.result):
+            return recorded_answer(enter.step, enter.result)
         if enter.result is None or not isinstance(end, Finish | Crash):
             return None
         return recorded_answer(enter.step, enter.result)
 
     async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
         """Return what a fan-out comes to, if it has ended."""
+        if enter.result is not None and is_stopped(enter.result):
+            await self.members(replay, expand(attrs.evolve(enter, result=None)))
+            return recorded_answer(enter.step, enter.result)
         answers = await self.members(replay, expand(enter))
         return None if enter.result is None else recorded_fan_out(enter, enter.result, answers)
 
@@ -109,6 +115,27 @@ class _Visitor(DryResponder):
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         return self.visit(command.step, command.result)
+
+
+async def visited(enter: Enter, visit: Visit) -> None:
+    """Visit the recorded steps of a composite that has no result of its own.
+
+    Args:
+        enter: the composite and its record.
+        visit: called with each recorded step.
+    """
+    held = attrs.evolve(enter, result=None)
+    with contextlib.suppress(PlanStopped):
+        await _Visitor(visit).composite(nothing_to_replay(), held)
+
+
+def nothing_to_replay() -> Replay:
+    """Return a replay of nothing, for a composite whose record is at hand."""
+    return Replay(_nothing(), (), "")
+
+
+def _nothing() -> Generator[Any, Any, None]:
+    yield from ()
 
 
 def follow(replay: Replay, visit: Visit) -> Command:

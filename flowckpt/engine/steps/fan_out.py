@@ -16,18 +16,29 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsError, ParallelAction
 from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, member_of
 from flowckpt.engine.steps.restore import is_still_true, other_members
-from flowckpt.engine.values.failures import fan_out_answer, recorded_error, recorded_fan_out
+from flowckpt.engine.values.failures import (
+    fan_out_answer,
+    is_stopped,
+    recorded_error,
+    recorded_fan_out,
+    step_failure,
+    stopped_error,
+)
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError
 from flowckpt.events import StepRestored
@@ -35,15 +46,22 @@ from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
 
+if TYPE_CHECKING:
+    from flowckpt.engine.dry import recorded_drive
+else:
+    recorded_drive = LazyModule("flowckpt.engine.dry.recorded_drive")
+
 DEFAULT_CONCURRENCY = 32
+MOST_WINNERS = 100
+"""So many of the members that succeeded are named in the record of a race, in the order in which they did."""
 _LOOK_SECONDS = 0.2
 """How often a worker without work looks whether a waiting member can continue, while others run."""
 _BREATHER = 64
 """After so many members a worker lets others have the loop, even if nothing it did had to wait."""
 
 
-class _LostError(Exception):
-    """Too many members have failed: the others need not continue."""
+class _DecidedError(Exception):
+    """The others need not continue: too many members have failed, or enough have succeeded."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,6 +72,11 @@ class FanOut(CompositeRun):
     _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
     _made: Iterator[Enter] | None = None
     _failed: int = 0
+    _succeeded: int = 0
+    _before: int = 0
+    _winners: list[int] = attrs.field(init=False, factory=list)
+    _stopped: list[tuple[int, Member]] = attrs.field(init=False, factory=list)
+    _running: dict[int, Member] = attrs.field(init=False, factory=dict)
     _error: ItemsError | None = None
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
     _busy: int = 0
@@ -86,6 +109,8 @@ class FanOut(CompositeRun):
             await self._look_at_members(expansion, doubts, is_ended=result is not None)
         gone = expansion.take_rest()
         run.recorder.aside.dropped += gone
+        if self._stopped and (result is None or self.is_stale):
+            self._race_again()
         if result is None:
             return False
         if not self.is_stale and (not self._unended or not result.success) and not gone:
@@ -111,7 +136,11 @@ class FanOut(CompositeRun):
             if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
                 self._note(index, await member.run())
             elif is_known and await member.look_back():
-                self._note(index, member.answer)
+                if is_stopped(made.result):
+                    self._stopped.append((index, member))
+                    self._answers[index] = member.answer
+                else:
+                    self._note(index, member.answer)
             else:
                 self.is_stale = self.is_stale or member.is_stale
                 self._unended.append((index, member))
@@ -121,6 +150,16 @@ class FanOut(CompositeRun):
     def _member(self, made: Enter) -> Member:
         made.is_bound = made.is_bound and not self.is_stale
         return member_of(self.context, made, self.new_scope)
+
+    def _race_again(self) -> None:
+        """Let the members that were stopped run after all: what had won no longer counts."""
+        for index, member in self._stopped:
+            enter: Enter = member.enter
+            assert enter.result is not None
+            self.context.recorder.aside.dropped.append(enter.result)
+            self._answers[index] = None
+            self._unended.append((index, self._member(attrs.evolve(enter, result=None))))
+        self._stopped = []
 
     async def _restored(self, result: StepResult) -> None:
         """Take the recorded end for the fan-out's."""
@@ -145,16 +184,21 @@ class FanOut(CompositeRun):
         if self._made is None:
             await self.look_back()
         await self.begin()
-        if not self._is_lost:
+        self._before = len(run.recorder.checkpointer.history.results)
+        if not self._is_decided:
             await self._run_members()
-        if self._paused and not self._is_lost and self._error is None:
+        if self._paused and not self._is_decided and self._error is None:
             paused, self._paused = self._paused, []
             self._unended.extend((index, member) for index, member, _ in paused)
             raise Suspended(path for _, _, pause in paused for path in pause.paths)
         run.waits.end_within(path)
         await run.recorder.save_start()
+        if self._is_won:
+            await self._stop_the_rest()
         failure = self._failure()
-        summary = {"members": len(self._answers), "failed": self._failed}
+        summary: dict[str, Any] = {"members": len(self._answers), "failed": self._failed}
+        if self._stopped:
+            summary = {**summary, "stopped": len(self._stopped), "winners": self._winners}
         await self.end(Outcome(tree=summary), failure)
         return self.answered(fan_out_answer(self.enter, failure, self._known()))
 
@@ -169,7 +213,7 @@ class FanOut(CompositeRun):
         width = self._width()
         feed = self._feed()
         if width == 1:  # nothing runs beside it, so it runs as any other step does
-            with contextlib.suppress(_LostError):
+            with contextlib.suppress(_DecidedError):
                 await self._work(feed)
             return
         with blocking_allowed(False):
@@ -180,7 +224,7 @@ class FanOut(CompositeRun):
             await _ended(workers)
         errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
         for error in errors:
-            if not isinstance(error, _LostError):
+            if not isinstance(error, _DecidedError):
                 raise error
         if not errors and any(each.cancelled() for each in workers):  # by a signal that came before we waited
             raise asyncio.CancelledError
@@ -227,16 +271,19 @@ class FanOut(CompositeRun):
 
     async def _run_member(self, index: int, member: Member) -> None:
         self._busy += 1
+        self._running[index] = member
         try:
             answer = await member.run()
         except Suspended as pause:
             self._paused.append((index, member, pause))
+            del self._running[index]
             return
         finally:
             self._busy -= 1
+        del self._running[index]
         self._note(index, answer)
-        if self._is_lost:
-            raise _LostError
+        if self._is_decided:
+            raise _DecidedError
 
     async def _woken(self) -> tuple[int, Member] | None:
         """Return a member that waited and can continue; None once nothing runs except those that wait."""
@@ -258,13 +305,66 @@ class FanOut(CompositeRun):
         self._answers[index] = answer
         if answer[1] is not None:
             self._failed += 1
+            return
+        self._succeeded += 1
+        if self._action.completion.min_success is not None and len(self._winners) < MOST_WINNERS:
+            self._winners.append(index)
 
     @property
     def _is_lost(self) -> bool:
         return self._action.completion.is_lost(self._failed, self._action.size)
 
+    @property
+    def _is_won(self) -> bool:
+        return self._error is None and self._action.completion.is_enough(self._succeeded, self._action.size)
+
+    @property
+    def _is_decided(self) -> bool:
+        return self._is_lost or self._is_won
+
+    async def _answer_of(self, enter: Enter, result: StepResult) -> Answer:
+        history, below = self.context.recorder.checkpointer.history, f"{enter.path}/"
+        nested = [each for each in history.results if each.path.startswith(below)]
+        member = attrs.evolve(enter, result=result, nested=nested)
+        answer = await recorded_drive.DryResponder().member(recorded_drive.nothing_to_replay(), member)
+        assert answer is not None, "it has ended"
+        return answer
+
+    async def _stop_the_rest(self) -> None:
+        """Record of each member that has not ended that it was stopped; nothing else is recorded in between."""
+        paused, self._paused = self._paused, []
+        begun = [*self._running.items(), *((index, member) for index, member, _ in paused)]
+        self._running = {}
+        recorded = {each.path: each for each in self.context.recorder.checkpointer.history.results[self._before :]}
+        for index, member in sorted([*begun, *self._feed()], key=lambda each: each[0]):
+            if member.enter.path in recorded:  # it had ended when it was cancelled
+                self._note(index, await self._answer_of(member.enter, recorded[member.enter.path]))
+                continue
+            failure = stopped_error(member.enter.path)
+            self._record_stopped(member.enter, failure)
+            self._answers[index] = None, step_failure(member.enter.path, failure)
+            self._stopped.append((index, member))
+
+    def _record_stopped(self, enter: Enter, failure: StepError) -> None:
+        run, action = self.context, enter.step.action
+        result = {
+            "name": enter.step.name,
+            "step_type": action.step_type,
+            "success": False,
+            "_output": None,
+            "duration_ms": 0.0,
+            "error": failure,
+            "path": enter.path,
+            "started_at": run.clock.now(),
+            "attempt": run.number,
+            "function": action.function_name,
+        }
+        append_result(run.recorder.checkpointer.history, result_of(result))
+
     def _failure(self) -> StepError | None:
         """Return how it failed, or None where it did not."""
+        if self._is_won:
+            return None
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
             found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)

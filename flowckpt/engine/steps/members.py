@@ -5,32 +5,37 @@ The record of a composite is written once, at its end. What its own steps came t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import identify
-from flowckpt.core.records import Reason, StepError
+from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
+from flowckpt.engine.values.failures import is_stopped, recorded_answer
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
+    from flowckpt.engine.dry import recorded_drive
     from flowckpt.engine.steps import approvals, child, fan_out
 else:
     composites = LazyModule("flowckpt.core.dsl.composites")
     approvals = LazyModule("flowckpt.engine.steps.approvals")
     child = LazyModule("flowckpt.engine.steps.child")
     fan_out = LazyModule("flowckpt.engine.steps.fan_out")
+    recorded_drive = LazyModule("flowckpt.engine.dry.recorded_drive")
 
 
 class Driven(Protocol):
@@ -54,10 +59,12 @@ class Member(Protocol):
     """A step of a generator, or of a step that is made of steps.
 
     Attributes:
+        enter: the step, its path and its record.
         answer: what it comes to, once it has looked back and found everything, or has run.
         is_stale: whether its record was found to be no longer true.
     """
 
+    enter: Enter
     answer: Answer
     is_stale: bool
 
@@ -172,9 +179,32 @@ class CompositeRun:
         return answer
 
 
+@attrs.define(eq=False, repr=False)
+class StoppedMember(PlainMember):
+    """A member of a race that was stopped: its record is taken as it is, and nothing of it runs again."""
+
+    async def look_back(self) -> bool:
+        """Take its record, and note what its own steps can undo."""
+        enter, undo = self.enter, self.context.recorder.undo
+
+        def note(step: Step[Any], result: StepResult) -> Answer:
+            if result.success and step.modifiers.rollback is not None:
+                undo.undoable[result.path] = step
+            return recorded_answer(step, result)
+
+        assert enter.result is not None
+        if enter.nested:
+            with contextlib.suppress(Exception):
+                await recorded_drive.visited(enter, note)
+        self.answer = recorded_answer(enter.step, enter.result)
+        return True
+
+
 def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
     """Return a step as something that looks back and runs."""
     action: Any = enter.step.action
+    if is_stopped(enter.result):
+        return StoppedMember(run, enter)
     if isinstance(action, composites.FanOutAction):
         return fan_out.FanOut(run, enter, new_scope)
     if isinstance(action, composites.WorkflowAction):
