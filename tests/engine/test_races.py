@@ -121,9 +121,11 @@ async def test_an_at_most_once_step_that_is_stopped_leaves_its_race_decided() ->
 
 
 async def test_a_failure_does_not_decide_and_too_many_do() -> None:
+    one: Any = {"min_success": 1, "name": "one", "concurrency": 1}
+
     @workflow
     def flow() -> Generator[Any, Any, Any]:
-        won = yield parallel(step("a").python(fails, "a"), step("b").python(quick, "b"), min_success=1, name="one")
+        won = yield parallel(step("a").python(fails, "a"), step("b").python(quick, "b"), **one)
         assert isinstance(won[0], StepFailedError) and won[0].failed_with(OSError)
         yield parallel(step("c").python(fails, "c"), step("d").python(fails, "d"), min_success=1, name="none")
 
