@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -25,7 +24,7 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
-from flowckpt.engine.values.placeholders import PlanStopped, not_run
+from flowckpt.engine.values.placeholders import not_run
 
 Visit = Callable[[Step[Any], StepResult], Answer]
 """Called with a step and its recorded result; returns what the generator gets."""
@@ -115,27 +114,6 @@ class _Visitor(DryResponder):
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         return self.visit(command.step, command.result)
-
-
-async def visited(enter: Enter, visit: Visit) -> None:
-    """Visit the recorded steps of a composite that has no result of its own.
-
-    Args:
-        enter: the composite and its record.
-        visit: called with each recorded step.
-    """
-    held = attrs.evolve(enter, result=None)
-    with contextlib.suppress(PlanStopped):
-        await _Visitor(visit).composite(nothing_to_replay(), held)
-
-
-def nothing_to_replay() -> Replay:
-    """Return a replay of nothing, for a composite whose record is at hand."""
-    return Replay(_nothing(), (), "")
-
-
-def _nothing() -> Generator[Any, Any, None]:
-    yield from ()
 
 
 def follow(replay: Replay, visit: Visit) -> Command:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -27,9 +27,8 @@ from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.members import CompositeRun, Member, member_of
+from flowckpt.engine.steps.members import CompositeRun, Member, ended_answer, member_of
 from flowckpt.engine.steps.restore import is_still_true, other_members
 from flowckpt.engine.values.failures import (
     fan_out_answer,
@@ -45,11 +44,6 @@ from flowckpt.events import StepRestored
 from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
-
-if TYPE_CHECKING:
-    from flowckpt.engine.dry import recorded_drive
-else:
-    recorded_drive = LazyModule("flowckpt.engine.dry.recorded_drive")
 
 DEFAULT_CONCURRENCY = 32
 MOST_WINNERS = 100
@@ -194,7 +188,7 @@ class FanOut(CompositeRun):
         run.waits.end_within(path)
         await run.recorder.save_start()
         if self._is_won:
-            await self._stop_the_rest()
+            self._stop_the_rest()
         failure = self._failure()
         summary: dict[str, Any] = {"members": len(self._answers), "failed": self._failed}
         if self._stopped:
@@ -322,23 +316,19 @@ class FanOut(CompositeRun):
     def _is_decided(self) -> bool:
         return self._is_lost or self._is_won
 
-    async def _answer_of(self, enter: Enter, result: StepResult) -> Answer:
-        history, below = self.context.recorder.checkpointer.history, f"{enter.path}/"
-        nested = [each for each in history.results if each.path.startswith(below)]
-        member = attrs.evolve(enter, result=result, nested=nested)
-        answer = await recorded_drive.DryResponder().member(recorded_drive.nothing_to_replay(), member)
-        assert answer is not None, "it has ended"
-        return answer
-
-    async def _stop_the_rest(self) -> None:
+    def _stop_the_rest(self) -> None:
         """Record of each member that has not ended that it was stopped; nothing else is recorded in between."""
         paused, self._paused = self._paused, []
         begun = [*self._running.items(), *((index, member) for index, member, _ in paused)]
         self._running = {}
-        recorded = {each.path: each for each in self.context.recorder.checkpointer.history.results[self._before :]}
+        results = self.context.recorder.checkpointer.history.results
+        recorded = {each.path: each for each in results[self._before :]}
         for index, member in sorted([*begun, *self._feed()], key=lambda each: each[0]):
             if member.enter.path in recorded:  # it had ended when it was cancelled
-                self._note(index, await self._answer_of(member.enter, recorded[member.enter.path]))
+                below = f"{member.enter.path}/"
+                nested = [each for each in results if each.path.startswith(below)]
+                ended = attrs.evolve(member.enter, result=recorded[member.enter.path], nested=nested)
+                self._note(index, ended_answer(ended))
                 continue
             failure = stopped_error(member.enter.path)
             self._record_stopped(member.enter, failure)

@@ -15,27 +15,25 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
-from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay
+from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
-from flowckpt.engine.values.failures import is_stopped, recorded_answer
+from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
-    from flowckpt.engine.dry import recorded_drive
     from flowckpt.engine.steps import approvals, child, fan_out
 else:
     composites = LazyModule("flowckpt.core.dsl.composites")
     approvals = LazyModule("flowckpt.engine.steps.approvals")
     child = LazyModule("flowckpt.engine.steps.child")
     fan_out = LazyModule("flowckpt.engine.steps.fan_out")
-    recorded_drive = LazyModule("flowckpt.engine.dry.recorded_drive")
 
 
 class Driven(Protocol):
@@ -179,23 +177,66 @@ class CompositeRun:
         return answer
 
 
+def ended_answer(enter: Enter) -> Answer:
+    """Return what a step with a recorded result came to, a fan-out from the records of its members."""
+    assert enter.result is not None
+    if not isinstance(enter.step.action, composites.FanOutAction):
+        return recorded_answer(enter.step, enter.result)
+    answers = [ended_answer(each) for each in expand(enter) if each.result is not None]
+    return recorded_fan_out(enter, enter.result, answers)
+
+
+@attrs.frozen
+class _Undoables:
+    """Answers a generator from its record, and notes the steps that can be undone."""
+
+    undoable: dict[str, Step[Any]]
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer:
+        self._note(command.step, command.result)
+        return recorded_answer(command.step, command.result)
+
+    async def execute(self, replay: Replay, command: Execute) -> None:
+        """Give no answer: the record ends here."""
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        await self.below(command)
+        return None if command.result is None else ended_answer(command)
+
+    async def below(self, enter: Enter) -> None:
+        """Note the steps that a composite is made of."""
+        action: Any = enter.step.action
+        if isinstance(action, composites.WorkflowAction):
+            child = action.workflow
+            path = f"{enter.path}/"
+            replay = Replay(child(**action.inputs), enter.nested, child.name, prefix=path, is_muted=True)
+            try:
+                await drive(replay, self)
+            finally:
+                replay.close()
+            return
+        for member in expand(enter):
+            if member.step.action.is_composite:
+                await self.below(member)
+            if member.result is not None:
+                self._note(member.step, member.result)
+
+    def _note(self, step: Step[Any], result: StepResult) -> None:
+        if result.success and step.modifiers.rollback is not None:
+            self.undoable[result.path] = step
+
+
 @attrs.define(eq=False, repr=False)
 class StoppedMember(PlainMember):
     """A member of a race that was stopped: its record is taken as it is, and nothing of it runs again."""
 
     async def look_back(self) -> bool:
         """Take its record, and note what its own steps can undo."""
-        enter, undo = self.enter, self.context.recorder.undo
-
-        def note(step: Step[Any], result: StepResult) -> Answer:
-            if result.success and step.modifiers.rollback is not None:
-                undo.undoable[result.path] = step
-            return recorded_answer(step, result)
-
+        enter = self.enter
         assert enter.result is not None
         if enter.nested:
-            with contextlib.suppress(Exception):
-                await recorded_drive.visited(enter, note)
+            with contextlib.suppress(Exception):  # what the code is now is nothing to a race that was decided
+                await _Undoables(self.context.recorder.undo.undoable).below(enter)
         self.answer = recorded_answer(enter.step, enter.result)
         return True
 
