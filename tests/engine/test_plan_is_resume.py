@@ -1,8 +1,9 @@
 """The plan is the resume: random programs are changed between two runs, planned, resumed, and compared with a clean run.
 
-A program is a list of small deterministic steps that pass their outputs on; those that write a file claim it as evidence.
-What is changed between the runs: a file edited or deleted, a constant argument, a version tag, a function's body, and
-how the resume is told to go about it. Some runs have ended, some crash at a save, some fail, and some resumes crash too.
+A program is a list of small deterministic steps that pass their outputs on; those that write a file claim it as evidence,
+or say that they write it, and others say that they read it. What is changed between the runs: a file edited or deleted, a
+constant argument, a version tag, a function's body, a function of another module, a file that is given, and how the resume
+is told to go about it. Some runs have ended, some crash at a save, some fail, and some resumes crash too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
 from flowckpt.events import StepAdopted, StepRestored, StepStarted
 from flowckpt.evidence import file_sha256
 
-KINDS = ("pure", "file", "file", "once", "model", "fails")
+KINDS = ("pure", "file", "file", "writes", "reads", "reads", "once", "model", "fails")
+WRITERS = ("file", "writes")
 
 
 @attrs.frozen
@@ -44,6 +46,7 @@ class Part:
     name: str
     constant: int = 0
     edition: int = 0
+    helper: int = 0
     version: str | None = None
     has_checkpoint: bool = True
 
@@ -59,7 +62,7 @@ def programs(draw: st.DrawFn) -> list[Part]:
     return parts
 
 
-CHANGES = ("edit", "delete", "constant", "edition", "version", "append", "returns")
+CHANGES = ("edit", "delete", "given", "constant", "edition", "helper", "version", "append", "returns")
 changes = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 5)), max_size=2)
 choices = st.fixed_dictionaries(
     {},
@@ -84,6 +87,8 @@ class World:
         self.twice: list[str] = []
         self.broken = ""
         self.returned = "first"
+        self.given = "given"
+        self.sources: dict[str, Path] = {}
         self.asked_for: set[str] = set()
         """Steps of which somebody said that they are to be done again, or mean something else now."""
 
@@ -94,7 +99,9 @@ class World:
             raise ValueError(said)
         if path == self.broken:
             raise OSError("broken")
-        if kind in ("file", "once"):
+        if kind == "reads":
+            return digest(said, self.sources[path].read_text())
+        if kind in (*WRITERS, "once"):
             file = self.file(path)
             if kind == "once" and path not in self.asked_for and file.exists() and file.read_text() == said:
                 self.twice.append(path)
@@ -106,22 +113,33 @@ class World:
 
     def functions(self, parts: list[Part]) -> dict[int, Any]:
         """Import the steps' functions in their editions: under the same names, with other bodies."""
-        source = "".join(
+        source = "import other_editions\n\n" + "".join(
             f"def made{index}(path, constant, *needs):\n"
-            f"    return act(path, {part.kind!r}, digest({part.edition}, constant, *needs))\n\n"
+            f"    said = other_editions.helped{index}(digest({part.edition}, constant, *needs))\n"
+            f"    return act(path, {part.kind!r}, said)\n\n"
             for index, part in enumerate(parts)
         )
-        file = self.root.parent / f"edition{next(_numbers)}.py"
+        helped = "".join(
+            f"def helped{index}(said):\n    return digest({part.helper}, said)\n\n" for index, part in enumerate(parts)
+        )
+        self.imported("other_editions", helped)
+        module = self.imported("editions", source)
+        return {index: module.__dict__[f"made{index}"] for index in range(len(parts))}
+
+    def imported(self, name: str, source: str) -> types.ModuleType:
+        file = self.root.parent / f"{name}{next(_numbers)}.py"
         file.write_text(source)
-        module = types.ModuleType("editions")
+        module = types.ModuleType(name)
         module.__file__ = str(file)
         module.__dict__.update(act=self.act, digest=digest)
-        sys.modules["editions"] = module
+        sys.modules[name] = module
         exec(compile(source, str(file), "exec"), module.__dict__)
-        return {index: module.__dict__[f"made{index}"] for index in range(len(parts))}
+        return module
 
     def workflow(self, parts: list[Part]) -> Workflow[Any, Any]:
         functions = self.functions(parts)
+        given = self.root / "given"
+        given.write_text(self.given)
 
         @workflow(name="random")
         def random() -> Generator[Any, Any, list[str]]:
@@ -137,10 +155,17 @@ class World:
                     made = made.checkpoint()
                 if part.kind == "file":
                     made = made.evidence(file_sha256(self.file(path)))
+                if part.kind == "writes":
+                    made = made.writes(self.file(path))
+                if part.kind == "reads":
+                    written = (self.file(paths_of(parts)[need]) for need in part.needs if parts[need].kind in WRITERS)
+                    self.sources[path] = next(written, given)
+                    made = made.reads(self.sources[path])
                 if part.kind == "once":
-                    stated = hashlib.sha256(digest(part.edition, part.constant, *needs).encode()).hexdigest()
+                    said = digest(part.helper, digest(part.edition, part.constant, *needs))
+                    stated = hashlib.sha256(said.encode()).hexdigest()
                     made = made.evidence(file_sha256(self.file(path), stated)).at_most_once().adopt(adopted)
-                    adopts[path] = digest(part.edition, part.constant, *needs)
+                    adopts[path] = said
                 try:
                     outputs.append((yield made))
                 except StepFailedError as error:
@@ -189,6 +214,9 @@ def changed(parts: list[Part], change: tuple[str, int], world: World) -> list[Pa
     if what == "returns":
         world.returned = f"returned {which}"
         return parts
+    if what == "given":
+        world.given = f"given {which}"
+        return parts
     index = which % len(parts)
     part, file = parts[index], world.file(paths_of(parts)[index])
     if what in ("edit", "delete"):
@@ -197,7 +225,12 @@ def changed(parts: list[Part], change: tuple[str, int], world: World) -> list[Pa
         return parts
     if what == "version":
         world.asked_for.add(paths_of(parts)[index])
-    other = {"constant": part.constant + 1, "edition": part.edition + 1, "version": f"{part.version}+"}[what]
+    other = {
+        "constant": part.constant + 1,
+        "edition": part.edition + 1,
+        "helper": part.helper + 1,
+        "version": f"{part.version}+",
+    }[what]
     return [*parts[:index], attrs.evolve(part, **{what: other}), *parts[index + 1 :]]
 
 
@@ -222,7 +255,7 @@ def law(
 ) -> None:
     store = MemoryCheckpointStore()
     with a_world() as world:
-        if broken < len(parts) and parts[broken].kind in ("pure", "file"):
+        if broken < len(parts) and parts[broken].kind in ("pure", "file", "writes", "reads"):
             world.broken = paths_of(parts)[broken]
         first = CrashingStore(store, crash or 10**9, is_after=is_after)
         with contextlib.suppress(SimulatedCrash):
@@ -232,7 +265,7 @@ def law(
         world.broken = ""
         kept = False
         for edit in edits:
-            kept |= edit[0] == "edition" and parts[edit[1] % len(parts)].kind == "once"
+            kept |= edit[0] in ("edition", "helper") and parts[edit[1] % len(parts)].kind == "once"
             parts = changed(parts, edit, world)
         if "from_step" in chosen:
             recorded = [result.path for result in asyncio.run(store.load_latest("run")).step_results]
@@ -242,7 +275,7 @@ def law(
             else:
                 chosen = {key: value for key, value in chosen.items() if key != "from_step"}
         options = RunOptions(**chosen)
-        same = not any(what in ("constant", "edition") for what, _ in edits)
+        same = not any(what in ("constant", "edition", "helper", "given") for what, _ in edits)
         if second_crash is not None:
             is_fine = compare(
                 world,
@@ -263,7 +296,7 @@ def law(
             state = world.state()
             output = asyncio.run(store.load_latest("run")).output
             with a_world() as clean:
-                clean.returned = world.returned
+                clean.returned, clean.given = world.returned, world.given
                 result = WorkflowEngine(MemoryCheckpointStore()).run_sync(clean.workflow(parts), workflow_id="clean")
                 assert output == result.output
                 assert state == clean.state()
