@@ -14,12 +14,12 @@ from flowckpt.core.dsl.command import command_action
 from flowckpt.core.records import Reason
 from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import counted, is_finite_number
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import TaskClaims
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
-from flowckpt.errors import CheckpointNotFoundError, SettingError, StepNotStartedError
-from flowckpt.evidence.claims import EvidencePack
+from flowckpt.errors import CheckpointNotFoundError, EvidenceNotVerifiedError, SettingError, StepNotStartedError
+from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.execution.command import run_command
@@ -189,6 +189,7 @@ class CheckpointManager:
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
+        self._turns: dict[str, tuple[int, int]] = {}  # calls of maybe_commit since the last commit, and when that was
         self._exit_codes: dict[str, int | None] = {}  # of the steps that this manager began and that have not ended
 
     def __repr__(self) -> str:
@@ -300,6 +301,59 @@ class CheckpointManager:
             task_id, _ = task_log.split_id(step_id, "step_id")
             raise StepNotStartedError(task_id, step_id, detail="this manager has not begun it, or it has ended")
         return step_id
+
+    async def maybe_commit(
+        self,
+        task_id: str,
+        snapshot: Any,
+        evidence: EvidencePack | Evidence | None = None,
+        *,
+        every: int = 1,
+        interval: float | None = None,
+        checkpoint_type: str = "step",
+        work_item_id: str | None = None,
+    ) -> str | None:
+        """Commit the state of a loop if a checkpoint is due: one line instead of a step that is begun and committed.
+
+        Call it after each turn of the loop. `restore(task_id)` returns the last committed state.
+
+        Args:
+            task_id: the task; created if it does not exist.
+            snapshot: the state after this turn, of recordable types.
+            evidence: what is true of it.
+            every: commit after this many calls.
+            interval: commit also if the last commit of this manager is this many seconds old.
+            checkpoint_type: the kind of step.
+            work_item_id: the piece of work.
+
+        Returns:
+            The checkpoint's id, or None if none was due.
+
+        Raises:
+            SettingError: `every` is less than 1, `interval` is negative, or a name is blank.
+            EvidenceNotVerifiedError: the evidence does not hold; nothing was saved.
+            EncodingError: the state cannot be recorded.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise SettingError(f"every is {every!r}, not a number from 1", setting="every")
+        if interval is not None and not (is_finite_number(interval) and interval >= 0):
+            raise SettingError(f"interval is {interval!r}, not a number of seconds", setting="interval")
+        calls, since = self._turns.get(task_id, (0, self._clock.elapsed_ns()))
+        calls += 1
+        self._turns[task_id] = calls, since
+        if calls < every and (interval is None or self._clock.elapsed_ns() - since < interval * 1e9):
+            return None
+        pack = EvidencePack([evidence]) if isinstance(evidence, Evidence) else evidence
+        step = await self.begin_step(task_id, checkpoint_type, snapshot, work_item_id)
+        try:
+            made = await self.commit_step(step, pack)
+        except EvidenceNotVerifiedError:
+            await self.abandon_step(step)
+            raise
+        self._turns[task_id] = 0, self._clock.elapsed_ns()
+        return made
 
     async def commit_step(
         self,
