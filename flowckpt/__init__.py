@@ -8,6 +8,7 @@ from flowckpt._version import __version__
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flowckpt.cli.front import resume, resume_sync, run, run_sync
     from flowckpt.cli.settings import configured_engine, configured_options
     from flowckpt.core.codec import register_type
     from flowckpt.core.dsl import Step, Workflow, now, patched, random, step, uuid, workflow
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from flowckpt.core.replay.logger import workflow_logger
     from flowckpt.core.system.secret import Secret
     from flowckpt.core.system.sync_proxy import InSync, in_sync
-    from flowckpt.engine import RunOptions, WorkflowEngine, run_sync
+    from flowckpt.engine import RunOptions, WorkflowEngine
     from flowckpt.engine.determinism import DeterminismReport, check_determinism
     from flowckpt.engine.dry.time_travel import Moment, RunHistory
     from flowckpt.engine.history.fork import Forked
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _EXPORTS = {
+    "flowckpt.cli.front": "resume resume_sync run run_sync",
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
     "flowckpt.core.dsl": "Step Workflow now patched random step uuid workflow",
@@ -80,7 +82,7 @@ _EXPORTS = {
     "flowckpt.core.replay.logger": "workflow_logger",
     "flowckpt.core.system.secret": "Secret",
     "flowckpt.core.system.sync_proxy": "InSync in_sync",
-    "flowckpt.engine": "RunOptions WorkflowEngine run_sync",
+    "flowckpt.engine": "RunOptions WorkflowEngine",
     "flowckpt.engine.determinism": "DeterminismReport check_determinism",
     "flowckpt.engine.history.fork": "Forked",
     "flowckpt.engine.history.rollback": "RolledBack",
@@ -187,6 +189,9 @@ __all__ = [
     "prune",
     "random",
     "register_type",
+    "resume",
+    "resume_sync",
+    "run",
     "run_sync",
     "step",
     "uuid",

@@ -26,7 +26,7 @@ NAMES = {
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
     configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune random
-    register_type run_sync step uuid way_up workflow workflow_logger
+    register_type resume resume_sync run run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
     ApprovalRejectedError ApprovalStaleError RequestPendingError CancelRefusedError CheckpointCorruptedError
@@ -83,11 +83,14 @@ now(name='now')
 uuid(name='uuid')
 random(name='random')
 patched(patch_id)
-run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, **inputs)
+run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
+run(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
+resume_sync(workflow, /, *, workflow_id, options=None, progress=False, **inputs)
+resume(workflow, /, *, workflow_id, options=None, progress=False, **inputs)
 open_store(spec, *, key_file=None, compression='none', trust=False)
 in_sync(target)
 prune(store, *, keep=None, older_than=None, statuses=…, workflow=None, is_dry_run=False, clock=None, on_run=None)
-WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_crashes=5, new_uuid=…, executors=None)
+WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_crashes=5, new_uuid=…, executors=None, listeners=())
 EvidenceVerifier(base_path='.', *, mode='hash', allow_absolute=False, allow_network=(), predicates=(), checks=None, executor=None, limits=None, clock=None)
 CheckpointManager(store=None, base_path=None, auto_verify=True, max_per_task=None, *, verifier=None, clock=None)
 Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, captured=None, role='', extra=…)

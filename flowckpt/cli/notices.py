@@ -10,6 +10,8 @@ from flowckpt.cli.render.terminal import escaped, escaped_lines, say
 
 class _ToStandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "flowckpt.events":  # the progress shows them
+            return
         say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped_lines(record.getMessage().rstrip()))}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.lazy import lazy_exports
-from flowckpt.engine.engine import WorkflowEngine, run_sync
+from flowckpt.engine.engine import WorkflowEngine
 from flowckpt.engine.values.options import RunOptions
 
 if TYPE_CHECKING:
@@ -16,6 +16,6 @@ _EXPORTS = {
     "flowckpt.engine.values.result": "StepCounts WorkflowResult",
 }
 
-__all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult", "run_sync"]
+__all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult"]
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
+    from flowckpt.engine.run.listeners import Listener
     from flowckpt.engine.session import control, respond, session
     from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
@@ -289,6 +290,8 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         executors: where steps can run, by the names of `.on()`: an executor, a function that creates one, or a
             description such as `process:8`. `default` takes all steps that name none and may run there. Executors
             created by functions or descriptions end with the run.
+        listeners: functions that are called with every event of every run, in its thread. An error of theirs is logged
+            and changes nothing.
 
     Attributes:
         store: the checkpoint store.
@@ -313,6 +316,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         max_crashes: int = MAX_CRASHES,
         new_uuid: Callable[[], UUID] = ids.new_uuid,
         executors: Mapping[str, Given] | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
         self._clock = clock or SystemClock()
@@ -323,6 +327,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         if executors is not None:
             places.check_given(executors)
         self._executors = dict(executors or {})
+        self._listeners = tuple(listeners)
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -625,7 +630,8 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
     ) -> Session:
         refuse_while_loading()
         parts = self.store, self._world, workflow, run, options or RunOptions()
-        own = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
+        own: dict[str, Any] = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
+        own["listeners"] = self._listeners
         how = {**own, **how}
         return session.Session(*parts, inputs=inputs, **how)
 
@@ -633,17 +639,3 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         async with aclosing(taken.events()) as events:
             async for event in events:
                 yield event
-
-
-def run_sync(
-    workflow: Workflow[..., Any],
-    /,
-    *,
-    workflow_id: str | None = None,
-    if_exists: str = "fail",
-    options: RunOptions | None = None,
-    **inputs: Any,
-) -> WorkflowResult:
-    """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`."""
-    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
-    return WorkflowEngine().run_sync(workflow, **how, **inputs)

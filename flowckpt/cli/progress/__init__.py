@@ -2,6 +2,6 @@
 
 from flowckpt.cli.progress.choice import choose_progress
 from flowckpt.cli.progress.documents import JsonLines
-from flowckpt.cli.progress.state import Progress
+from flowckpt.cli.progress.state import HeldBack, Progress
 
-__all__ = ["JsonLines", "Progress", "choose_progress"]
+__all__ = ["HeldBack", "JsonLines", "Progress", "choose_progress"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
 from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
+from flowckpt.engine.run.listeners import Listener, heard_by, is_log_read
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
@@ -172,6 +173,7 @@ class Session:
         executors: Mapping[str, Given],
         if_exists: IfExists = IfExists.FAIL,
         is_cancel: bool = False,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -186,6 +188,7 @@ class Session:
         self._if_exists = if_exists
         self._is_cancel = is_cancel
         self._executors = executors
+        self._listeners = listeners
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -214,6 +217,7 @@ class Session:
             saving=self._saving,
             executors=self._executors,
             is_cancel=True,
+            listeners=self._listeners,
         )
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
@@ -227,7 +231,7 @@ class Session:
         """
         _check_loop("engine.run")
         async with self._taken() as drive:
-            await drive.run(None if on_event is None else redacting(on_event, lambda: self._secrets))
+            await drive.run(self._sink(on_event))
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
         return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
@@ -245,8 +249,14 @@ class Session:
 
     async def _run(self, emit: EventSink) -> None:
         async with self._taken() as drive:
-            await drive.run(redacting(emit, lambda: self._secrets))
+            await drive.run(self._sink(emit))
         await self._settled(drive.result)
+
+    def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
+        """Return what emits events, without the secrets of the run; None if nobody listens."""
+        if not self._listeners and not is_log_read():
+            return None if consumer is None else redacting(consumer, lambda: self._secrets)
+        return redacting(heard_by(self._listeners, consumer), lambda: self._secrets)
 
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:

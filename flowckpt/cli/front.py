@@ -1,0 +1,100 @@
+"""The functions that run a workflow with the default engine: for scripts, notebooks and prompts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from flowckpt.core.dsl.workflow import Workflow
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.engine import WorkflowEngine
+from flowckpt.engine.values.options import RunOptions
+from flowckpt.engine.values.result import WorkflowResult
+
+progresses: Any = LazyModule("flowckpt.cli.progress")
+
+
+def run_sync(
+    workflow: Workflow[..., Any],
+    /,
+    *,
+    workflow_id: str | None = None,
+    if_exists: str = "fail",
+    options: RunOptions | None = None,
+    progress: bool = False,
+    **inputs: Any,
+) -> WorkflowResult:
+    """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`.
+
+    Args:
+        workflow: what to run.
+        workflow_id: the run id; a new ULID by default.
+        if_exists: what to do if the store has a run of this id; see `WorkflowEngine.execute`.
+        options: tags, policies and more.
+        progress: whether standard error shows the progress, as `flowckpt run` does.
+        **inputs: the workflow's inputs.
+    """
+    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
+    with _engine(workflow, progress=progress) as engine:
+        return engine.run_sync(workflow, **how, **inputs)
+
+
+async def run(
+    workflow: Workflow[..., Any],
+    /,
+    *,
+    workflow_id: str | None = None,
+    if_exists: str = "fail",
+    options: RunOptions | None = None,
+    progress: bool = False,
+    **inputs: Any,
+) -> WorkflowResult:
+    """Start a run with the default engine, from async code; see `run_sync`."""
+    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
+    with _engine(workflow, progress=progress) as engine:
+        return await engine.run(workflow, **how, **inputs)
+
+
+def resume_sync(
+    workflow: Workflow[..., Any],
+    /,
+    *,
+    workflow_id: str,
+    options: RunOptions | None = None,
+    progress: bool = False,
+    **inputs: Any,
+) -> WorkflowResult:
+    """Resume a run with the default engine; see `WorkflowEngine.resume`, and `run_sync` for the progress."""
+    with _engine(workflow, progress=progress, is_resume=True) as engine:
+        return engine.resume_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
+
+
+async def resume(
+    workflow: Workflow[..., Any],
+    /,
+    *,
+    workflow_id: str,
+    options: RunOptions | None = None,
+    progress: bool = False,
+    **inputs: Any,
+) -> WorkflowResult:
+    """Resume a run with the default engine, from async code; see `resume_sync`."""
+    with _engine(workflow, progress=progress, is_resume=True) as engine:
+        return await engine.resume_run(workflow, workflow_id=workflow_id, options=options, **inputs)
+
+
+@contextlib.contextmanager
+def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = False) -> Iterator[WorkflowEngine]:
+    if not progress:
+        yield WorkflowEngine()
+        return
+    shown = progresses.choose_progress(
+        as_events=False, no_color=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
+    )
+    shown = progresses.HeldBack(shown) if is_resume else shown
+    shown.start()
+    try:
+        yield WorkflowEngine(listeners=[shown.tell])
+    finally:
+        shown.stop()
