@@ -159,7 +159,7 @@ def test_a_run_that_never_stopped_says_everything(caplog: pytest.LogCaptureFixtu
 def test_what_was_said_before_a_resume_is_not_said_again(caplog: pytest.LogCaptureFixture, fails: str) -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     world["fails"] = [fails]
-    with caplog.at_level(logging.INFO, "tests.workflow"), caplog.at_level(logging.ERROR, "flowckpt"):
+    with caplog.at_level(logging.ERROR, "flowckpt"), caplog.at_level(logging.INFO, "tests.workflow"):
         assert engine.run_sync(outer, workflow_id="run").status == "failed"
         assert caplog.messages == ALL[: ALL.index(f"step {fails}") + 1]
         caplog.clear()
