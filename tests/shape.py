@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import logging
 import re
 import statistics
 import subprocess
@@ -307,6 +308,17 @@ def _module_of(code: CodeType) -> str:
 
 
 @contextmanager
+def _unheard() -> Iterator[None]:
+    """Leave out the log of events, which the handlers of pytest would ask for."""
+    events = logging.getLogger("flowckpt.events")
+    events.disabled = True
+    try:
+        yield
+    finally:
+        events.disabled = False
+
+
+@contextmanager
 def _recorded() -> Iterator[Crossed]:
     crossed = Crossed()
 
@@ -340,7 +352,7 @@ def crossed_by_a_step() -> Crossed:
             yield made
         recording.__exit__(None, None, None)
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, _unheard():
         WorkflowEngine(FileCheckpointStore(directory)).run_sync(crossing).unwrap()
     return crossed
 
@@ -363,7 +375,7 @@ def crossed_by_a_resume() -> Crossed:
         for number in range(2):
             yield step("work").python(work, number).checkpoint()
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, _unheard():
         for name in ("warm", "measured"):  # what is imported or cached at a first resume is there at the second
             is_stopping = True
             try:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
 from flowckpt.core.dsl.workflow import Workflow
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.engine import WorkflowEngine
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.result import WorkflowResult
-
-progresses: Any = LazyModule("flowckpt.cli.progress")
 
 
 def run_sync(
@@ -89,6 +87,7 @@ def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = F
     if not progress:
         yield WorkflowEngine()
         return
+    progresses = importlib.import_module("flowckpt.cli.progress")  # a run that shows nothing pays nothing
     shown = progresses.choose_progress(
         as_events=False, no_color=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )

@@ -9,6 +9,8 @@ from flowckpt.cli.render.terminal import escaped, escaped_lines, say
 
 
 class _ToStandardError(logging.Handler):
+    hears_events = False  # the progress shows them
+
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "flowckpt.events":  # the progress shows them
             return

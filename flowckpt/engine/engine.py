@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
-    from flowckpt.engine.run.listeners import Listener
+    from flowckpt.engine.run.notify import Listener
     from flowckpt.engine.session import control, respond, session
     from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent

@@ -35,8 +35,17 @@ from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.context import LOOK_NS, RunContext
 from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
-from flowckpt.engine.run.listeners import Listener, heard_by, is_log_read
-from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
+from flowckpt.engine.run.notify import (
+    EVENTS,
+    EventSink,
+    Listener,
+    LogListener,
+    Notifier,
+    event_stream,
+    heard_by,
+    redact_error,
+    redacting,
+)
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
     PACKAGES,
@@ -254,9 +263,12 @@ class Session:
 
     def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
         """Return what emits events, without the secrets of the run; None if nobody listens."""
-        if not self._listeners and not is_log_read():
-            return None if consumer is None else redacting(consumer, lambda: self._secrets)
-        return redacting(heard_by(self._listeners, consumer), lambda: self._secrets)
+        listeners: list[Listener] = [*self._listeners]
+        if _is_log_read():
+            listeners.append(LogListener())
+        if listeners:
+            return redacting(heard_by(listeners, consumer), lambda: self._secrets)
+        return None if consumer is None else redacting(consumer, lambda: self._secrets)
 
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
@@ -567,6 +579,19 @@ class _Origin:
     crash_count: CrashCount | None = None
     drops_what_changed: bool = False
     reusable: Mapping[str, StepResult] | None = None
+
+
+def _is_log_read() -> bool:
+    """Return whether a handler takes records of events."""
+    logger: logging.Logger | None = EVENTS
+    if not EVENTS.isEnabledFor(logging.WARNING):
+        return False
+    while logger is not None:
+        for handler in logger.handlers:
+            if not isinstance(handler, logging.NullHandler) and getattr(handler, "hears_events", True):
+                return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def _check_loop(door: str) -> None:
