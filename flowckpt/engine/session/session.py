@@ -239,8 +239,9 @@ class Session:
             NoAsyncioError: no asyncio loop runs here.
         """
         _check_loop("engine.run")
+        emit = self._sink(on_event)
         async with self._taken() as drive:
-            await drive.run(self._sink(on_event))
+            await drive.run(emit)
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
         return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
