@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -95,15 +96,15 @@ class RunReport:
             "states": [state.value for state in _STATES],
             "kinds": kinds,
             "lanes": {
-                "name": [each.path.rpartition("/")[2] for each in lanes],
+                "name": [_short_name(each.path.rpartition("/")[2]) for each in lanes],
                 "depth": [each.depth for each in lanes],
-                "start": [since(each.started_at) for each in lanes],
+                "start": _steps([since(each.started_at) for each in lanes]),
                 "duration": [round(each.duration_ms, 1 if each.duration_ms < 100 else None) for each in lanes],
                 "attempt": [each.attempt for each in lanes],
                 "state": [_STATES.index(each.state) for each in lanes],
                 "kind": [places[each.kind] for each in lanes],
                 "tries": {index: each.tries for index, each in enumerate(lanes) if each.tries > 1},
-                "critical": [index for index, each in enumerate(lanes) if each.is_critical],
+                "critical": _ranges([index for index, each in enumerate(lanes) if each.is_critical]),
             },
             "details": self._details(most_details),
             "figures": sum_figures(self.latest.step_results),
@@ -155,6 +156,35 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     timeline = timeline_of(attempts, status, waits, begun=begun, now=now)
     graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
     return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
+
+
+_MEMBER = re.compile(r"\[(0|[1-9][0-9]{0,8})\]")
+
+
+def _short_name(name: str) -> str | int:
+    """Return the name of a lane; a number stands for a member of a map or a group: 7 for `[7]`."""
+    member = _MEMBER.fullmatch(name)
+    return int(member[1]) if member else name
+
+
+def _steps(moments: Sequence[int]) -> list[int | None]:
+    """Return each moment as its distance from the one before; None for one that is unknown (below 0)."""
+    last, found = 0, []
+    for moment in moments:
+        found.append(None if moment < 0 else moment - last)
+        last = last if moment < 0 else moment
+    return found
+
+
+def _ranges(indices: Sequence[int]) -> list[int]:
+    """Return ascending numbers as ranges: a start and a length, a start and a length."""
+    found: list[int] = []
+    for index in indices:
+        if found and index == found[-2] + found[-1]:
+            found[-1] += 1
+        else:
+            found += [index, 1]
+    return found
 
 
 async def read_report(store: StoreBase, workflow_id: str) -> RunReport:

@@ -26,9 +26,20 @@ class Waterfall {
     this.data = data;
     this.lanes = data.lanes;
     this.count = this.lanes.name.length;
-    this.critical = new Set(this.lanes.critical);
+    this.unfold();
     this.paths = this.pathsOfLanes();
     this.ends = this.endsOfGroups();
+  }
+
+  unfold() { // the data is as short as it can be: a report of 100,000 steps is one file
+    let last = 0;
+    this.lanes.start = this.lanes.start.map((step) => (step === null ? -1 : (last += step)));
+    this.lanes.name = this.lanes.name.map((name) => (typeof name === "number" ? `[${name}]` : name));
+    this.critical = new Set();
+    const ranges = this.lanes.critical;
+    for (let at = 0; at < ranges.length; at += 2) {
+      for (let lane = ranges[at]; lane < ranges[at] + ranges[at + 1]; lane++) this.critical.add(lane);
+    }
   }
 
   update(data) { // newer data of the same run: what is open, selected and in view stays
