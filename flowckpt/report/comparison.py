@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from statistics import median
 
 import attrs
 
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, Status, StepResult
+from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.records.result import sum_figures
 from flowckpt.engine.run.resumption import PACKAGES
+from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.maintenance.diff import compare
+from flowckpt.stores.base import Ability, Finding, StoreBase
 
 MOST_RUNS = 5
 """How many earlier runs a report compares with."""
@@ -116,6 +120,39 @@ def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Com
         for name, total in sum_figures(latest.step_results).items()
     ]
     return Comparison([run.workflow_id for run in earlier], slower[:_MOST_ROWS], changes, figures[:_MOST_ROWS])
+
+
+async def read_comparison(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, started_at: datetime
+) -> tuple[Comparison, list[Finding]]:
+    """Compare a run with the completed runs of its workflow that a store has from before it.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        started_at: when it started.
+
+    Returns:
+        The comparison, and the runs that could not be read.
+    """
+    if not store.has(Ability.LIST):
+        return Comparison(), []
+    wanted = RunFilter(
+        statuses=[Status.COMPLETED], workflow=latest.workflow_name, limit=MOST_RUNS, before=(started_at, workflow_id)
+    )
+    earlier: list[ComparedRun] = []
+    survey = await store.survey_runs(wanted)
+    damaged = [*survey.unreadable]
+    for info in survey.runs:
+        try:
+            found = await store.load_latest(info.workflow_id)
+        except CheckpointCorruptedError as error:
+            damaged.append(Finding(info.workflow_id, "corrupt", error.message))
+            continue
+        if found is not None:
+            earlier.append(ComparedRun(info.workflow_id, found))
+    return comparison_of(latest, earlier), damaged
 
 
 def _is_comparable(result: StepResult) -> bool:

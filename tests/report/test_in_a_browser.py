@@ -57,6 +57,7 @@ def test_the_waterfall_obeys_the_keyboard(shown):
     shown.keyboard.press("ArrowDown")
     shown.keyboard.press("ArrowRight")  # opens the strip: its members
     assert rows(shown)[at + 2].startswith("parse/[0], restored")
+    assert shown.locator(".waterfall .hint").inner_text() == rows(shown)[at + 1]  # of the row that has the focus
     shown.keyboard.press("ArrowDown")
     shown.keyboard.press("Enter")
     detail = shown.locator("#detail")

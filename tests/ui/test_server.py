@@ -235,6 +235,14 @@ def test_without_the_extra_the_command_says_what_to_install(release):
     assert "the page needs jinja2" in refused.stderr and 'pip install "flowckpt[web]"' in refused.stderr
 
 
+def test_the_page_of_a_run_compares_it_with_the_runs_before_it(server, waiting):
+    for run in ("first", "second"):
+        waiting("run", "release.py:hostile", "--id", run, "-i", f"text={run}").expect(0)
+    assert "has no other completed run" in server.get("/runs/first").text
+    page = server.get("/runs/second").text
+    assert "Completed runs of the same workflow: <code>first</code>." in page and "input text: changed" in page
+
+
 def test_a_large_form_is_refused(server):
     headers = {
         "Cookie": server.logged_in(),

@@ -14,14 +14,12 @@ from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.files import write_output
 from flowckpt.cli.render.plan import planned_run
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import chosen_run, opened_store, surveyed_runs, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
-from flowckpt.core.records import Status
-from flowckpt.core.records.listing import RunFilter
 from flowckpt.engine import RunOptions
-from flowckpt.errors import CheckpointCorruptedError, FlowckptError
-from flowckpt.report.comparison import MOST_RUNS, ComparedRun, Comparison, comparison_of
+from flowckpt.errors import FlowckptError
+from flowckpt.report.comparison import Comparison, read_comparison
 from flowckpt.report.document import RUNS, plan_sentence, report_of
 from flowckpt.report.page import page
 from flowckpt.stores.base import StoreBase
@@ -81,21 +79,10 @@ def plain_name(run: str) -> str:
 
 
 def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
-    wanted = RunFilter(statuses={Status.COMPLETED}, workflow=found.latest.workflow_name, limit=MOST_RUNS + 1)
-    earlier = []
-    survey = surveyed_runs(store, wanted)
-    for finding in survey.unreadable:
-        say(f"flowckpt: run {escaped(finding.workflow_id)} is not compared: {escaped(finding.detail)}")
-    for info in survey.runs:
-        if info.workflow_id != run and info.started_at <= found.started_at:
-            try:
-                latest = waited(store.load_latest(info.workflow_id))
-            except CheckpointCorruptedError as error:
-                say(f"flowckpt: run {escaped(info.workflow_id)} is not compared: {escaped(error.message)}")
-                continue
-            if latest is not None:
-                earlier.append(ComparedRun(info.workflow_id, latest))
-    return comparison_of(found.latest, earlier[:MOST_RUNS])
+    comparison, damaged = waited(read_comparison(store, run, found.latest, found.started_at))
+    for each in damaged:
+        say(f"flowckpt: run {escaped(each.workflow_id)} is not compared: {escaped(each.detail)}")
+    return comparison
 
 
 def _plan(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:

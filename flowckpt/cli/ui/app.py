@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flowckpt._version import __version__
 from flowckpt.cli.render.documents import listed_document, run_document, run_history
 from flowckpt.cli.render.tables import ago_text, moment_text
-from flowckpt.cli.runs import surveyed_runs
+from flowckpt.cli.runs import surveyed_runs, waited
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
@@ -36,6 +36,7 @@ from flowckpt.core.records.listing import RunFilter, RunInfo
 from flowckpt.core.records.wait import Wait, WaitKind, waits_in
 from flowckpt.engine.values import approved
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
+from flowckpt.report.comparison import Comparison, read_comparison
 from flowckpt.report.document import RunReport, report_of, shown_value
 from flowckpt.report.drawing import svg
 from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
@@ -141,7 +142,8 @@ class Ui:
         """Show one run: its report, what it waits for, and what can be done with it."""
         run = _run_of(request)
         found = stored_run(self.store, run)
-        report = self._report(run, found)
+        comparison, _ = waited(read_comparison(self.store, run, found.latest, found.started_at))
+        report = self._report(run, found, comparison)
         return self._page(
             request,
             "run.html",
@@ -329,9 +331,11 @@ class Ui:
 
     # --- parts ---
 
-    def _report(self, run: str, found: StoredRun) -> RunReport:
-        attempts = run_history(self.store, run, found)
-        return report_of(run, found.latest, found.status, attempts, waits=found.waits, begun=found.begun)
+    def _report(self, run: str, found: StoredRun, comparison: Comparison | None = None) -> RunReport:
+        attempts, latest = run_history(self.store, run, found), found.latest
+        return report_of(
+            run, latest, found.status, attempts, waits=found.waits, begun=found.begun, comparison=comparison
+        )
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:
         run = _run_of(request)

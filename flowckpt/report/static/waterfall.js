@@ -259,13 +259,19 @@ class Waterfall {
     const top = element("div", "top");
     top.append(this.axisName, this.ruler);
     this.legendList = element("ul", "legend");
-    this.root.append(tools, top, frame, this.legendList);
+    this.hint = element("p", "hint"); // of the lane under the pointer or with the focus
+    this.root.append(tools, top, frame, this.hint, this.legendList);
     this.rows = new Rows(frame, {
       height: 24, role: "treegrid", label: "Waterfall of the steps",
       draw: (row, index) => this.drawRow(row, index),
       choose: (index, event) => this.choose(index, event),
       key: (event, index) => this.onKey(event, index),
     });
+    const explain = (event) => {
+      const row = event.target.closest(".row");
+      if (row) this.hint.textContent = row.title;
+    };
+    for (const each of ["focusin", "pointerover"]) frame.addEventListener(each, explain);
     const wheel = (event) => {
       if (!(event.ctrlKey || event.metaKey || event.shiftKey)) return;
       event.preventDefault();
