@@ -12,7 +12,19 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, executors, fan_out, language, objects, processes, scale, sql, steps, throughput
+from benchmarks import (
+    evidence,
+    executors,
+    fan_out,
+    language,
+    many_runs,
+    objects,
+    processes,
+    scale,
+    sql,
+    steps,
+    throughput,
+)
 from benchmarks.figure import Figure
 
 
@@ -54,6 +66,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
         "throughput": lambda: throughput.runs_beside_each_other(
             directory, 0.2 if is_smoke else 3.0, min(rounds, 3), (1, 4) if is_smoke else (1, 2, 4)
         ),
+        "many runs": lambda: many_runs.concurrent_runs(directory, 20 if is_smoke else 200, min(rounds, 5)),
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
         "fan-out": lambda: fan_out.durable(directory, few, rounds),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from benchmarks.figure import Figure, interleaved
 from flowckpt import WorkflowEngine
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.sqlite.connection import journal_mode
+from flowckpt.stores.sqlite.library import library
 
 SERVER_VARIABLE = "FLOWCKPT_BENCH_PG"
 """Names a server to measure, as a URL; without it, one is started here."""
@@ -34,7 +34,7 @@ def sqlite_step(directory: Path, count: int, rounds: int) -> list[Figure]:
 
     def bare() -> float:
         mode, level = journal_mode()
-        connection = sqlite3.connect(directory / f"{next(_fresh):06d}.db", isolation_level=None)
+        connection = library().open(str(directory / f"{next(_fresh):06d}.db"), timeout=1)
         connection.execute(f"PRAGMA journal_mode = {mode}")
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("CREATE TABLE lines (number INTEGER PRIMARY KEY, line TEXT)")

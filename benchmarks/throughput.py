@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from benchmarks.figure import Figure
 from benchmarks.sql import SERVER_VARIABLE
 from flowckpt import WorkflowEngine, open_store
 from flowckpt.stores.sqlite.connection import journal_mode
+from flowckpt.stores.sqlite.library import library
 
 STEPS = 10
 COMMITS = STEPS + 2
@@ -39,7 +39,7 @@ def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts:
         counts: the numbers of processes, the least first.
     """
     figures = []
-    with _server() as url:
+    with server() as url:
         for name, spec in (
             ("file", f"file:{directory / 'runs'}"),
             ("sqlite", f"sqlite:{directory / 'runs.db'}"),
@@ -96,7 +96,8 @@ def _together(side: str, spec: str, count: int, seconds: float) -> float:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def server() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL server that keeps what it commits; one is started unless the environment names one."""
     if given := os.environ.get(SERVER_VARIABLE):
         yield given
         return
@@ -153,7 +154,7 @@ def _file(place: str, spec: str) -> Callable[[], Any]:
 def _sqlite(place: str, spec: str) -> Callable[[], Any]:
     del spec
     mode, level = journal_mode()
-    connection = sqlite3.connect(f"{place}.bare", timeout=60, isolation_level=None)
+    connection = library().open(f"{place}.bare", timeout=60)
     connection.execute(f"PRAGMA journal_mode = {mode}")
     connection.execute(f"PRAGMA synchronous = {level}")
     connection.execute("CREATE TABLE IF NOT EXISTS lines (number INTEGER PRIMARY KEY, line TEXT)")

@@ -1,0 +1,135 @@
+"""How many steps a second 200 runs at the same time do in one process, against the memory store and against PostgreSQL itself.
+
+Every run has ten async steps, each with a checkpoint and an output of one dict. The memory store shows what the engine
+alone takes; sixteen connections that commit one row each show what a PostgreSQL server takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Figure, interleaved
+from benchmarks.throughput import server
+from flowckpt import WorkflowEngine, open_store, step, workflow
+
+STEPS = 10
+_CONNECTIONS = 16
+_fresh = iter(range(10**9))
+
+
+async def record(number: int) -> dict[str, Any]:
+    return {"i": number, "ok": True}
+
+
+def record_in_place(number: int) -> dict[str, Any]:
+    return {"i": number, "ok": True}
+
+
+@workflow("many")
+def many(count: int) -> Generator[Any, Any, None]:
+    for number in range(count):
+        yield step("work").python(record, number).checkpoint()
+
+
+@workflow("many_sync")
+def many_sync(count: int) -> Generator[Any, Any, None]:
+    for number in range(count):
+        yield step("work").python(record_in_place, number).checkpoint()
+
+
+def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
+    """Measure every store in one process.
+
+    Args:
+        directory: where the files go.
+        runs: how many runs are in flight.
+        rounds: how often each is measured.
+    """
+
+    def of_memory() -> float:
+        return _seconds("memory:", runs)
+
+    def of_file() -> float:
+        return _seconds(f"file:{directory / str(next(_fresh))}", runs)
+
+    def of_sqlite() -> float:
+        return _seconds(f"sqlite:{directory / str(next(_fresh))}.db", runs)
+
+    def of_sync_steps() -> float:
+        return _seconds(f"file:{directory / str(next(_fresh))}", runs, many_sync)
+
+    figures = [
+        _figure(f"file: {runs} runs at once / memory store", of_file, of_memory, runs, rounds, 1 / 0.4),
+        _figure(f"sqlite: {runs} runs at once / memory store", of_sqlite, of_memory, runs, rounds, 1 / 0.35),
+    ]
+    taken = statistics.median(of_sync_steps() for _ in range(rounds))
+    each = taken / runs / STEPS
+    name = f"file: µs a sync step, {runs} runs at once"
+    figures.append(Figure(name, each * 1e6, 1e6 / 1500, "µs", detail=f"{1 / each:.0f} steps/s"))
+    with server() as url:
+        figures.append(
+            _figure(
+                f"postgresql: {runs} runs at once / one-row commits of {_CONNECTIONS} connections",
+                lambda: _seconds(url, runs),
+                lambda: asyncio.run(_bare(url, runs)),
+                runs,
+                rounds,
+                2.0,
+            )
+        )
+    return figures
+
+
+def _figure(
+    name: str, ours: Callable[[], float], theirs: Callable[[], float], runs: int, rounds: int, bar: float
+) -> Figure:
+    mine, base, ratio = interleaved(ours, theirs, rounds)
+    count = runs * STEPS
+    return Figure(name, ratio, bar, detail=f"{count / mine:.0f} steps/s; {count / base:.0f}")
+
+
+def _seconds(spec: str, runs: int, pipeline: Any = many) -> float:
+    async def main() -> float:
+        store: Any = open_store(spec)
+        engine = WorkflowEngine(store)
+        (await engine.run(pipeline, count=1)).unwrap()  # makes the tables, and the statements known
+        began = time.perf_counter()
+        results = await asyncio.gather(*(engine.run(pipeline, count=STEPS) for _ in range(runs)))
+        taken = time.perf_counter() - began
+        for result in results:
+            result.unwrap()
+        store.close()
+        return taken
+
+    return asyncio.run(main())
+
+
+async def _bare(url: str, tasks: int) -> float:
+    psycopg: Any = importlib.import_module("psycopg")
+    free: asyncio.Queue[Any] = asyncio.Queue()
+    for _ in range(_CONNECTIONS):
+        free.put_nowait(await psycopg.AsyncConnection.connect(url, autocommit=True))
+    connection = await free.get()
+    await connection.execute("CREATE TABLE IF NOT EXISTS bare_lines (number bigserial PRIMARY KEY, line text)")
+    free.put_nowait(connection)
+
+    async def commit() -> None:
+        for _ in range(STEPS):
+            connection = await free.get()
+            try:
+                await connection.execute("INSERT INTO bare_lines (line) VALUES (%s)", ("x" * 300,))
+            finally:
+                free.put_nowait(connection)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(commit() for _ in range(tasks)))
+    taken = time.perf_counter() - began
+    while not free.empty():
+        await free.get_nowait().close()
+    return taken
