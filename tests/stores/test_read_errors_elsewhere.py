@@ -162,7 +162,7 @@ def test_an_error_in_the_middle_of_a_command_is_reported_as_what_it_is(shell, mo
         assert shell(store, "run", "p.py", "--id", name)[0] == 0
     make = bucket.Bucket.__init__
     for words in COMMANDS:
-        words = [f"{each}{number}" if each == "new" else each for each in words]
+        words = [f"{each}-{medium}-{number}" if each in ("new", "file:other") else each for each in words]
         with monkeypatch.context() as patched:
             patched.setattr(
                 bucket.Bucket, "__init__", lambda self, *given, **_: make(self, *given, patience_seconds=0.0)
