@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.core.records.listing import CheckpointRef, RunFilter
@@ -11,7 +11,7 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, S
 from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, refuse_failed
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import Status
+    from flowckpt.core.records import CheckpointData, Status
     from flowckpt.core.records.listing import RunInfo
 
 
@@ -125,9 +125,26 @@ async def check_references(store: StoreBase, workflow_id: str, references: Itera
     for each in references:
         listed.setdefault(each.attempt, {})[each.sequence] = each
     for attempt, by_sequence in listed.items():
-        for data in await store.read_attempt(workflow_id, attempt):
+        for data in await _recorded(store, workflow_id, attempt, by_sequence):
             found = by_sequence.get(data.sequence)
             if found is not None and CheckpointRef.of(workflow_id, data, size=found.size) != found:
                 raise CheckpointCorruptedError(
                     workflow_id, location=f"checkpoint {data.sequence}", detail="the list says something else of it"
                 )
+
+
+async def _recorded(
+    store: StoreBase, workflow_id: str, attempt: int, listed: Mapping[int, CheckpointRef]
+) -> Sequence[CheckpointData]:
+    """Return the checkpoints of an attempt; if a part of it is damaged that no longer counts, those that are listed.
+
+    Raises:
+        CheckpointCorruptedError: one that is listed is damaged, or cannot be loaded by its id.
+    """
+    try:
+        return await store.read_attempt(workflow_id, attempt)
+    except CheckpointCorruptedError:
+        found = [await store.load(workflow_id, each.checkpoint_id) for each in listed.values()]
+        if {data.sequence for data in found} != listed.keys():
+            raise
+        return found

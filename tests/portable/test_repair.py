@@ -125,6 +125,23 @@ def test_damage_that_a_later_attempt_left_behind_does_not_touch_what_counts(shel
     shell("resume", "one")
 
 
+def test_a_run_whose_damage_no_longer_counts_is_pruned_with_a_warning(shell, tmp_path):
+    shell("resume", "one", "--from", "c", code=1)
+    before = len(json.loads(shell("show", "one", "--json"))["checkpoints"])
+    damaged = damage(tmp_path, 1, 5)
+    assert f"would remove {before - 1} checkpoints" in shell("store", "prune", "one", "--keep", "1", "--dry-run")
+    said = shell("store", "prune", "one", "--keep", "1")
+    assert f"removed {before - 1} checkpoints of one" in said
+    assert "was not made smaller" in said and "store repair one" in said
+    assert lines(tmp_path, 1)[0].read_bytes() == damaged
+    document, _ = json.JSONDecoder().raw_decode(shell("show", "one", "--json"))
+    assert len(document["checkpoints"]) == 1
+    assert "removed 0 checkpoints" in shell("store", "prune", "one", "--keep", "1")
+    assert "lost: 00000001.jsonl" in shell("store", "repair", "one")
+    (tmp_path / "go").touch()
+    shell("resume", "one")
+
+
 def test_a_segment_without_a_header_takes_those_along_that_continue_it(shell, tmp_path):
     shell("resume", "one", code=1)
     damage(tmp_path, 1, 0)

@@ -17,6 +17,7 @@ import attrs
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo, is_task
 from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import (
@@ -348,8 +349,20 @@ async def prune_checkpoints(
     if not is_dry_run:
         if found:
             found = await _removed(store, workflow_id, conditions, now, found)
-        freed = (await store.compact(workflow_id, is_forced=True)).bytes_freed
+        freed = await _freed(store, workflow_id)
     return [each.sequence for each in found], freed
+
+
+async def _freed(store: StoreBase, workflow_id: str) -> int:
+    """Make a run smaller, and return how many bytes that freed; damage that no longer counts hinders nothing else."""
+    try:
+        return (await store.compact(workflow_id, is_forced=True)).bytes_freed
+    except CheckpointCorruptedError as error:
+        if await store.load_latest(workflow_id) is None:
+            raise
+        said = "run %s was not made smaller: %s ('flowckpt store repair %s' sets the damage aside)"
+        _log.warning(said, workflow_id, error.message, shell_word(workflow_id))
+        return 0
 
 
 async def _checkpoints_to_remove(

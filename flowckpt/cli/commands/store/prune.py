@@ -75,7 +75,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     --older-than and --max-bytes nothing is removed: the command only frees space. Runs that a process owns, and runs
     with a pinned checkpoint, always stay. Of the checkpoints of RUN the newest, the newest verified and the pinned
     ones always stay, and the one from which a task of a CheckpointManager continues; so do all results. A run whose
-    record cannot be read stays and is named, and the exit code is 11.
+    record cannot be read stays and is named, and the exit code is 11. Damage of RUN that no longer counts only keeps its
+    space from being freed, with a warning.
     """
     if run is not None and (statuses or workflow is not None):
         raise click.UsageError("--status and --workflow choose among runs, and a run is named")
