@@ -55,6 +55,8 @@ IMPORTS_BY_NAME = {
     "evidence/*",
     "engine/values/target.py",
     "execution/remote/task.py",
+    "core/system/attrs_base.py",  # the pages that a notebook shows
+    "engine/dry/time_travel.py",
     "testing/crashes.py",  # what a forked process has imported
     "cli/*",
 }

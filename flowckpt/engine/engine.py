@@ -459,7 +459,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         latest = in_own_loop(self.store.load_latest(checked_id(workflow_id)))
         if latest is None:
             raise CheckpointNotFoundError(workflow_id)
-        return time_travel.open_history(workflow_id, latest, workflow, inputs)
+        return time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
 
     # --- going back, and going another way ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from flowckpt.core.records.wait import shown_moment
 from flowckpt.engine.rules.plan import ResumePlan
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
+from flowckpt.report.document import read_report as read_report  # noqa: PLC0414 - for what shows a run
 from flowckpt.report.drawing import escape
 from flowckpt.report.page import WATERFALL, attempts_table, data_block, document, steps_table, table
 

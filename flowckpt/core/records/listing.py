@@ -11,7 +11,7 @@ import attrs
 from flowckpt.core.records import wait
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, verified_after
 from flowckpt.core.records.wait import Wait
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
 from flowckpt.errors import SettingError
 
 ROLLED_BACK = "rolled_back_to"
@@ -103,7 +103,7 @@ class Owner(FieldEquality):
 
 
 @attrs.frozen(eq=False, repr=False)
-class RunInfo(FieldEquality):
+class RunInfo(FieldEquality, ShownInNotebook):
     """A run in a list, available without loading the run.
 
     Attributes:

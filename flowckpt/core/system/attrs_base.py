@@ -1,4 +1,4 @@
-"""Equality, hash and repr of our attrs classes, by their fields, without code that is generated for each of them.
+"""Equality, hash, repr and notebook form of our attrs classes, by their fields, without code that is generated for each of them.
 
 attrs writes these three methods as source text and compiles it where the class is defined. That makes them the quickest
 to call, and slow to have: for the classes of a plain resume it was 4 % of all that happens from the start of Python to
@@ -8,6 +8,7 @@ attrs would have made.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import attrs
@@ -33,6 +34,19 @@ class FieldEquality:
         """Return the class and its fields as they would be written."""
         shown = ", ".join(f"{field.name}={_shown(field, self)}" for field in _fields(self) if field.repr)
         return f"{self.__class__.__qualname__.rsplit('>.', 1)[-1]}({shown})"
+
+
+class ShownInNotebook:
+    """Has an HTML form for the cells of notebooks, which the pages draw: they are loaded only there."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        html: str = importlib.import_module(NOTEBOOK_PAGES).html_fragment(self)
+        return html
+
+
+NOTEBOOK_PAGES = "flowckpt.report.notebook"
 
 
 def _fields(value: Any) -> tuple[Any, ...]:

@@ -6,6 +6,8 @@ the suspended generator to whatever looks at them: a mapping of locals, or a deb
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
@@ -20,6 +22,8 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore, drive
+from flowckpt.core.system.attrs_base import NOTEBOOK_PAGES
+from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.paths import ROLLBACK
 from flowckpt.engine.values.failures import recorded_answer
@@ -28,6 +32,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_m
 from flowckpt.engine.values.target import load_target
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import FlowckptError, StepNotFoundError, TargetError
+from flowckpt.stores.base import StoreBase
 
 
 @attrs.frozen(eq=False)
@@ -151,12 +156,24 @@ class RunHistory:
         workflow: its workflow.
         latest: its newest checkpoint.
         bound: its inputs.
+        store: where it is stored.
     """
 
     workflow_id: str
     workflow: Workflow[..., Any]
     latest: CheckpointData
     bound: BoundInputs
+    store: StoreBase | None = None
+
+    def _repr_html_(self) -> str | None:
+        """Return the run with its waterfall, for the cell of a notebook."""
+        if self.store is None:
+            return None
+        pages: Any = importlib.import_module(NOTEBOOK_PAGES)
+        reading = pages.read_report(self.store, self.workflow_id)
+        with loop_hidden(), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            html: str = pages.html_fragment(run_alone(runner, reading))
+        return html
 
     def __repr__(self) -> str:
         return f"<history of run {self.workflow_id}: {len(self.steps)} steps>"
@@ -281,7 +298,11 @@ def _unknown(stop: PlanStopped) -> FlowckptError:
 
 
 def open_history(
-    workflow_id: str, latest: CheckpointData, workflow: Workflow[..., Any] | None, inputs: Mapping[str, Any]
+    workflow_id: str,
+    latest: CheckpointData,
+    workflow: Workflow[..., Any] | None,
+    inputs: Mapping[str, Any],
+    store: StoreBase | None = None,
 ) -> RunHistory:
     """Return the history of a run; its workflow is loaded if it is not given.
 
@@ -290,6 +311,7 @@ def open_history(
         latest: its newest checkpoint.
         workflow: its workflow.
         inputs: secret inputs, by name.
+        store: where the run is stored.
     """
     refuse_task(workflow_id, latest)
     if workflow is None:
@@ -310,4 +332,4 @@ def open_history(
         defaulted=tuple(latest.metadata.get("defaulted", ())),
         given=inputs,
     )
-    return RunHistory(workflow_id, workflow, latest, bound)
+    return RunHistory(workflow_id, workflow, latest, bound, store)

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, shown_moment
+from flowckpt.core.system.attrs_base import ShownInNotebook
 from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 
@@ -79,7 +80,7 @@ class PlannedStep:
 
 
 @attrs.frozen
-class ResumePlan:
+class ResumePlan(ShownInNotebook):
     """The actions of a resume, step by step, before it runs.
 
     Attributes:

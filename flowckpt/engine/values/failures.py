@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -145,6 +146,13 @@ def stale_step(
         if repeats_effect
         else ""
     )
+    if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are no program that one could load
+        names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
+        resume = f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))"
+        remedy = f"To run it and what follows again: {resume}. To reuse its result all the same, write 'reuse'."
+        return StaleStepError(
+            workflow_id, path, reasons=[str(each) for each in reasons], repeats_effect=repeats_effect, remedy=remedy
+        )
     return StaleStepError(
         workflow_id,
         path,

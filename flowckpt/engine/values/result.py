@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.records import Status, StepError
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
@@ -36,7 +36,7 @@ class StepCounts(FieldEquality):
 
 
 @attrs.frozen(eq=False, repr=False)
-class WorkflowResult(FieldEquality):
+class WorkflowResult(FieldEquality, ShownInNotebook):
     """How a run ended.
 
     Attributes:
