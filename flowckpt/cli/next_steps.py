@@ -267,6 +267,7 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
     lines = []
     for wait in waits[:_MOST]:
         lines.append(f"waiting: {escaped(str(wait))}")
+        lines += [f"  {escaped(said)}" for said in wait.question]
         lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in digests_of(wait).items()]
         if wait.voided:
             lines.append(f"  asked again: {escaped(wait.voided)}")

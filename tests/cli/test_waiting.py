@@ -293,3 +293,43 @@ def test_the_list_shows_what_a_run_waits_for_and_which_process_runs_it(flowckpt)
     assert listed["runs"]["owner"]["pid"] == running.pid
     running.kill()
     running.communicate(timeout=30)
+
+
+ASKING = """
+from flowckpt import parallel, step, workflow
+
+@workflow
+def asking(amount: int = 420):
+    yield parallel(
+        step("pay").approval(ask={"order": "o-17", "amount": amount, "lines": [1, 2]}),
+        step("why").wait("reason", ask="Why so late?"),
+    )
+"""
+
+
+def test_a_question_is_shown_wherever_it_is_answered(flowckpt):
+    (flowckpt.directory / "asking.py").write_text(ASKING)
+    lines = ["  order: o-17", "  amount: 420", "  lines: [1, 2]", "  Why so late?"]
+    ran = flowckpt("run", "asking.py", "--id", "q").expect(3)
+    shown = flowckpt("show", "q").expect(0).out
+    for line in lines:
+        assert line in ran.out.splitlines() and line in shown.splitlines()
+    waits = flowckpt("list", "--json").document[0]["waits"]
+    assert [each["ask"] for each in waits] == [{"order": "o-17", "amount": 420, "lines": [1, 2]}, "Why so late?"]
+    flowckpt("approve", "q", "pay").expect(0)
+    flowckpt("signal", "q", "reason", "--data", '"rain"').expect(0)
+    flowckpt("resume", "q").expect(0)
+
+
+def test_another_question_asks_again(flowckpt):
+    file = flowckpt.directory / "asking.py"
+    file.write_text(ASKING.replace("parallel(", "parallel(step('one').python(abs, -1), "))
+    flowckpt("run", "asking.py", "--id", "q").expect(3)
+    file.write_text(file.read_text().replace('"o-17"', '"o-18"'))
+    flowckpt("resume", "q").expect(3)
+    assert "  order: o-18" in flowckpt("show", "q").out.splitlines()
+
+
+def test_a_question_that_cannot_be_recorded_fails_the_step(flowckpt):
+    (flowckpt.directory / "asking.py").write_text(ASKING.replace('"Why so late?"', "object()"))
+    assert "parallel/[why]: ask" in flowckpt("run", "asking.py", "--id", "q").expect(1).err

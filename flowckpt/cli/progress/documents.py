@@ -64,6 +64,7 @@ def wait_document(wait: Wait) -> Json:
         "due_at": None if wait.due_at is None else moment_text(wait.due_at),
         "digests": approved.digests_of(wait) if wait.claims else {},
         "voided": wait.voided or None,
+        "ask": wait.ask,
     }
 
 

@@ -499,7 +499,13 @@ def _for_people(info: RunInfo) -> list[Wait]:
 
 def _wait_row(wait: Wait) -> dict[str, Any]:
     claims = approved.digests_of(wait) if wait.claims else {}
-    return {"wait": wait, "said": str(wait), "claims": claims, "input": _input_of(wait.data_type)}
+    return {
+        "wait": wait,
+        "said": str(wait),
+        "question": wait.question,
+        "claims": claims,
+        "input": _input_of(wait.data_type),
+    }
 
 
 def _input_of(data_type: Any) -> dict[str, Any]:

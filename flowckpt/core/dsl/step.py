@@ -786,14 +786,30 @@ class StepBuilder(StepBase):
         return self._created(waits.sleep_action(self.name, time, until))
 
     @overload
-    def wait(self, signal: str, *, timeout: float | timedelta | None = None, default: Any = ...) -> Step[Any]: ...
+    def wait(
+        self, signal: str, *, timeout: float | timedelta | None = None, default: Any = ..., ask: Any = None
+    ) -> Step[Any]: ...
     @overload
-    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta | None = None) -> Step[R]: ...
+    def wait(
+        self, signal: str, *, type: type[R], timeout: float | timedelta | None = None, ask: Any = None
+    ) -> Step[R]: ...
     @overload
-    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta, default: None) -> Step[R | None]: ...
+    def wait(
+        self, signal: str, *, type: type[R], timeout: float | timedelta, default: None, ask: Any = None
+    ) -> Step[R | None]: ...
     @overload
-    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta, default: R) -> Step[R]: ...
-    def wait(self, signal: str, *, type: Any = Any, timeout: Any = None, default: Any = ...) -> Step[Any]:  # noqa: A002 - part of the language
+    def wait(
+        self, signal: str, *, type: type[R], timeout: float | timedelta, default: R, ask: Any = None
+    ) -> Step[R]: ...
+    def wait(
+        self,
+        signal: str,
+        *,
+        type: Any = Any,  # noqa: A002 - part of the language
+        timeout: Any = None,
+        default: Any = ...,
+        ask: Any = None,
+    ) -> Step[Any]:
         """Action: wait for a signal, and return its data.
 
         Each signal is taken by one wait; early signals are kept.
@@ -803,12 +819,14 @@ class StepBuilder(StepBase):
             type: the type of the data; JSON's own types by default.
             timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
             default: what to return after the timeout instead; must fit `type`, or be None.
+            ask: the question, any value that can be recorded: shown with the wait by `flowckpt show`, `list` and the local
+                page. Another question starts the wait again.
 
         Raises:
             StepDefinitionError: an argument is invalid.
         """
         given = waits.NOTHING if default is ... else default
-        return self._created(waits.wait_action(self.name, signal, type, timeout, given))
+        return self._created(waits.wait_action(self.name, signal, type, timeout, given, ask))
 
     def approval(
         self,
@@ -817,6 +835,7 @@ class StepBuilder(StepBase):
         of: Any = None,
         timeout: float | timedelta | None = None,
         on_rejection: str = "fail",
+        ask: Any = None,
     ) -> Step[Approval]:
         """Action: wait until somebody approves (`flowckpt approve RUN NAME`), and return an `Approval`.
 
@@ -830,11 +849,12 @@ class StepBuilder(StepBase):
             timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
             on_rejection: `fail`: a rejection fails the step with `ApprovalRejectedError`; `return`: it returns an
                 `Approval`.
+            ask: the question, as for `.wait`.
 
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        return self._created(waits.approval_action(self.name, name, of, timeout, on_rejection))
+        return self._created(waits.approval_action(self.name, name, of, timeout, on_rejection, ask))
 
 
 if TYPE_CHECKING:

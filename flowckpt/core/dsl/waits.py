@@ -97,6 +97,7 @@ class WaitAction(Waiting):
         data_type: the type of what it carries.
         patience: how long to wait; None for ever.
         default: what is returned when that is over; `NOTHING` where the step is to fail then.
+        ask: the question, shown to whoever answers; None for none.
     """
 
     step_type: ClassVar[str] = "wait"
@@ -106,6 +107,7 @@ class WaitAction(Waiting):
     data_type: Any = Any
     patience: timedelta | None = None
     default: Any = NOTHING
+    ask: Any = None
 
     @property
     def name(self) -> str:
@@ -127,7 +129,7 @@ class WaitAction(Waiting):
     @property
     def identity(self) -> Mapping[str, Any]:
         """Its signal."""
-        return {"signal": self.signal}
+        return {"signal": self.signal} if self.ask is None else {"signal": self.signal, "ask": self.ask}
 
 
 @attrs.frozen
@@ -139,6 +141,7 @@ class ApprovalAction(Waiting):
         claims: what is to be approved: claims, or one pack of them.
         patience: how long to wait; None for ever.
         returns_rejection: whether a rejection is returned, and does not fail the step.
+        ask: the question, shown to whoever answers; None for none.
     """
 
     step_type: ClassVar[str] = "approval"
@@ -148,6 +151,7 @@ class ApprovalAction(Waiting):
     claims: tuple[Any, ...] = ()
     patience: timedelta | None = None
     returns_rejection: bool = False
+    ask: Any = None
 
     @property
     def name(self) -> str:
@@ -162,7 +166,8 @@ class ApprovalAction(Waiting):
     @property
     def identity(self) -> Mapping[str, Any]:
         """Its name, and what it is bound to, as the program writes it."""
-        return {"approval": self.approval, "of": [claim.to_document() for claim in self.claims]}
+        bound = {"approval": self.approval, "of": [claim.to_document() for claim in self.claims]}
+        return bound if self.ask is None else {**bound, "ask": self.ask}
 
 
 def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
@@ -179,7 +184,7 @@ def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     return SleepAction(None, until)
 
 
-def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: Any) -> WaitAction:
+def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: Any, ask: Any) -> WaitAction:
     """Check the arguments of `.wait()`; see there."""
     check_name(signal, "signal's name")
     patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
@@ -188,10 +193,10 @@ def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: A
     if default is not NOTHING and patience is None:
         said = f"default={default!r:.60} without a timeout= is never returned"
         raise _refused(name, "wait", said, "Say how long to wait: timeout=3600.")
-    return WaitAction(signal, data_type, patience, default)
+    return WaitAction(signal, data_type, patience, default, ask)
 
 
-def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejection: Any) -> ApprovalAction:
+def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejection: Any, ask: Any) -> ApprovalAction:
     """Check the arguments of `.approval()`; see there."""
     if approval is None:
         approval = name
@@ -208,7 +213,7 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
         said = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
         raise _refused(name, "approval", said, "Write one of them.")
     patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
-    return ApprovalAction(approval, claims, patience, on_rejection == "return")
+    return ApprovalAction(approval, claims, patience, on_rejection == "return", ask)
 
 
 def _why_no_type(annotation: Any) -> str:

@@ -119,5 +119,5 @@ def _command(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
     """Name the arguments of a command for the record."""
 
 
-def _waited_for(signal: Any = None, approval: Any = None, of: Any = None) -> None:
+def _waited_for(signal: Any = None, approval: Any = None, of: Any = None, ask: Any = None) -> None:
     """Name the arguments of a wait for the record."""

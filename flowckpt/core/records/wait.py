@@ -6,6 +6,7 @@ is resumed; and nobody needs to load the run to know when it is due.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -49,6 +50,7 @@ class Wait(FieldEquality):
         arguments: what identifies the wait; with other arguments, it starts again.
         voided: why an earlier approval of the same step is void, or empty.
         data_type: the type of the signal's data, as far as known without the program; None for any.
+        ask: the question, as encoded by the codec; None for none.
     """
 
     path: str
@@ -61,6 +63,7 @@ class Wait(FieldEquality):
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     voided: str = ""
     data_type: Any = attrs.field(default=None, hash=False)
+    ask: Any = attrs.field(default=None, hash=False)
 
     def is_due(self, now: datetime) -> bool:
         """Return whether the wait has ended by itself."""
@@ -83,6 +86,8 @@ class Wait(FieldEquality):
             document["voided"] = self.voided
         if self.data_type is not None:
             document["type"] = self.data_type
+        if self.ask is not None:
+            document["ask"] = self.ask
         return document
 
     @classmethod
@@ -100,7 +105,17 @@ class Wait(FieldEquality):
             document.get("arguments", {}),
             document.get("voided", ""),
             document.get("type"),
+            document.get("ask"),
         )
+
+    @property
+    def question(self) -> list[str]:
+        """The question in lines of text, one for each key of a mapping."""
+        if self.ask is None:
+            return []
+        if isinstance(self.ask, Mapping):
+            return [f"{name}: {_worded(value)}" for name, value in self.ask.items()]
+        return [_worded(self.ask)]
 
     @property
     def is_timed(self) -> bool:
@@ -124,6 +139,10 @@ class Wait(FieldEquality):
 
     def __str__(self) -> str:
         return f"{self.path} {self.said}"
+
+
+def _worded(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def moment_text(moment: datetime) -> str:

@@ -100,7 +100,19 @@ class _Waiting:
             now = self.context.clock.now()
             begun = path, action.kind, action.name, now, action.deadline(now)
             self._wait = Wait(*begun, arguments=arguments, data_type=data_type)
+            if not isinstance(action, SleepAction) and action.ask is not None:
+                self._put_question(action.ask)
             await self._ask()
+
+    def _put_question(self, ask: Any) -> None:
+        place = f"{self.command.path}: ask"
+        try:
+            tree = codec.encode(ask, Any, place=place)
+            redaction.refuse_secrets(tree, self.context.secrets, place)
+        except Exception as error:
+            self.outcome = Outcome(error=error)
+        else:
+            self._wait = attrs.evolve(self.wait, ask=tree)
 
     async def _ask(self, voided: str = "") -> None:
         """Put the question of an approval: what is to be approved is as it is now."""
