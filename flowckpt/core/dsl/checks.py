@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+from flowckpt.core.dsl.path import MAX_NAME_LENGTH
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError
 
@@ -67,6 +68,29 @@ def caller() -> str:
     ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse what cannot name a step, or what else the error calls it.
+
+    Raises:
+        StepDefinitionError: it is not text, blank, not valid Unicode, or longer than 500 characters.
+    """
+    if not isinstance(name, str):
+        raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=caller())
+    if not name.strip():
+        raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=caller())
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=caller()) from None
+    if len(name) > MAX_NAME_LENGTH:
+        raise StepDefinitionError(
+            f"a {what} may have {MAX_NAME_LENGTH} characters, got {len(name)}: {name[:40]!r}…",
+            step=name[:MAX_NAME_LENGTH],
+            where=caller(),
+            remedy="Name the work, and pass the data as arguments.",
+        )
 
 
 def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, TypeVar, overload
 import attrs
 
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name, parameters_of
-from flowckpt.core.dsl.checks import CREATED, caller, note_created
+from flowckpt.core.dsl.checks import CREATED, caller, check_name, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.path import encode_name, path_of
-from flowckpt.core.dsl.step import Step, argument_not_yielded, check_function, check_name, described
+from flowckpt.core.dsl.step import Step, argument_not_yielded, check_function, described
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError

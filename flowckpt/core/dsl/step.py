@@ -22,6 +22,7 @@ from flowckpt.core.dsl.checks import (
     CREATED,
     MOST_NOTED,
     caller,
+    check_name,
     explicit_arguments,
     note_created,
     of_one_argument,
@@ -35,7 +36,6 @@ from flowckpt.core.dsl.modifiers import (
     checked_together,
     refuse_needless_ephemeral,
 )
-from flowckpt.core.dsl.path import MAX_NAME_LENGTH
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
@@ -325,29 +325,6 @@ class StepBase(FieldEquality):
         self._refuse_twice("version", self.modifiers.version is not None)
         check_name(tag, "version tag")
         return self._with(attrs.evolve(self.modifiers, version=tag))
-
-
-def check_name(name: object, what: str) -> None:
-    """Refuse what cannot name a step, or what else the error calls it.
-
-    Raises:
-        StepDefinitionError: it is not text, blank, not valid Unicode, or longer than 500 characters.
-    """
-    if not isinstance(name, str):
-        raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=caller())
-    if not name.strip():
-        raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=caller())
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=caller()) from None
-    if len(name) > MAX_NAME_LENGTH:
-        raise StepDefinitionError(
-            f"a {what} may have {MAX_NAME_LENGTH} characters, got {len(name)}: {name[:40]!r}…",
-            step=name[:MAX_NAME_LENGTH],
-            where=caller(),
-            remedy="Name the work, and pass the data as arguments.",
-        )
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

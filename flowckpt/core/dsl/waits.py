@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import attrs
 
 from flowckpt.core.dsl.actions import Action
-from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.checks import caller, check_name
 from flowckpt.core.dsl.modifiers import Modifiers
-from flowckpt.core.dsl.step import check_name
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.numbers import is_finite_number

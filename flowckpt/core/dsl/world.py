@@ -13,9 +13,9 @@ from uuid import UUID
 import attrs
 
 from flowckpt.core.dsl.actions import Action
-from flowckpt.core.dsl.checks import note_created
+from flowckpt.core.dsl.checks import check_name, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
-from flowckpt.core.dsl.step import Step, check_name
+from flowckpt.core.dsl.step import Step
 
 
 class WorldAction(Action):
