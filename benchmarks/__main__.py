@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from benchmarks import (
+    chart,
     evidence,
     executors,
     fan_out,
@@ -24,6 +25,7 @@ from benchmarks import (
     sql,
     steps,
     throughput,
+    users,
 )
 from benchmarks.figure import Figure
 
@@ -36,6 +38,7 @@ def main() -> int:
         "--full", action="store_true", help="a million runs in the group scale, which takes minutes and 8 GB"
     )
     parser.add_argument("--only", default="", help="run the groups whose name holds this text")
+    parser.add_argument("--chart", metavar="FILE", help="draw the figures as bars in an SVG file, too")
     parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
     given = parser.parse_args()
     figures: list[Figure] = []
@@ -47,6 +50,8 @@ def main() -> int:
         for group in chosen:
             print(f"… {group}", file=sys.stderr, flush=True)
             figures += groups[group]()
+    if given.chart:
+        Path(given.chart).write_text(chart.drawn(figures))
     if given.json:
         print(json.dumps([{**attrs.asdict(figure), "reached": figure.is_reached} for figure in figures], indent=2))
     else:
@@ -89,6 +94,11 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
         "fingerprint": lambda: processes.code_of_a_step(directory, rounds),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
         "resume growth": lambda: processes.resume_growth(directory, lengths),
+        "users": lambda: [
+            *users.resumes(directory, {few: (1.8, 1.5), many: (3.0, 2.5)}, 1 if is_smoke else 11),
+            *users.growth(directory, (few, many), min(rounds, 5)),
+            *users.long_history(directory, many * 10, min(rounds, 5)),
+        ],
         "peak memory": lambda: processes.peak_memory(directory, (100, many)),
     }
 

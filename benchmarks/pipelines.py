@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flowckpt import step, workflow
@@ -62,3 +65,50 @@ def floor_of(function: Callable[[int], Any], count: int) -> Callable[[], Generat
             yield functools.partial(function, number)
 
     return make
+
+
+# Values as users return them. Each run stands before its last step, as after a `kill -9`.
+
+
+def record(number: int) -> dict[str, Any]:
+    return {"i": number, "ok": True}
+
+
+@dataclass(frozen=True)
+class Page:
+    number: int
+    title: str
+    is_read: bool
+
+
+def page(number: int) -> Page:
+    return Page(number, f"page {number}", is_read=True)
+
+
+def rows(number: int) -> list[int]:
+    return list(range(number, number + 100))
+
+
+def text(number: int) -> str:
+    return f"{number:04d}" * 500
+
+
+def leave() -> None:
+    """End the process as a kill does; first note its peak memory where somebody asks for it."""
+    if file := os.environ.get("FLOWCKPT_BENCHMARK_PEAK"):
+        # Not getrusage: there a child begins with the peak of the process that started it.
+        status = Path("/proc/self/status").read_text().splitlines()
+        Path(file).write_text(next(line for line in status if line.startswith("VmHWM")).split()[1])
+    os._exit(0)
+
+
+VALUES: dict[str, Callable[[int], Any]] = {"dict": record, "dataclass": page, "list of 100": rows, "2 kB of text": text}
+
+
+@workflow("realistic")
+def realistic(count: int, value: str = "dict") -> Generator[Any, Any, int]:
+    function = VALUES[value]
+    for number in range(count):
+        yield step("fetch").python(function, number).checkpoint()
+    yield step("next").python(leave)
+    return count

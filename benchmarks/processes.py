@@ -10,8 +10,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
@@ -123,7 +125,7 @@ def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
         path, journal = directory / f"growth-{count}", directory / f"journal-{count}"
         _stopped_run(path, count)
         make = pipelines.floor_of(pipelines.trivial, count)
-        _journal(journal, count)
+        write_journal(journal, count, pipelines.trivial)
         mine, base = [], []
         for _ in range(3):
             gc.collect()
@@ -144,12 +146,12 @@ def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
     return [Figure("growth of a resume / floor", mine_us / base_us, 4, detail=detail)]
 
 
-def _journal(path: Path, count: int) -> None:
+def write_journal(path: Path, count: int, value: Callable[[int], Any]) -> None:
     """Write the floor's journal without its syncs, which the reading does not feel."""
     digest = bytes(32)
     with path.open("wb") as journal:
         for number in range(count):
-            body = json.dumps({"step": f"work[{number}]", "output": number}).encode()
+            body = json.dumps({"step": f"work[{number}]", "output": value(number)}).encode()
             digest = sha256(digest + body).digest()
             journal.write(body + b"\t" + digest.hex().encode() + b"\n")
 

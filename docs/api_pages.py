@@ -158,7 +158,7 @@ PAGES = (
         "Progress reports of a run.",
         _from(
             "flowckpt.events",
-            "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored "
+            "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored StepsRestored "
             "StepRetrying StepCompleted StepFailed StepAdopted ApprovalVoided SignalSetAside EvidenceVerified EvidenceFailed CheckpointSaved "
             "CheckpointFailed WorkflowWaiting WorkflowSuspended RollbackStarted RollbackCompleted WorkflowCompleted "
             "WorkflowFailed WorkflowCancelled",

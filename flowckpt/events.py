@@ -34,6 +34,7 @@ __all__ = [
     "StepRetrying",
     "StepStarted",
     "StepStateDropped",
+    "StepsRestored",
     "WorkflowCancelled",
     "WorkflowCompleted",
     "WorkflowFailed",
@@ -135,6 +136,21 @@ class StepRestored(Event):
     success: bool
     duration_ms: float
     step_type: str = "python"
+
+
+@attrs.frozen(repr=False, eq=False)
+class StepsRestored(Event):
+    """The results of several steps in a row came from the record; nothing was executed.
+
+    The progress of the command gets one such event. Other listeners get a `StepRestored` for each step.
+
+    Attributes:
+        path: the last of the steps.
+        steps: how many they are.
+    """
+
+    path: str
+    steps: int
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -44,7 +44,7 @@ NAMES = {
     "flowckpt.events": """
     ApprovalVoided CheckpointFailed CheckpointSaved Event EvidenceFailed EvidenceVerified SignalSetAside RollbackCompleted
     RollbackStarted StepAdopted StepCompleted StepFailed StepOutput StepProgress StepRestored StepRetrying
-    StepStarted StepStateDropped WorkflowCancelled WorkflowCompleted WorkflowFailed WorkflowResumed WorkflowStarted
+    StepStarted StepStateDropped StepsRestored WorkflowCancelled WorkflowCompleted WorkflowFailed WorkflowResumed WorkflowStarted
     WorkflowSuspended WorkflowWaiting
     """,
     "flowckpt.evidence": """

@@ -235,7 +235,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     )
     progress.start()
     try:
-        result = WorkflowEngine.drive_sync(session, on_event=progress.tell)
+        result = WorkflowEngine.drive_sync(session, on_event=progress.tell, folds_restored=not form.as_events)
     except RunInterrupted as stop:
         return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
     finally:

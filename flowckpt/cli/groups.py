@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from flowckpt.cli.render.terminal import escaped
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.lazy import LazyModule, loaded
 
 if TYPE_CHECKING:
     import difflib
@@ -133,7 +132,7 @@ class CommandGroup(click.Group):
         if cmd_name not in self.names:
             return None
         module = f"{self.prefix}{cmd_name}".replace(" ", ".")
-        command: click.Command = importlib.import_module(f"flowckpt.cli.commands.{module}").command
+        command: click.Command = loaded(f"flowckpt.cli.commands.{module}").command
         return command
 
     def resolve_command(

@@ -28,6 +28,7 @@ from flowckpt.cli.render.terminal import (
     say,
     write_if_read,
 )
+from flowckpt.core.system.lazy import age_objects
 from flowckpt.errors import FlowckptError
 
 _LEAST_FILES = 16
@@ -42,6 +43,16 @@ Examples:
 
 class Program(CommandGroup):
     """The whole command: it also turns a reader that has gone, and errors of flowckpt, into exit codes."""
+
+    owns_process = False
+    """Whether this is the process of a command, and not one that called `main`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command; its modules stay, so the garbage collector need not look through them."""
+        command = super().get_command(ctx, cmd_name)
+        if self.owns_process:
+            age_objects()
+        return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the group's own arguments; its help may go to a reader that has gone."""
@@ -86,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(ExitCode.USAGE)
     forget_written()
     errors.shown.clear()
+    group.owns_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else [*arguments]
     code = _run(arguments)
     try:

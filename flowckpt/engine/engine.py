@@ -566,15 +566,18 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         return self.drive_sync(self.prepare_resume(workflow, workflow_id, options, inputs))
 
     @staticmethod
-    def drive_sync(taken: Session, *, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
+    def drive_sync(
+        taken: Session, *, on_event: Callable[[Event], None] | None = None, folds_restored: bool = False
+    ) -> WorkflowResult:
         """Drive a prepared run in its own loop, with signals handled.
 
         Args:
             taken: the prepared run.
             on_event: called with every event.
+            folds_restored: whether restored steps in a row have one event.
         """
         with taken.interrupts:
-            return in_own_loop(taken.result(on_event))
+            return in_own_loop(taken.result(on_event, folds_restored=folds_restored))
 
     # --- what stands behind the doors ------------------------------------------------------------------------------
 

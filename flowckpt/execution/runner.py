@@ -359,8 +359,11 @@ def restored_value(step: Step[Any], result: StepResult) -> Any:
     """
     held, action = result.held_output, step.action
     info = function_info(action)
-    if info is not None and info.is_plain and codec.is_itself(held):
-        return held
+    if info is not None and info.is_plain:
+        if codec.is_itself(held):
+            return held
+        if type(held) is Recorded and held.is_untagged:
+            return held.take()
     tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
     if tree is None and "adopted" in result.marks:
         return None

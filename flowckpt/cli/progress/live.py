@@ -130,6 +130,9 @@ class LiveProgress:
             self._show_restored()
             self._show(self._ended(event.path, success=False).append("  restored, with its failure", "red"))
 
+    def _on_many_restored(self, event: Any) -> None:
+        self._counts.restore(event.steps, is_reverified=False)
+
     def _on_started(self, event: Any) -> None:
         self._show_restored()
         if self._fan_outs.folding(event.path) is None:
@@ -312,6 +315,7 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "WorkflowResumed": LiveProgress._on_begun,
     "StepStarted": LiveProgress._on_started,
     "StepRestored": LiveProgress._on_restored,
+    "StepsRestored": LiveProgress._on_many_restored,
     "StepRetrying": LiveProgress._on_retrying,
     "StepProgress": LiveProgress._on_progress,
     "StepStateDropped": LiveProgress._on_state_dropped,

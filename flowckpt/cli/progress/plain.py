@@ -13,7 +13,7 @@ from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progres
 from flowckpt.cli.render.tables import duration_text, figures_text
 from flowckpt.cli.render.terminal import escaped, say, short_value
 from flowckpt.core.system.numbers import counted
-from flowckpt.events import Event, EvidenceVerified, StepRestored
+from flowckpt.events import Event, EvidenceVerified, StepRestored, StepsRestored
 
 _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
 
@@ -94,6 +94,9 @@ class PlainLines:
         self._fan_outs.note(event)
         if isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
             self._counts.restore(is_reverified=self._claims.pop(path, 0) > 0)
+        if isinstance(event, StepsRestored):
+            self._counts.restore(event.steps, is_reverified=False)
+            return
         if kind in _SILENT or (isinstance(event, StepRestored) and event.success):
             if kind == "StepStarted":
                 self._say_restored()

@@ -73,10 +73,10 @@ class Counts:
     _unshown: int = 0
     _reverified: int = 0
 
-    def restore(self, *, is_reverified: bool) -> None:
-        """Count a restored step, and whether its evidence was found to hold."""
-        self.restored += 1
-        self._unshown += 1
+    def restore(self, steps: int = 1, *, is_reverified: bool) -> None:
+        """Count restored steps, and whether their evidence was found to hold."""
+        self.restored += steps
+        self._unshown += steps
         self._reverified += is_reverified
 
     def take_restored(self) -> tuple[int, int]:
@@ -195,7 +195,7 @@ class FanOuts:
 # would say "resumed" of a run that was not.
 
 
-_BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "EvidenceVerified", "EvidenceFailed"})
+_BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "StepsRestored", "EvidenceVerified", "EvidenceFailed"})
 
 
 class HeldBack:

@@ -18,20 +18,52 @@ Fetch = Callable[[str, int], bytes]
 """Reads the content of a blob from a store: digest and size in, bytes out."""
 
 
+TAG = b'"$'
+"""A line of a record without these bytes has no tag: each tree in it is its own value."""
+_TAKEN: Any = object()
+
+
 class Recorded(LazyValue):
-    """A value of a record that is small: held as its tree, decoded at each look."""
+    """A value of a record that is small: held as its tree, decoded at each look.
 
-    __slots__ = ("tree",)
+    Args:
+        tree: its tree.
+        line: the line that it was read from, if nothing in it needs decoding.
+        place: the place of its result among those of that line.
+    """
 
-    def __init__(self, tree: Json) -> None:
-        self.tree = tree
+    __slots__ = ("_line", "_place", "_tree")
+
+    def __init__(self, tree: Json, line: bytes | None = None, place: int = 0) -> None:
+        self._tree = tree
+        self._line = line
+        self._place = place
 
     def __repr__(self) -> str:
         return f"<recorded {self.tree!r:.200}>"
 
+    @property
+    def tree(self) -> Json:
+        """The value's tree; read again if somebody took it."""
+        return self._tree if self._tree is not _TAKEN else self._read_again()
+
+    @property
+    def is_untagged(self) -> bool:
+        """Whether the tree is known to be the value."""
+        return self._line is not None
+
     def value(self) -> Any:
         """Decode the tree."""
         return decode(self.tree)
+
+    def take(self) -> Any:
+        """Return an untagged value for a caller that may change it; whoever looks later reads it again."""
+        tree, self._tree = self._tree, _TAKEN
+        return tree if tree is not _TAKEN else self._read_again()
+
+    def _read_again(self) -> Json:
+        assert self._line is not None
+        return json.loads(self._line)["step_results"][self._place].get("output")
 
 
 class Blob(LazyValue):

@@ -193,12 +193,16 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
     return result_from({**document}, fetch)
 
 
-def result_from(document: dict[str, Any], fetch: Fetch | None = None) -> tuple[StepResult, Blobs]:
+def result_from(
+    document: dict[str, Any], fetch: Fetch | None = None, line: bytes | None = None, place: int = 0
+) -> tuple[StepResult, Blobs]:
     """Do what `decode_result` does with a document that nobody else holds: the result takes it for its own.
 
     Args:
         document: the parsed canonical bytes.
         fetch: reads large values from the store that the document came from.
+        line: the line of the record that it was parsed from, if there is no tag in it.
+        place: its place among the results of that line.
 
     Raises:
         DecodingError: the document is not that of a result.
@@ -220,7 +224,7 @@ def result_from(document: dict[str, Any], fetch: Fetch | None = None) -> tuple[S
             document["figures"] = _figures(document["figures"])
         held = document.pop("output", None)
         if not is_itself(held):
-            held = unpack(held, fetch)
+            held = unpack(held, fetch) if line is None else Recorded(held, line, place)
         document["_output"] = held
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise DecodingError(f"a recorded result is malformed: {failure!r:.120}") from failure

@@ -36,9 +36,20 @@ class History:
     Attributes:
         results: the results.
         blobs: large values by the index of their result: digest to blob.
+        read_as: what its store keeps of how it was read, as long as the history lives.
     """
 
-    __slots__ = ("_chains", "_encoded", "_forked_at", "_forked_from", "_unsplit", "blobs", "results")
+    __slots__ = (
+        "__weakref__",
+        "_chains",
+        "_encoded",
+        "_forked_at",
+        "_forked_from",
+        "_unsplit",
+        "blobs",
+        "read_as",
+        "results",
+    )
 
     def __init__(self) -> None:
         self.results: list[StepResult] = []
@@ -46,6 +57,7 @@ class History:
         self._encoded: list[bytes] = []
         self._unsplit: list[tuple[int, int, Callable[[], list[bytes]]]] = []
         self._chains: list[bytes] = [CHAIN_START]
+        self.read_as: Any = None
         self._forked_from: History | None = None
         self._forked_at = 0
 

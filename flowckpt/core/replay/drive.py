@@ -25,7 +25,9 @@ Answer: TypeAlias = tuple[Any, StepFailedError | None]
 class Responder(Protocol):
     """Answers the commands of a generator. An answer of None ends the drive at the command."""
 
-    async def restore(self, replay: Replay, command: Restore) -> Answer | Execute | None:
+    def restore(
+        self, replay: Replay, command: Restore
+    ) -> Answer | Awaitable[Answer | Execute | None]:  # at once, if nothing has to be awaited: by far the most
         """Answer a step that has a recorded result; return an `Execute` where the step runs instead."""
         ...
 
@@ -59,7 +61,8 @@ async def drive(replay: Replay, responder: Responder, start: Command | None = No
         if kind is Execute:
             answer = await responder.execute(replay, command)  # type: ignore[arg-type]
         elif kind is Restore:
-            answer = await responder.restore(replay, command)  # type: ignore[arg-type]
+            restored = responder.restore(replay, command)  # type: ignore[arg-type]
+            answer = restored if type(restored) is tuple else await restored  # type: ignore[misc]
         elif kind is Enter:
             answer = await responder.enter(replay, command)  # type: ignore[arg-type]
         else:

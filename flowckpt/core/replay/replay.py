@@ -31,7 +31,9 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import Step, StepBuilder, Workflow
+from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.dsl.checks import CREATED, unknown_to_undo
+from flowckpt.core.dsl.modifiers import CHECKPOINTED, PLAIN
 from flowckpt.core.dsl.path import check_depth, encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
@@ -361,26 +363,23 @@ class Replay:
         action, modifiers = step.action, step.modifiers
         if (created := CREATED.get()) is not None:
             created.pop(id(action), None)
-        if modifiers.adopt is not None and not modifiers.is_at_most_once:
-            raise self._closed(_needless_adopt(step.name, self.where(full=True)))
-        if modifiers.rollback is not None and (unknown := unknown_to_undo(step)):
-            raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
-        is_asked = action.refuses_modifiers or modifiers.placement is not None
-        if is_asked and (refused := action.refused_modifier(modifiers)):
-            raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
         name = step.name
-        if action.is_patch and (is_taken := self._is_patched(name)) is not None:
-            return self.send(is_taken)
+        is_plain = type(action) is PythonAction and (modifiers is PLAIN or modifiers is CHECKPOINTED)
+        if not is_plain:
+            self._check_modifiers(step)
+            if action.is_patch and (is_taken := self._is_patched(name)) is not None:
+                return self.send(is_taken)
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
         path = self.prefix + encode_name(name)
         if occurrence:
             path += f"[{occurrence}]"
-        if modifiers.is_ephemeral:
-            self._ephemeral.add(path)
-            return Execute(path, step, self.where())
-        if action.is_composite:
-            return self._entered(path, step)
+        if not is_plain:
+            if modifiers.is_ephemeral:
+                self._ephemeral.add(path)
+                return Execute(path, step, self.where())
+            if action.is_composite:
+                return self._entered(path, step)
         if not self._waiting and not self.aside.spare:
             self._is_new = True
             return Execute(path, step, self.where())
@@ -398,6 +397,17 @@ class Replay:
             self._is_new = True
             return Execute(path, step, self.where())
         return Restore(path, step, result, is_spare)
+
+    def _check_modifiers(self, step: Step[Any]) -> None:
+        """Refuse modifiers that make no sense with the action, or with each other."""
+        action, modifiers = step.action, step.modifiers
+        if modifiers.adopt is not None and not modifiers.is_at_most_once:
+            raise self._closed(_needless_adopt(step.name, self.where(full=True)))
+        if modifiers.rollback is not None and (unknown := unknown_to_undo(step)):
+            raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
+        is_asked = action.refuses_modifiers or modifiers.placement is not None
+        if is_asked and (refused := action.refused_modifier(modifiers)):
+            raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
 
     def _is_patched(self, name: str) -> bool | None:
         """Return what a patch was answered before; None where the record, or a new result, says it.

@@ -11,10 +11,41 @@ hide that; a module says it here, at its top, like any other import::
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector off while much is made that stays; it would look through all of it again and again."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def age_objects() -> None:
+    """Move all objects to the oldest generation of the garbage collector, without looking through them."""
+    if gc.isenabled() and not gc.get_freeze_count():  # a program that froze objects itself keeps them frozen
+        gc.freeze()
+        gc.unfreeze()
+
+
+def loaded(module: str) -> ModuleType:
+    """Import a module of this package, with all that it imports."""
+    found = sys.modules.get(module)
+    if found is not None:
+        return importlib.import_module(module)  # which waits where another thread is at it
+    with uncollected():
+        return importlib.import_module(module)
 
 
 class LazyModule:
@@ -28,7 +59,7 @@ class LazyModule:
     def __getattr__(self, attribute: str) -> Any:
         module = self._module
         if module is None or sys.modules.get(self._name) is not module:  # 0.1 µs, and import_module takes 0.7
-            module = self._module = importlib.import_module(self._name)
+            module = self._module = loaded(self._name)
         return getattr(module, attribute)
 
 
@@ -49,7 +80,7 @@ def lazy_exports(
         module = modules.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = scope[name] = getattr(importlib.import_module(module), name)
+        found = scope[name] = getattr(loaded(module), name)
         return found
 
     def names_of() -> list[str]:

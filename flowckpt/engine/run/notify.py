@@ -93,17 +93,44 @@ class Notifier:
 
     Attributes:
         emit: takes an event; None while nobody listens: an event without a listener is not even made.
+        names_restored: whether the listener gets an event for each restored step, and not one for several in a row.
         executed: how many steps were run.
         restored: how many results came from the store.
         failed: how many steps failed.
         dropped_states: the events of partial states that were dropped, not emitted yet.
+        folded: how many steps in a row were restored, and their event not emitted yet.
+        last_folded: the path of the last of them.
     """
 
     emit: EventSink | None = None
+    names_restored: bool = False
     executed: int = 0
     restored: int = 0
     failed: int = 0
     dropped_states: list[events.StepStateDropped] = attrs.field(init=False, factory=list)
+    folded: int = attrs.field(init=False, default=0)
+    last_folded: str = attrs.field(init=False, default="")
+
+    def listen(self, emit: EventSink | None, workflow_id: str, *, folds_restored: bool) -> None:
+        """Emit the events of a run from now on.
+
+        Args:
+            emit: takes each event.
+            workflow_id: the run.
+            folds_restored: whether steps in a row that are plainly restored have one event.
+        """
+        self.emit, self.names_restored = emit, emit is not None and not folds_restored
+        if emit is None or not folds_restored:
+            return
+
+        async def emit_after_restored(event: Event) -> None:
+            if self.folded:
+                told = events.StepsRestored(workflow_id, self.last_folded, self.folded)
+                self.folded = 0
+                await emit(told)
+            await emit(event)
+
+        self.emit = emit_after_restored
 
     async def emit_dropped_states(self) -> None:
         """Emit which partial states were dropped."""

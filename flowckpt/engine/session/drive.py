@@ -282,11 +282,12 @@ class Drive:
     result: WorkflowResult | None = None
     _knows_how: bool = attrs.field(init=False, default=False)
 
-    async def run(self, emit: EventSink | None = None) -> None:
+    async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
         """Run the attempt.
 
         Args:
             emit: takes each event.
+            folds_restored: whether restored steps in a row have one event.
 
         Raises:
             WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
@@ -298,7 +299,7 @@ class Drive:
             RunInterrupted: a signal stopped the run; it is saved.
         """
         run = self.context
-        run.notifier.emit = emit
+        run.notifier.listen(emit, run.workflow_id, folds_restored=folds_restored)
         started_ns = run.clock.elapsed_ns()
         run.interrupts.watch(asyncio.current_task())
         run.services.loop = asyncio.get_running_loop()

@@ -229,11 +229,14 @@ class Session:
             listeners=self._listeners,
         )
 
-    async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
+    async def result(
+        self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool = False
+    ) -> WorkflowResult:
         """Drive the run to its end and return how it ended.
 
         Args:
             on_event: told every event.
+            folds_restored: whether restored steps in a row have one event.
 
         Raises:
             NoAsyncioError: no asyncio loop runs here.
@@ -241,7 +244,7 @@ class Session:
         _check_loop("engine.run")
         emit = self._sink(on_event)
         async with self._taken() as drive:
-            await drive.run(emit)
+            await drive.run(emit, folds_restored=folds_restored and not self._listeners)
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
         return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
@@ -633,11 +636,12 @@ class RecordedEnd:
         )
         self._checkpoint_id = latest.checkpoint_id
 
-    async def run(self, emit: EventSink | None = None) -> None:
+    async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
         """Emit what is recorded of the end; for a completed run, first that it was resumed.
 
         Args:
             emit: takes the events.
+            folds_restored: as for a run that is driven; nothing is restored here.
         """
         if emit is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import is_itself
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import function_info
@@ -36,16 +37,17 @@ UNSURE: Any = object()
 def plainly_restored(run: RunContext, command: Restore) -> Any:
     """Return the recorded output of a step where nothing has to be asked, told or decoded; `UNSURE` elsewhere.
 
-    As in most loops: a plain function of numbers, whose output is its own record. It is what `is_still_true` and
-    `restored` come to then, in a third of their time, which counts behind a hundred thousand steps.
+    As in most loops: a plain function of numbers, whose output needs no decoding. It is what `is_still_true` and
+    `restored` come to then, in a third of their time, which counts after a hundred thousand steps.
     """
     step, result, judge = command.step, command.result, run.judge
     action, modifiers, held = step.action, step.modifiers, result.held_output
     info = function_info(action)
+    is_recorded = False
     if (
         info is None
         or not info.is_plain
-        or run.notifier.emit is not None
+        or run.notifier.names_restored
         or command.is_spare
         or result.evidence is not None
         or not result.success
@@ -55,12 +57,18 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
         or judge.policy.from_path
         or judge.reports
         or judge.packages
-        or not is_itself(held)
+        or not (is_itself(held) or (is_recorded := type(held) is Recorded and held.is_untagged))
         or not is_plainly_same(action, info, result, judge.secrets)
     ):
         return UNSURE
-    run.notifier.restored += 1
-    return held
+    notifier = run.notifier
+    if notifier.emit is not None:
+        if "/" in result.path:  # progress counts the members of each map
+            return UNSURE
+        notifier.folded += 1
+        notifier.last_folded = result.path
+    notifier.restored += 1
+    return held.take() if is_recorded else held
 
 
 async def is_still_true(

@@ -75,11 +75,12 @@ class Scope:
         self._task = asyncio.current_task()
         self._command = await drive(self.replay, self, self._command)
 
-    async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
+    def restore(self, replay: Replay, command: Restore) -> Answer | Awaitable[Answer | Execute | None]:
         """Answer with the recorded result, or say that the step runs again."""
         value = plainly_restored(self.context, command)
-        if value is not UNSURE:
-            return value, None
+        return (value, None) if value is not UNSURE else self._restore(replay, command)
+
+    async def _restore(self, replay: Replay, command: Restore) -> Answer | Execute:
         step, result = command.step, command.result
         if await is_still_true(self.context, step, result, is_spare=command.is_spare):
             return await restored(self.context, step, result, is_spare=command.is_spare)

@@ -50,6 +50,7 @@ from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
+    from flowckpt.stores.log.image import RunImage
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
@@ -57,7 +58,7 @@ _SLACK = 1 << 14
 """Bytes of a segment besides results: its header, what it continues, and all that a checkpoint says once."""
 
 
-def claim(
+def claim(  # noqa: PLR0913 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     *,
@@ -67,6 +68,7 @@ def claim(
     fetch: Fetch,
     now: datetime,
     seals: Seals = PLAIN,
+    known: RunImage | None = None,
 ) -> FileRunWriter:
     """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
 
@@ -79,6 +81,7 @@ def claim(
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
+        known: the run as it was read before; taken if its bytes are the same.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
@@ -101,7 +104,7 @@ def claim(
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
         token = os.urandom(16).hex()
-        writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
+        writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known)
         if writer is None:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
     except BaseException:
@@ -150,6 +153,7 @@ def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     fetch: Fetch,
     now: datetime,
     seals: Seals,
+    known: RunImage | None = None,
 ) -> FileRunWriter | None:
     """Claim a segment, mark those below it, and only then read the run; after an error nothing is claimed.
 
@@ -164,7 +168,8 @@ def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
         return None
     try:
         mark_segments(filesystem, directory, number)
-        image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
+        image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals, known=known)
+        image.sources = {}  # as large as the run
         if image.seal is not None and not seals.has_key:  # whatever else says that it is sealed was taken away
             raise KeyMissingError(workflow_id)
     except BaseException:

@@ -69,6 +69,7 @@ def read_image(
     *,
     seals: Seals = PLAIN,
     attempt: int | None = None,
+    known: RunImage | None = None,
 ) -> RunImage:
     """Read the run in a directory, from all its segments or those below a number.
 
@@ -80,6 +81,7 @@ def read_image(
         below: only segments below this number are read; None for all.
         seals: the seals of the store.
         attempt: as this attempt left it, whose end nobody has word of; as it is now where not given.
+        known: the run as it was read before; taken if its bytes are the same.
 
     Raises:
         CheckpointCorruptedError: a record is damaged, or was taken away.
@@ -103,6 +105,7 @@ def read_image(
                 fetch,
                 seals,
                 attempt=attempt,
+                known=known,
             )
         except CheckpointCorruptedError:
             if there() != found:  # a list made during a compaction may lack the new segment and an old one, too

@@ -143,6 +143,8 @@ class FileRuns(FileReader):
         writer.release()
 
     def _claimed(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> FileRunWriter:
+        known = self._remembered(workflow_id)
+
         def claim_once() -> FileRunWriter:
             directory = self._make_directories(workflow_id)
             try:
@@ -155,6 +157,7 @@ class FileRuns(FileReader):
                     fetch=self._fetch(workflow_id),
                     now=self._clock.now(),
                     seals=self.seals,
+                    known=known,
                 )
             except BaseException:
                 self._filesystem.close(directory)

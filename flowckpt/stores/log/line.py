@@ -15,9 +15,9 @@ from __future__ import annotations
 from hashlib import sha256
 
 START = bytes(32)
-_MARK = b',"sha256":"'
+MARK = b',"sha256":"'
 _END = b'"}'
-TRAILER = len(_MARK) + 64 + len(_END)
+TRAILER = len(MARK) + 64 + len(_END)
 SECTOR = 512
 PACKED = b'{"packed":"'
 """The start of a body that is compressed."""
@@ -33,7 +33,7 @@ def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
         previous: the digest of the line before.
     """
     digest = sha256(previous + body).digest()
-    return b'%b%b%b"}\n' % (body, _MARK, digest.hex().encode("ascii")), digest
+    return b'%b%b%b"}\n' % (body, MARK, digest.hex().encode("ascii")), digest
 
 
 def opened(line: bytes, previous: bytes) -> bytes | None:
@@ -44,7 +44,7 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
         previous: the digest of the line before.
     """
     cut = len(line) - TRAILER
-    if cut < 1 or line[cut : cut + 11] != _MARK or line[-2:] != _END:
+    if cut < 1 or line[cut : cut + 11] != MARK or line[-2:] != _END:
         return None
     digest_so_far = sha256(previous)
     digest_so_far.update(memoryview(line)[:cut])  # a line may be as long as the run: no copies of it
@@ -55,7 +55,7 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
 def looks_whole(line: bytes) -> bool:
     """Tell whether a line has the form of a sealed one, whatever its digest says."""
     cut = len(line) - TRAILER
-    return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == _MARK and line[-2:] == _END
+    return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == MARK and line[-2:] == _END
 
 
 def is_torn(tail: bytes, offset: int) -> bool:

@@ -16,13 +16,14 @@ Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedErro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.stores.log.line import PACKED, START, TRAILER, is_torn, looks_whole, opened
+from flowckpt.stores.log.line import MARK, PACKED, START, TRAILER, is_torn, looks_whole, opened
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ PACK = "pack"
 """The kind of a segment that holds several attempts."""
 
 RESULTS = b'{"step_results":['
+_CHUNK = 1 << 20
+"""Bytes of lines that are parsed at once."""
+_MOST_MISSES = 100
+"""After so many lines in a row that are not parsed at once, the others of the segment are parsed one by one."""
 _SECTION = b'{"attempt":'
 _ARRAY = len(RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
@@ -100,6 +105,7 @@ class Record:
         segment: the attempt that wrote it: the number of its segment.
         opened: the line as it was before it was sealed; the same object where it was not.
         file: the number of the file that it stands in: of its segment, or of a pack.
+        count: how many results the run has after it, once the segments of the run are joined.
     """
 
     head: Mapping[str, Any]
@@ -110,6 +116,7 @@ class Record:
     segment: int = 0
     opened: bytes = b""
     file: int = 0
+    count: int = 0
 
     @property
     def body(self) -> bytes:
@@ -226,7 +233,15 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     notice, attempt, place = "", 0, 0
     sections: dict[int, Segment] = {}
     is_pack = header.get("kind") == PACK
+    misses = _MOST_MISSES if is_pack or seal is not None else 0
     while position < limit:
+        if misses < _MOST_MISSES and (place or number == 1):
+            found_here, position, digest = _records_at(data, position, limit, digest, number)
+            records += found_here
+            place += len(found_here)
+            misses = 0 if found_here else misses + 1
+            if position >= limit:
+                break
         end = data.find(b"\n", position, limit)
         line = data[position : limit if end < 0 else end]
         found = opened(line, digest) if end >= 0 else None
@@ -363,6 +378,48 @@ def _record(line: bytes, position: int) -> Record:
     return Record(head, results, 0, b"", line, opened=line)
 
 
+def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: int) -> tuple[list[Record], int, bytes]:
+    """Read records with results, many at once, as far as each line is the one that followed.
+
+    Any other line (a deletion, a torn end, damage) is left to the caller, with all after it.
+
+    Returns:
+        The records, where they end, and the digest of the last.
+    """
+    found: list[Record] = []
+    while (end := data.rfind(b"\n", position, min(position + _CHUNK, limit)) + 1) > 0:
+        lines = data[position : end - 1].split(b"\n")
+        digests, last = [], digest
+        for line in lines:
+            last = sha256(last + line[:-TRAILER]).digest()
+            if line[-TRAILER:] != b'%b%b"}' % (MARK, last.hex().encode()) or not line.startswith(RESULTS):
+                break
+            digests.append(last)
+        if not digests:
+            break
+        is_all = len(digests) == len(lines)
+        try:
+            documents = json.loads((b"[%b]" % b",".join(lines if is_all else lines[: len(digests)])).decode())
+            if len(documents) != len(digests):
+                break
+            here: list[Record] = []
+            for line, head, own in zip(lines, documents, digests, strict=False):
+                results = head.pop("step_results")
+                if results and "checkpoint_id" not in head:
+                    head["checkpoint_id"] = results[-1]["path"]
+                fill_in(head)
+                position += len(line) + 1
+                here.append(Record(head, results, position, own, line, number, line, number))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            position = end - sum(map(len, lines)) - len(lines)
+            break
+        found += here
+        digest = digests[-1]
+        if not is_all:
+            break
+    return found, position, digest
+
+
 def fill_in(head: dict[str, Any]) -> None:
     """Fill in what the checkpoint after a step leaves out: so many bytes of each step are not worth their reading.
 
@@ -374,13 +431,9 @@ def fill_in(head: dict[str, Any]) -> None:
         head.setdefault("results", sequence - 1)
 
 
-def canonical_results(line: bytes) -> list[bytes]:
-    """Return the canonical bytes of the results in a line.
-
-    Args:
-        line: the line of a record, as it was read.
-    """
-    return split_record(line)[0]
+def canonical_results(lines: Iterable[bytes]) -> list[bytes]:
+    """Return the canonical bytes of the results in lines of records, as they were read."""
+    return [result for line in lines for result in split_record(line)[0]]
 
 
 def split_record(line: bytes) -> tuple[list[bytes], bytes]:

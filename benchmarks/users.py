@@ -1,0 +1,143 @@
+"""A resume as users meet it: a checkpoint after each step, values as users return them, by the command and in a program.
+
+Each side is a process of its own, measured in processor time: the other programs of a busy machine do not count then.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import count as numbers
+from pathlib import Path
+
+from benchmarks import pipelines
+from benchmarks.figure import Figure, interleaved
+from benchmarks.processes import write_journal
+from flowckpt.core.system.filesystem import PosixFileSystem
+
+BASE = "import attrs, cattrs, asyncio, click"
+_fresh = numbers()
+
+
+class WithoutSyncs(PosixFileSystem):
+    """Makes a long run in seconds: it is only read afterwards."""
+
+    def sync_data(self, file: int) -> None:
+        del file
+
+
+def seconds(*arguments: str, **environment: str) -> float:
+    """Return the processor time of a process; compiled modules are kept, as they are for users."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env={**kept, **environment})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def recorded_run(directory: Path, count: int, value: str = "dict") -> Path:
+    """Return a store with a run of so many finished steps, whose process ended before the next one."""
+    path = directory / f"recorded-{count}-{value.replace(' ', '-')}"
+    if not path.exists():
+        seconds(
+            "-c",
+            "from benchmarks import pipelines, users; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
+            f"store = FileCheckpointStore({str(path)!r}, filesystem=users.WithoutSyncs())\n"
+            f"WorkflowEngine(store).run_sync(pipelines.realistic, workflow_id='run', count={count}, value={value!r})",
+        )
+    return path
+
+
+def _copy(path: Path) -> Path:
+    copy = path.with_name(f"{path.name}-{next(_fresh)}")
+    shutil.copytree(path, copy)
+    return copy
+
+
+def by_command(path: Path) -> float:
+    """Resume a copy of a run by the command, up to its next step."""
+    copy = _copy(path)
+    taken = seconds("-m", "flowckpt", "--store", str(copy), "resume", "run")
+    shutil.rmtree(copy)
+    return taken
+
+
+def in_program(path: Path, **environment: str) -> float:
+    """Resume a copy of a run in a program, up to its next step."""
+    copy = _copy(path)
+    taken = seconds(
+        "-c",
+        "from benchmarks.pipelines import realistic; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
+        f"WorkflowEngine(FileCheckpointStore({str(copy)!r})).resume_sync(realistic, workflow_id='run')",
+        **environment,
+    )
+    shutil.rmtree(copy)
+    return taken
+
+
+def bare_start() -> float:
+    """Start Python and import what flowckpt needs."""
+    return seconds("-c", BASE)
+
+
+def resumes(directory: Path, bars: Mapping[int, tuple[float, float]], rounds: int) -> list[Figure]:
+    """Compare resumes after so many steps with a bare start; `bars` has for each count that of the command and the other."""
+    figures = []
+    for count, (command_bar, program_bar) in bars.items():
+        path = recorded_run(directory, count)
+        for name, side, bar in (("flowckpt resume", by_command, command_bar), ("resume_sync", in_program, program_bar)):
+            side(path)  # compile once
+            mine, base, ratio = interleaved(lambda side=side, path=path: side(path), bare_start, rounds)  # type: ignore[misc]
+            detail = f"{mine * 1e3:.0f} ms; Python and its imports {base * 1e3:.0f} ms"
+            figures.append(Figure(f"{name} after {count:,} steps / bare start", ratio, bar, detail=detail))
+    return figures
+
+
+def growth(directory: Path, counts: tuple[int, int], rounds: int) -> list[Figure]:
+    """Compare what one more finished step costs with the floor's line, for each kind of value."""
+    short, long = counts
+    figures = []
+    for value in pipelines.VALUES:
+        paths = recorded_run(directory, short, value), recorded_run(directory, long, value)
+        journals = []
+        for count in counts:
+            journal = directory / f"line-{count}-{value.replace(' ', '-')}"
+            journals.append(journal)
+            write_journal(journal, count, lambda number: {"i": number, "ok": True})
+
+        def ours(paths: Sequence[Path] = paths) -> float:
+            return (in_program(paths[1]) - in_program(paths[0])) / (long - short)
+
+        def bare(journals: Sequence[Path] = journals) -> float:
+            times = [_floor(journal, count) for journal, count in zip(journals, counts, strict=True)]
+            return (times[1] - times[0]) / (long - short)
+
+        mine, base, _ = interleaved(ours, bare, rounds)
+        detail = f"{mine * 1e6:.1f} µs; a line of the floor {base * 1e6:.1f} µs"
+        figures.append(Figure(f"a further finished step ({value}) / floor", mine / base, 5, detail=detail))
+    return figures
+
+
+def _floor(journal: Path, count: int) -> float:
+    return seconds(
+        "-c",
+        "from pathlib import Path; from benchmarks import floor, pipelines\n"
+        f"floor.resume(pipelines.floor_of(pipelines.trivial, {count}), Path({str(journal)!r}))",
+    )
+
+
+def long_history(directory: Path, count: int, rounds: int) -> list[Figure]:
+    """Compare the resume of a long run with ten bare starts, and look at its peak memory."""
+    path, peak = recorded_run(directory, count), directory / "peak"
+    mine, base, ratio = interleaved(lambda: in_program(path), bare_start, rounds)
+    in_program(path, FLOWCKPT_BENCHMARK_PEAK=str(peak))
+    detail = f"{mine:.2f} s; ten bare starts {base * 10:.2f} s"
+    megabytes = int(peak.read_text()) / 1024
+    return [
+        Figure(f"resume after {count:,} steps / ten bare starts", ratio / 10, 1, detail=detail),
+        Figure(f"peak memory of a resume after {count:,} steps", megabytes, 250, "MB", f"{megabytes:.0f} MB"),
+    ]

@@ -1,0 +1,142 @@
+"""A resume of a long run: read once, restored without decoding, and told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.stores.log import image, segment
+from flowckpt.testing.store_under_test import checkpoint
+
+STEPS = 3
+
+
+def found(number: int) -> Any:
+    return {"number": number, "names": ["a", {"b": 1.5}], "text": "é", "none": None, "large": 2**63}
+
+
+def tagged(number: int) -> Any:
+    return {"pair": (number, b"x"), "$odd": 1}
+
+
+seen: list[Any] = []
+is_ready = False
+
+
+def last() -> None:
+    if not is_ready:
+        raise RuntimeError("stop")
+
+
+@workflow("long")
+def long() -> Generator[Any, Any, int]:
+    values: list[Any] = []
+    for number in range(STEPS):
+        value = yield step("found").python(found, number).checkpoint()
+        assert value == found(number), value
+        value["names"].append("changed by the workflow")
+        values.append(value)
+        values.append((yield step("tagged").python(tagged, number).checkpoint()))
+    seen[:] = values
+    yield step("last").python(last).checkpoint()
+    return len(values)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    global is_ready
+    is_ready = False
+    assert WorkflowEngine(FileCheckpointStore(tmp_path)).run_sync(long, workflow_id="run").status == "failed"
+    return tmp_path
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    numbers: list[int] = []
+    read = image.read_segment
+
+    def counted(data: bytes, *, number: int, **how: Any) -> segment.Segment:
+        numbers.append(number)
+        return read(data, number=number, **how)
+
+    monkeypatch.setattr(image, "read_segment", counted)
+    return numbers
+
+
+def test_what_a_workflow_does_with_a_restored_value_does_not_reach_the_record(stopped: Path) -> None:
+    global is_ready
+    is_ready = True
+    first = [*seen]
+    engine = WorkflowEngine(FileCheckpointStore(stopped))
+    result = engine.resume_sync(long, workflow_id="run")
+    assert result.unwrap() == 2 * STEPS and result.steps.restored == 2 * STEPS
+    assert seen == first
+    with blocking_allowed(True):
+        latest = FileCheckpointStore(stopped).runs.load_latest("run")
+        assert latest is not None
+        outputs = [each.output for each in latest.step_results if each.path != "last"]
+    assert outputs == [each for number in range(STEPS) for each in (found(number), tagged(number))]
+
+
+def test_a_taken_value_is_read_again_by_whoever_looks_at_the_result(stopped: Path) -> None:
+    global is_ready
+    is_ready = True
+    store = FileCheckpointStore(stopped)
+    before = store.runs.load_latest("run")
+    assert before is not None
+    WorkflowEngine(store).resume_sync(long, workflow_id="run")  # it takes the values of the run that was read before
+    assert [each.output for each in before.step_results][: 2 * STEPS : 2] == [found(number) for number in range(STEPS)]
+
+
+def test_a_claim_after_a_read_does_not_parse_the_run_again(stopped: Path, reads: list[int]) -> None:
+    store = FileCheckpointStore(stopped)
+    latest = store.runs.load_latest("run")
+    lease = store.runs.acquire("run")
+    assert reads == [1]
+    assert lease.latest == latest
+    store.runs.release("run")
+
+
+def test_a_claim_reads_a_run_that_has_moved_on(stopped: Path, reads: list[int]) -> None:
+    store, other = FileCheckpointStore(stopped), FileCheckpointStore(stopped)
+    latest = store.runs.load_latest("run")
+    assert latest is not None
+    lease = other.runs.acquire("run")
+    other.runs.save("run", checkpoint(sequence=lease.last_sequence + 1, attempt=lease.attempt))
+    other.runs.release("run")
+    reads.clear()
+    now = store.runs.acquire("run")
+    assert reads and now.latest is not None and now.latest.sequence > latest.sequence
+    store.runs.release("run")
+
+
+def test_a_read_that_nobody_holds_is_forgotten(stopped: Path, reads: list[int]) -> None:
+    store = FileCheckpointStore(stopped)
+    assert store.runs.load_latest("run") is not None
+    store.runs.acquire("run")
+    assert reads == [1, 1]
+    store.runs.release("run")
+
+
+def test_restored_steps_in_a_row_have_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from flowckpt.cli.progress.plain import PlainLines
+    from flowckpt.events import StepCompleted, StepRestored, StepsRestored
+
+    lines = PlainLines()
+    for event in (
+        StepsRestored("one", "fetch[997]", 998),
+        StepRestored("one", "fetch[998]", True, 1.0),
+        StepRestored("one", "bad", False, 1.0),
+        StepCompleted("one", "next", 1.0),
+    ):
+        lines.tell(event)
+    assert [line[9:] for line in capsys.readouterr().err.splitlines()] == [
+        "1000 steps restored from the record",
+        "bad: restored, with its failure",
+        "next: done in 1 ms",
+    ]
