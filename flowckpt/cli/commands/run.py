@@ -277,5 +277,6 @@ def _check_text(report: DeterminismReport) -> str:
         lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
         lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]
     lines += [f"note: {escaped(report.note)}"] * bool(report.note)
-    lines.append(f"{len(report.differences)} differences" if report.differences else "no difference")
+    count = len(report.differences)
+    lines.append(f"{count} difference{'s' * (count != 1)}" if count else "no difference")
     return "".join(f"{line}\n" for line in lines)
