@@ -17,6 +17,7 @@ from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import Wait, waits_in
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.engine.rules.paths import ROLLBACK, nested_in, step_of
+from flowckpt.engine.values.failures import is_stopped
 from flowckpt.maintenance.attempts import Attempt, Standing
 
 _FAN_OUT = frozenset({"map", "parallel"})
@@ -53,6 +54,7 @@ class LaneState(StrEnum):
         EXECUTED: the latest attempt executed it.
         RESTORED: an earlier attempt executed it, and the latest one used its result.
         FAILED: it failed.
+        STOPPED: enough others of its group had succeeded, so it was stopped.
         LEFT_BEHIND: its result no longer counts.
         INTERRUPTED: it had started when its process died or was stopped; a later attempt executes it again.
         RUNNING: it is running now.
@@ -64,6 +66,7 @@ class LaneState(StrEnum):
     EXECUTED = "executed"
     RESTORED = "restored"
     FAILED = "failed"
+    STOPPED = "stopped"
     LEFT_BEHIND = "left behind"
     INTERRUPTED = "interrupted"
     RUNNING = "running"
@@ -260,7 +263,7 @@ def _ended_lanes(attempt: Attempt, newest: int, undone: Mapping[str, datetime]) 
         elif standing is Standing.LEFT_BEHIND:
             state = LaneState.LEFT_BEHIND
         elif not result.success:
-            state = LaneState.FAILED
+            state = LaneState.STOPPED if is_stopped(result) else LaneState.FAILED
         elif result.path in undone and result.started_at is not None and result.started_at <= undone[result.path]:
             state = LaneState.UNDONE
         else:

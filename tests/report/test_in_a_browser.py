@@ -30,7 +30,7 @@ def test_a_report_opens_without_a_network_and_without_an_error(shown):
 
 def test_states_differ_in_more_than_their_colour(shown):
     looks = shown.evaluate(
-        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "waiting", "undone", "undo", "executed waited"].map((state) => {
+        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "waiting", "undone", "undo", "stopped", "executed waited"].map((state) => {
             const bar = document.createElement("span");
             bar.className = `bar ${state}`;
             const track = document.querySelector(".waterfall .track");

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, parallel, step, workflow
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
@@ -77,3 +77,16 @@ def test_an_undone_step_and_its_undoing_are_lanes_of_their_own():
     assert found == [("book", "undone", "python"), ("book", "undo", "rollback"), ("pay", "failed", "python")]
     assert report.sentence.endswith("0 steps executed, 1 failed, 1 undone.")
     assert [node.path for node in report.graph.nodes] == ["book", "pay"]
+
+
+def test_a_member_that_was_stopped_has_not_failed():
+    @workflow("racing")
+    def racing():
+        yield parallel(step("fast").python(int, "1"), step("late").wait("never"), min_success=1)
+
+    store = MemoryCheckpointStore()
+    assert WorkflowEngine(checkpoint_store=store).run_sync(racing, workflow_id="one").status is Status.COMPLETED
+    report = asyncio.run(read_report(store, "one"))
+    states = {each.path: each.state.value for each in report.timeline.lanes}
+    assert states == {"parallel": "executed", "parallel/[fast]": "executed", "parallel/[late]": "stopped"}
+    assert report.sentence.endswith("1 step executed.")

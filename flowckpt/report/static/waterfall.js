@@ -312,7 +312,7 @@ class Waterfall {
   static WAITS = new Set(["wait", "sleep", "approval"]);
 
   static MEANING = {
-    executed: "executed by the latest attempt", restored: "restored from an earlier attempt", failed: "✕ failed",
+    executed: "executed by the latest attempt", restored: "restored from an earlier attempt", failed: "✕ failed", stopped: "■ stopped, as enough of its group had succeeded",
     "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", running: "running",
     waiting: "waiting", undone: "⟲ executed, then undone", undo: "undoes a step",
   };
@@ -454,6 +454,7 @@ class Waterfall {
     const marks = [];
     if (state === "failed") marks.push("✕");
     if (state === "interrupted") marks.push("✕ interrupted");
+    if (state === "stopped") marks.push("■");
     if (state === "undone") marks.push("⟲ undone");
     if (state === "undo") marks.push("⟲ undo");
     if (this.lanes.tries[lane]) marks.push(`↻ ${this.lanes.tries[lane]}`);
