@@ -104,7 +104,9 @@ class SecretMissingError(InputError):
     names: Sequence[str] = field("the missing secret inputs", kw_only=False)
     workflow_id: str = field("the run; empty if unknown", default="")
     parameter: str = derived("{first}")
-    message: str = derived("{inputs}[ of run {workflow_id!r}] must be given again: secrets are not recorded")
+    message: str = derived(
+        "{inputs}[ of run {workflow_id!r}] must be given again: secrets are not recorded; the command also reads {variables}"
+    )
     remedy: str = derived(
         "Run 'flowckpt resume {id} {options}', or with @file:PATH, or with - to be asked; in Python: "
         "engine.resume(workflow, workflow_id=…, {arguments})."
@@ -118,6 +120,7 @@ class SecretMissingError(InputError):
             "id": shell_word(self.workflow_id) if self.workflow_id else "RUN",
             "options": " ".join(f"-i {name}=@env:{name.upper()}" for name in names or ["NAME"]),
             "arguments": ", ".join(f"{name}=…" for name in names or ["NAME"]),
+            "variables": ", ".join(f"FLOWCKPT_SECRET_{name.upper()}" for name in names or ["NAME"]),
         }
 
 

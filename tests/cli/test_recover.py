@@ -172,7 +172,7 @@ def test_a_run_whose_secret_nobody_gives_is_left_until_somebody_does(crashing):
     crashing("run", "dying.py:secretive", "--id", "s", **token).expect(-signal.SIGKILL)
     allow(crashing)
     left = crashing("recover", "--json").expect(1)
-    assert outcomes(left) == {"s": "left"} and "token" in left.document["runs"][0]["detail"]
+    assert outcomes(left) == {"s": "left"} and "FLOWCKPT_SECRET_TOKEN" in left.document["runs"][0]["detail"]
     assert outcomes(crashing("recover", "--json", **token).expect(0)) == {"s": "completed"}
 
 
@@ -261,6 +261,9 @@ def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
     watcher.terminate()
     _, err = watcher.communicate(timeout=30)
     assert len(re.findall("resuming", err)) == 1, err
+    lines = err.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d flowckpt: watching .*: all runs, every 0.05 s, at most 1 at a time", lines[0])
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines if "resuming" in line)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -28,7 +29,6 @@ from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, 
 from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.errors import CheckpointStorageError
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
 from flowckpt.stores.base import StoreBase
 
@@ -139,19 +139,23 @@ async def _recover(
 ) -> str:
     """Recover; return the name of the signal that stopped it, or an empty text."""
     stopped_by: list[str] = []
+    tell = say if every is None else _tell_with_time
+    if every is not None:
+        which = f"runs of {', '.join(map(escaped, workflows))}" if workflows else "all runs"
+        tell(f"flowckpt: watching {escaped(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time")
 
     def new_child(run: DueRun) -> Child:
         name = escaped(run.workflow_id)
-        on_line = (lambda line: say(f"{name} | {escaped(line)}")) if shows_output else None
+        on_line = (lambda line: tell(f"{name} | {escaped(line)}")) if shows_output else None
         return Child(run, choice, options=options, on_line=on_line)
 
     def ended(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:
             found.append(recovered)
             if not recovered.is_reported:
-                say(_line(recovered))
+                tell(_line(recovered))
         elif recovered.exit_code is not None:  # it was said to be resumed
-            say(f"{_name(recovered)}: {recovered.detail}; not resumed here")
+            tell(f"{_name(recovered)}: {recovered.detail}; not resumed here")
 
     recoverer = Recoverer(
         store,
@@ -160,14 +164,14 @@ async def _recover(
         jobs=jobs,
         workflows=workflows,
         shuffle=random.shuffle,
-        on_start=lambda run: say(f"{_name(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"),
+        on_start=lambda run: tell(f"{_name(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"),
         on_end=ended,
-        on_trouble=_show_trouble,
+        on_trouble=lambda error: tell(f"flowckpt: {escaped(error.message)}; looking again"),
     )
 
     def stop(number: signal.Signals) -> None:
         if not stopped_by:
-            say(f"flowckpt: {number.name}: the runs are being saved")
+            tell(f"flowckpt: {number.name}: the runs are being saved")
         stopped_by.append(number.name)
         recoverer.stop()
 
@@ -208,5 +212,5 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
         say(f"flowckpt: no run in {choice.shown} is to be resumed")
 
 
-def _show_trouble(error: CheckpointStorageError) -> None:
-    say(f"flowckpt: {escaped(error.message)}; looking again")
+def _tell_with_time(line: str) -> None:
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the clock on the wall of whoever reads
