@@ -141,8 +141,7 @@ async def _recover(
     stopped_by: list[str] = []
     tell = say if every is None else _tell_with_time
     if every is not None:
-        which = f"runs of {', '.join(map(escaped, workflows))}" if workflows else "all runs"
-        tell(f"flowckpt: watching {escaped(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time")
+        tell(_watching(choice, workflows, every, jobs))
 
     def new_child(run: DueRun) -> Child:
         name = escaped(run.workflow_id)
@@ -210,6 +209,11 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
         say(f"flowckpt: {said}")
     elif not reported:
         say(f"flowckpt: no run in {choice.shown} is to be resumed")
+
+
+def _watching(choice: StoreChoice, workflows: tuple[str, ...], every: float, jobs: int) -> str:
+    which = f"runs of {', '.join(map(escaped, workflows))}" if workflows else "all runs"
+    return f"flowckpt: watching {escaped(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time"
 
 
 def _tell_with_time(line: str) -> None:
