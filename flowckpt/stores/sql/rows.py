@@ -110,7 +110,7 @@ NAMED_BLOBS = "SELECT digest FROM blobs WHERE run = ?"
 DESCRIBE = "UPDATE runs SET workflow_name = ?, metadata = ? WHERE run = ?"
 SAY_HEAD = "UPDATE attempts SET head = ? WHERE run = ? AND attempt = ?"
 BEGIN_ATTEMPT = (
-    "UPDATE attempts SET begun_at = ?, continues_attempt = ?, continues_sequence = ?, continues_results = ? "
+    "UPDATE attempts SET begun_at = COALESCE(?, acquired_at), continues_attempt = ?, continues_sequence = ?, continues_results = ? "
     "WHERE run = ? AND attempt = ?"
 )
 DELETE_CHECKPOINT = (

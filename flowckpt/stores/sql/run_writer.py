@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 
 from flowckpt.core.codec import dumps, encode
@@ -93,7 +92,7 @@ class SqlRunWriter(RunWriter):
         image = self._image
         assert image is not None, "it is there until the first write"
         if not image.links:
-            row: Row = (sql_time(datetime.now(UTC)), None, 0, 0, self.run, self.attempt)
+            row: Row = (None, None, 0, 0, self.run, self.attempt)  # the database's time takes a look of its own
             return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(0)
         known = image.history.view().shared_length(view)
 
