@@ -142,7 +142,7 @@ class StepRestored(Event):
 class StepsRestored(Event):
     """The results of several steps in a row came from the record; nothing was executed.
 
-    The progress of the command gets one such event. Other listeners get a `StepRestored` for each step.
+    The progress of the command and the log get one such event. Other listeners get a `StepRestored` for each step.
 
     Attributes:
         path: the last of the steps.

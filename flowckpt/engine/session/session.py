@@ -244,7 +244,8 @@ class Session:
         _check_loop("engine.run")
         emit = self._sink(on_event)
         async with self._taken() as drive:
-            await drive.run(emit, folds_restored=folds_restored and not self._listeners)
+            folds = (folds_restored or on_event is None) and not self._listeners  # a log has one line for them
+            await drive.run(emit, folds_restored=folds)
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
         return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
