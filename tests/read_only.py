@@ -6,6 +6,7 @@ Root may write everywhere but on a read-only mount; so a test that runs as root 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pwd
 import shutil
@@ -94,4 +95,5 @@ def made_place(how: str) -> Iterator[Place]:
 
 def names_in(directory: Path) -> list[str]:
     """What there is, so that a test sees what a reader has made."""
+    gc.collect()  # closes what commands in this process have left open, as the end of a process of their own does
     return sorted(str(each.relative_to(directory)) for each in directory.rglob("*"))

@@ -218,7 +218,11 @@ EXTRAS = set().union(
         if extra not in ("dev", "docs", "test")
     )
 )
-COMES_ALONG = {"dask": "with distributed", "pytest": "with whoever subclasses flowckpt.testing's contract"}
+COMES_ALONG = {
+    "dask": "with distributed",
+    "IPython": "with whoever works in it",
+    "pytest": "with whoever subclasses flowckpt.testing's contract",
+}
 
 
 distributions_of_modules = functools.cache(importlib.metadata.packages_distributions)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,12 @@ _LONGEST_DELAY = 366 * 86_400.0
 """A year: a time that a calendar can hold, whatever a server sends."""
 
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
+
+
+def _http_date(text: str) -> datetime:
+    """Return the time of a `Retry-After`; the module for it is loaded when a server sends one."""
+    found: datetime = importlib.import_module("email.utils").parsedate_to_datetime(text)
+    return found
 
 
 class RemoteError(Exception):
@@ -113,7 +119,7 @@ def asked_delay(error: BaseException, now: datetime) -> float:
             headers = getattr(getattr(error, "response", error), "headers", None)
             asked = None if headers is None else headers.get("Retry-After")
         if isinstance(asked, str):
-            asked = float(asked) if asked.strip().isdecimal() else parsedate_to_datetime(asked)
+            asked = float(asked) if asked.strip().isdecimal() else _http_date(asked)
         if isinstance(asked, datetime):
             asked = asked - now
         seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)

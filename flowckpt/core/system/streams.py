@@ -19,6 +19,8 @@ import aiofiles
 
 CHUNK = 1 << 20
 _GZIP_WBITS = 31
+_OF_THE_SYSTEM = (Path("/dev"), Path("/dev/fd"))
+"""Where links are the system's own, as /dev/stdout; /dev/shm is not among them, where everybody may make some."""
 
 
 async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
@@ -67,7 +69,7 @@ async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool
 
 
 def _is_device_or_pipe(file: Path) -> bool:
-    if file.is_symlink() and not file.is_relative_to("/dev"):  # /dev/stdout is one
+    if file.is_symlink() and file.parent not in _OF_THE_SYSTEM:
         raise OSError(errno.ELOOP, "it is a symbolic link: name the file itself", str(file))
     return file.exists() and not file.is_file()
 

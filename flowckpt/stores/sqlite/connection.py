@@ -204,7 +204,8 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def wal_of(path: Path) -> Path:
-    """Return the file of the WAL of a database."""
+    """Return the file of the WAL of a database: beside the file itself, wherever a symbolic link to it is."""
+    path = path.resolve()
     return path.with_name(f"{path.name}-wal")
 
 

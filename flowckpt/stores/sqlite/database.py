@@ -252,6 +252,7 @@ class SqliteDatabase:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[Identity | None, Identity | None] = None, None  # of the file, and of its WAL
+        self._wal = wal_of(path)
         self._guard: Guard | None = None
         self._read_only: ReadConnection | None = None
         self._is_committing = False
@@ -563,9 +564,10 @@ class SqliteDatabase:
             try:
                 if has_guard():
                     connection.execute("SELECT count(*) FROM sqlite_master")  # makes the WAL and its shared memory
-                    self._guard = Guard(self.path)
+                    self._guard = Guard(self.path.resolve())
                 self._bring_up_to_date(connection)
-                self._identity = identity_of(self.path), identity_of(wal_of(self.path))
+                self._wal = wal_of(self.path)
+                self._identity = identity_of(self.path), identity_of(self._wal)
             except BaseException:
                 if self._guard is not None:
                     self._guard.close()
@@ -582,7 +584,7 @@ class SqliteDatabase:
         the last user of the file. It has copied all that was committed by then.
         """
         wal = self._identity[1]
-        return journal_mode()[0] == "wal" and (wal is None or identity_of(wal_of(self.path)) != wal)
+        return journal_mode()[0] == "wal" and (wal is None or identity_of(self._wal) != wal)
 
     @contextlib.contextmanager
     def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
