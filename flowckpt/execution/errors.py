@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepError
 from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError
+
+if TYPE_CHECKING:
+    from email import utils as email_utils
+else:
+    email_utils = LazyModule("email.utils")
 
 NO_SECRETS = KnownSecrets()
 
@@ -21,12 +26,6 @@ _LONGEST_DELAY = 366 * 86_400.0
 """A year: a time that a calendar can hold, whatever a server sends."""
 
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
-
-
-def _http_date(text: str) -> datetime:
-    """Return the time of a `Retry-After`; the module for it is loaded when a server sends one."""
-    found: datetime = importlib.import_module("email.utils").parsedate_to_datetime(text)
-    return found
 
 
 class RemoteError(Exception):
@@ -119,7 +118,7 @@ def asked_delay(error: BaseException, now: datetime) -> float:
             headers = getattr(getattr(error, "response", error), "headers", None)
             asked = None if headers is None else headers.get("Retry-After")
         if isinstance(asked, str):
-            asked = float(asked) if asked.strip().isdecimal() else _http_date(asked)
+            asked = float(asked) if asked.strip().isdecimal() else email_utils.parsedate_to_datetime(asked)
         if isinstance(asked, datetime):
             asked = asked - now
         seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)

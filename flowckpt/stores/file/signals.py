@@ -76,6 +76,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
         return []
     directory = filesystem.open_directory(run, SIGNALS)
     try:
+        found: list[Signal] = []
         for _ in range(_LOOKS):
             found, has_lost_one = [], False
             for name in filter(is_signal, filesystem.names(directory)):

@@ -69,6 +69,8 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
     keys = look(bucket, workflow_id)
     if not keys.has_signals or not _is_a_run(bucket, keys, workflow_id):
         return []
+    wanted: list[str] = []
+    bodies: list[bytes | None] = []
     for _ in range(_LOOKS):
         wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
         bodies = [*bucket.get_all(wanted, workflow_id)]
