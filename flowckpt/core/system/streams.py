@@ -20,7 +20,7 @@ import aiofiles
 CHUNK = 1 << 20
 _GZIP_WBITS = 31
 _OF_THE_SYSTEM = (Path("/dev"), Path("/dev/fd"))
-"""Where links are the system's own, as /dev/stdout; /dev/shm is not among them, where everybody may make some."""
+"""The directories whose links are the system's own, as /dev/stdout. In /dev/shm, any user may make links."""
 
 
 async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
