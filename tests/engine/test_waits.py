@@ -37,7 +37,7 @@ from flowckpt.errors import (
     StepFailedError,
     StepTimeoutError,
 )
-from flowckpt.events import ApprovalVoided, SignalSetAside, WorkflowSuspended, WorkflowWaiting
+from flowckpt.events import ApprovalVoided, CheckpointSaved, SignalSetAside, WorkflowSuspended, WorkflowWaiting
 from flowckpt.evidence import EvidencePack, EvidenceVerifier, artifact_exists, file_sha256
 from flowckpt.evidence.checks import files as file_sha256_check
 from flowckpt.testing import FakeClock
@@ -1062,6 +1062,7 @@ def test_what_waits_in_a_fan_out_is_durable_at_once_while_others_still_run():
         for _ in range(50):
             await asyncio.sleep(0)
         latest = await store.load_latest("run")
+        assert latest is not None
         seen.append((latest.status, dict(latest.metadata["waits"])))
 
     @workflow
@@ -1188,6 +1189,34 @@ def test_a_plan_finds_what_waits_in_members(world):
     world.run(mapped)
     plan = world.engine.plan_sync(mapped, workflow_id="run")
     assert {each.path for each in plan.steps if each.reasons} == {f"items/[{n}]/go" for n in range(3)}
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_waits_are_recorded_and_shown_in_the_order_of_the_program(world, is_resumed):
+    """The first member comes to its wait after the wait of the second is saved; a resume finds them in that order."""
+
+    async def slowly() -> None:
+        while len(world.told(CheckpointSaved)) < 2:
+            await asyncio.sleep(0)
+
+    @workflow
+    def late() -> Generator[Any, Any, Any]:
+        yield step("slow").python(slowly)
+        yield step("first").wait("first")
+
+    @workflow
+    def group() -> Generator[Any, Any, Any]:
+        yield parallel(step("z").workflow(late), step("a").wait("second", timeout=HOUR), step("b").wait("third"))
+
+    result = world.run(group)
+    if is_resumed:
+        result = world.resume(group)
+    expected = ["first", "second", "third"]
+    assert [wait.name for wait in result.waits] == expected
+    assert [wait.name for wait in world.told(WorkflowSuspended)[0].waits] == expected
+    assert [wait.name for wait in world.info().waits] == expected
+    with pytest.raises(RunSuspendedError, match=r"(?s)first.*second.*third"):
+        result.unwrap()
 
 
 # --- what makes no sense ---------------------------------------------------------------------------------------------

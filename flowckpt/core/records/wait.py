@@ -167,7 +167,7 @@ STOPPED = "stopped"
 
 
 def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
-    """Return what a run waits for, in the order in which it came to it."""
+    """Return what a run waits for, in the order of the program if the run came to rest."""
     return tuple(Wait.from_document(path, document) for path, document in metadata.get(KEY, {}).items())
 
 

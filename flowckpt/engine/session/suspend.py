@@ -44,7 +44,7 @@ async def driven_to_its_end(
     staying = _Staying(run, stay_seconds)
     while True:
         voided = run.waits.voided
-        run.waits.retain(suspended.paths | voided)
+        run.waits.retain((*suspended.paths, *voided))
         waits = run.waits.all
         if voided or not await run.inbox.can_end_any(waits, is_fresh=True):
             unsaved = await run.recorder.suspend()

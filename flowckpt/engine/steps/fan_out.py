@@ -182,7 +182,7 @@ class FanOut(CompositeRun):
         if not self._is_decided:
             await self._run_members()
         if self._paused and not self._is_decided and self._error is None:
-            paused, self._paused = self._paused, []
+            paused, self._paused = sorted(self._paused, key=lambda each: each[0]), []
             self._unended.extend((index, member) for index, member, _ in paused)
             raise Suspended(path for _, _, pause in paused for path in pause.paths)
         run.waits.end_within(path)

@@ -24,12 +24,12 @@ class Suspended(BaseException):
     """No error, and no `Exception`: raised where a step waits, and caught where everything else has come to rest.
 
     Attributes:
-        paths: the steps that wait.
+        paths: the steps that wait, in the order of the program.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         super().__init__()
-        self.paths = frozenset(paths)
+        self.paths = tuple(paths)
 
 
 @attrs.define(eq=False, repr=False)
@@ -65,13 +65,13 @@ class Waits:
 
     @property
     def all(self) -> tuple[Wait, ...]:
-        """All of them, in the order in which they were met."""
+        """All of them: in the order of the program once the run is at rest, before in the order in which they were met."""
         return tuple(self._open.values())
 
     @property
-    def voided(self) -> frozenset[str]:
+    def voided(self) -> tuple[str, ...]:
         """The approvals that were found void in this attempt: nothing after them runs in it."""
-        return frozenset(path for path, each in self.approved.items() if each.is_void)
+        return tuple(path for path, each in self.approved.items() if each.is_void)
 
     @property
     def taken(self) -> Collection[str]:
@@ -121,14 +121,15 @@ class Waits:
         for each in [each for each in self._open if is_within(each, path)]:
             self.end(each)
 
-    def retain(self, paths: Collection[str]) -> None:
+    def retain(self, paths: Iterable[str]) -> None:
         """Forget all waits but those of some steps, because the run has come to rest at these.
 
         Args:
-            paths: the steps.
+            paths: the steps, in the order in which their waits are recorded and shown.
         """
-        for each in [each for each in self._open if each not in paths]:
-            self.end(each)
+        rest = {path: self._open[path] for path in paths if path in self._open}
+        if list(rest) != list(self._open):
+            self._open, self.is_changed = rest, True
 
     def take(self, signal_id: str) -> None:
         """Note a message that was taken, and that no result names.
