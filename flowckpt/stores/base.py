@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
     from flowckpt.stores import queries
+    from flowckpt.stores.log.sealing.keys import KeyRing
 else:
     queries = LazyModule("flowckpt.stores.queries")
 
@@ -249,6 +250,11 @@ class StoreBase(ABC):
     def kind(self) -> str:
         """The name of the store's class, for messages."""
         return type(self).__name__
+
+    @property
+    def keys(self) -> KeyRing | None:
+        """The keys that the store proves its records with, or None."""
+        return None
 
     # --- the five methods -----------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
         "target": document["target"],
         "is_new": True,
         "left_behind": 0,
+        "unauthenticated": "the file is not signed",
     }
     assert document["target"]["name"] == "etl"
     assert crashed("show", "one", "--json").expect(0).document["status"] == "failed"

@@ -51,7 +51,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
 
     -o FILE writes the whole run: every attempt and checkpoint, large values, and the place of its workflow. Without
     -o the command prints the newest checkpoint as one JSON document, for people and for git. The store is only read.
-    The file is never encrypted. An existing file is replaced only with --force; in a directory, equal documents stay.
+    If the store has a key, that file is signed with it. The file is never encrypted. An existing file is replaced only with --force; in a directory, equal documents stay.
     """
     checkpoints = opened_store(store, runs_nothing=True)
     run = chosen_run(checkpoints, run)
@@ -87,18 +87,21 @@ def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, i
         what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"
     elif output == "-":
         done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
-        _warn_of_owner(done)
+        _warn(store, done)
         return
     else:
         if (Path(output).is_file() or Path(output).is_symlink()) and not is_forced:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
         done = waited(export_run(store, run, output))
         what = f"{escaped(run)} {size_of_run(done)}"
-    _warn_of_owner(done)
-    say(f"wrote {what} to {escaped(output)}")
+    _warn(store, done, is_signable=not is_directory)
+    signed = f", signed with key {done.signed_by}" if done.signed_by else ""
+    say(f"wrote {what} to {escaped(output)}{signed}")
 
 
-def _warn_of_owner(done: ExportedRun) -> None:
+def _warn(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> None:
+    if is_signable and store.keys is not None and not done.signed_by:
+        warn(f"the file is not signed: an import that was not signed brought run {done.workflow_id} in")
     if done.owner is not None:
         warn(
             f"run {done.workflow_id} is running in {done.owner}: this is the run as of its checkpoint "

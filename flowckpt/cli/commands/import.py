@@ -89,6 +89,12 @@ def _lines(done: ImportedRun) -> list[str]:
     ]
     if done.workflow_name != MANAGED:
         lines.append("held: nothing of it runs until a person resumes it with --accept-import")
+        if done.is_new:
+            lines.append(
+                f"its approvals and signals must be given again: {done.unauthenticated}"
+                if done.unauthenticated
+                else "its approvals and signals count: the file is signed with a key of this store"
+            )
     place = done.target.get("file") or done.target.get("module") or ""
     if place:
         is_missing = "file" in done.target and not Path(place).is_file()

@@ -79,7 +79,8 @@ Examples:
 @click.option(
     "--accept-import",
     is_flag=True,
-    help="Resume an imported run for the first time (by default: ask). Approvals and signals in its file do not count.",
+    help="Resume an imported run for the first time (by default: ask). Approvals and signals in its file count only if it "
+    "was signed with a key of the store.",
 )
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @rollback_option

@@ -23,8 +23,11 @@ MANAGER = "manager"
 IMPORTED = "imported"
 """In the metadata: the run came from a file that anybody may have made, and no person has resumed it yet.
 
-Such a run is held. It is never due, its program is not imported unasked, and its approvals and signals do not count.
+Such a run is held. It is never due, its program is not imported unasked, and its approvals and signals do not count
+unless the file was authenticated.
 """
+AUTHENTICATED = "authenticated"
+"""The value of that mark if the file was signed with a key of the store. Otherwise it is True, and no answer counts."""
 
 
 def is_task(data: CheckpointData) -> bool:

@@ -118,7 +118,7 @@ async def roll_back(
 
 def _held(metadata: Mapping[str, Any], target: CheckpointData) -> dict[str, Any]:
     """Return metadata with the mark of an import if the checkpoint has it: its answers count no more than before."""
-    return {**metadata, IMPORTED: True} if IMPORTED in target.metadata else {**metadata}
+    return {**metadata, IMPORTED: target.metadata[IMPORTED]} if IMPORTED in target.metadata else {**metadata}
 
 
 def standing_length(results: Sequence[StepResult], length: int) -> int:

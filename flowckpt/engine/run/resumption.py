@@ -332,7 +332,7 @@ async def _spare(
             data = await store.load_attempt(workflow_id, attempt)
             results = () if data is None else data.step_results
             found.update({each.path: each for each in results if each.success and each.path not in taken})
-    if IMPORTED in latest.metadata:
+    if latest.metadata.get(IMPORTED) is True:
         return {path: result for path, result in found.items() if not is_answer(result)}
     return found
 
@@ -353,8 +353,12 @@ def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection
 
 
 def accepted(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata of an imported run that a person has resumed: what it left behind in the file is not reused."""
-    return {name: value for name, value in without_reusable(metadata).items() if name != IMPORTED}
+    """Return the metadata of an imported run that a person has resumed.
+
+    What earlier attempts left for reuse in a file that was not authenticated is not reused.
+    """
+    kept = without_reusable(metadata) if metadata[IMPORTED] is True else metadata
+    return {name: value for name, value in kept.items() if name != IMPORTED}
 
 
 def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -403,7 +407,7 @@ def _cut(
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
     if drops_answers or (
-        drops_answers is None and IMPORTED in latest.metadata and latest.status is not Status.COMPLETED
+        drops_answers is None and latest.metadata.get(IMPORTED) is True and latest.status is not Status.COMPLETED
     ):
         for result in filter(is_answer, view):
             reason = Reason(ReasonKind.EVIDENCE, "it was imported: whoever made the file may have made up the answer")

@@ -390,7 +390,7 @@ class Session:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
-            if is_completed and IMPORTED in latest.metadata:  # it goes on after all
+            if is_completed and latest.metadata.get(IMPORTED) is True:  # it goes on after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
             planner.refuse_stop(plan, settled)

@@ -83,7 +83,7 @@ async def plan_resume(
     read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
     resumption = await read(store=store, max_crashes=max_crashes)
     plan = await make_plan(workflow, workflow_id, resumption, verifying)
-    if latest.status is Status.COMPLETED and IMPORTED in latest.metadata and not plan.is_nothing_to_do:
+    if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
         resumption = await read(store=store, max_crashes=max_crashes, drops_answers=True)
         plan = await make_plan(workflow, workflow_id, resumption, verifying)
     return PlannedResume(plan, resumption.judge.reports, verifying)

@@ -33,6 +33,7 @@ from flowckpt.maintenance.portable.format import (
     result_line,
 )
 from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt
+from flowckpt.stores.log.sealing.keys import Key
 
 # How many checkpoints of a run no longer count: a later attempt went on from before them.
 
@@ -309,12 +310,20 @@ def _without_mark(data: CheckpointData) -> CheckpointData:
     return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name not in _ADDED})
 
 
-def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData]) -> Iterator[bytes]:
+def _signing_key(store: StoreBase, run: Gathered) -> Key | None:
+    """Return the key that signs a run; None if what it holds was never proved, because an import brought it in unsigned."""
+    if store.keys is None or any(data.metadata.get(IMPORTED) is True for data in run.checkpoints):
+        return None
+    return store.keys.newest
+
+
+def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData], key: Key | None = None) -> Iterator[bytes]:
     """Return all lines of an exported run.
 
     Args:
         workflow_id: the run.
         checkpoints: all its checkpoints, attempt by attempt and the oldest first; at least one.
+        key: the key to sign it with.
 
     Raises:
         ForeignRecordError: the history of a checkpoint does not continue the one before it.
@@ -329,7 +338,7 @@ def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData]) -> Iterat
     for line in writer.lines(checkpoints):
         whole.update(line)
         yield line
-    yield end_line(writer.counts, whole.hexdigest())
+    yield end_line(writer.counts, whole.hexdigest(), key)
 
 
 def identity_of(workflow_id: str, checkpoints: Iterable[CheckpointData]) -> str:
@@ -361,6 +370,7 @@ class ExportedRun:
         steps: the number of results in the newest checkpoint.
         checkpoint_id: the newest checkpoint; the run was exported as of it.
         owner: the process that ran the run during the export, or None.
+        signed_by: the id of the key that signed the file; empty without one.
     """
 
     workflow_id: str
@@ -371,12 +381,14 @@ class ExportedRun:
     checkpoint_id: str
     owner: Owner | None = None
     left_behind: int = 0
+    signed_by: str = ""
 
 
 async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str) -> ExportedRun:
     """Write a whole run to one file: all attempts, checkpoints, results, large values and its target.
 
-    The source is only read. The file appears complete and durable, or not at all.
+    The source is only read. The file appears complete and durable, or not at all. If the store has a key, the file is
+    signed with it, unless an unsigned import brought the run in.
 
     Args:
         store: the store of the run.
@@ -391,9 +403,9 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
     """
     store = adapt(store)
     run = await gathered(store, workflow_id)
-    place = Path(file)
-    await write_whole(place, run_lines(workflow_id, run.checkpoints), is_compressed=place.suffix == ".gz")
-    return exported(run, str(file))
+    place, key = Path(file), _signing_key(store, run)
+    await write_whole(place, run_lines(workflow_id, run.checkpoints, key), is_compressed=place.suffix == ".gz")
+    return exported(run, str(file), key)
 
 
 async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[bytes], Any]) -> ExportedRun:
@@ -411,13 +423,14 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
     """
     store = adapt(store)
     run = await gathered(store, workflow_id)
+    key = _signing_key(store, run)
 
     def write_all() -> None:
-        for line in run_lines(workflow_id, run.checkpoints):
+        for line in run_lines(workflow_id, run.checkpoints, key):
             write(line)
 
     await run_blocking(write_all)
-    return exported(run, "-")
+    return exported(run, "-", key)
 
 
 async def export_documents(
@@ -472,7 +485,7 @@ def document_name(data: CheckpointData) -> str:
     return f"{data.sequence:06d}{f'-{plain}' if plain else ''}.json"
 
 
-def exported(run: Gathered, file: str) -> ExportedRun:
+def exported(run: Gathered, file: str, key: Key | None = None) -> ExportedRun:
     """Return what is to be said of an export."""
     latest = run.latest
     return ExportedRun(
@@ -484,4 +497,5 @@ def exported(run: Gathered, file: str) -> ExportedRun:
         latest.checkpoint_id,
         run.owner,
         run.left_behind,
+        "" if key is None else key.id,
     )

@@ -10,15 +10,17 @@ r"""The lines of an exported run: JSON for people and for `jq`, one record a lin
     {"checkpoint":{"sequence":2,"checkpoint_id":"fetch",…},"results":1,"chain":"…"}
     {"attempt":2,"keeps":1}
     …
-    {"end":{"attempts":2,"checkpoints":9,"results":8,"blobs":1,"sha256":"…"}}
+    {"end":{"attempts":2,"checkpoints":9,"results":8,"blobs":1,"sha256":"…","key":"…","mac":"…"}}
 
 A result stands there in its canonical bytes and a large value in its own, so that they come out of the file as they went
-in. The chain digest of a checkpoint proves the results up to it, and the last line all that stands before it. Nothing
-says when or from where it was exported: the same run makes the same bytes, whatever store it lies in.
+in. The chain digest of a checkpoint proves the results up to it, and the last line all that stands before it. If the
+store has a key, the last line is signed. Nothing else says when or from where it was exported: the same run makes the
+same bytes, whatever store it lies in.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
 import re
@@ -31,12 +33,15 @@ import attrs
 from flowckpt.core.codec import Json, decode, dumps
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.listing import AUTHENTICATED
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import InputError
+from flowckpt.stores.log.sealing.keys import Key, derived
 
 FORMAT = "run"
 _RESULT_PREFIX = b'{"result":'
+_SIGNATURE = re.compile(rb',"key":"([0-9a-f]{16})","mac":"[0-9a-f]{64}"\}\}\n')
 _BLOB = re.compile(rb'\{"blob":"([0-9a-f]{64})","size":([1-9][0-9]{0,15}),"content":')
 
 
@@ -118,14 +123,32 @@ def checkpoint_line(head: Mapping[str, Json], results: int, chain: str) -> bytes
     return _line({"checkpoint": dict(head), "results": results, "chain": chain})
 
 
-def end_line(counts: Counts, sha256: str) -> bytes:
+def end_line(counts: Counts, sha256: str, key: Key | None = None) -> bytes:
     """Return the last line.
 
     Args:
         counts: how much stands before it.
         sha256: SHA-256 over all that stands before it, in hex.
+        key: the key to sign it with.
     """
-    return _line({"end": {**attrs.asdict(counts), "sha256": sha256}})
+    end = {**attrs.asdict(counts), "sha256": sha256}
+    if key is None:
+        return _line({"end": end})
+    mac = hmac.digest(derived(key.secret, purpose=b"exported run"), _line({"end": end}), "sha256")
+    return _line({"end": {**end, "key": key.id, "mac": mac.hex()}})
+
+
+def signing_key(line: bytes, unsigned: bytes) -> str | None:
+    """Return the id of the key that signed a last line, or "" if it is unsigned; None if it is not such a line.
+
+    Args:
+        line: the line.
+        unsigned: the line that belongs there, unsigned.
+    """
+    if line == unsigned:
+        return ""
+    match = _SIGNATURE.fullmatch(line.removeprefix(unsigned[:-3]))
+    return None if match is None else match[1].decode()
 
 
 def result_in(line: bytes) -> bytes | None:
@@ -475,7 +498,7 @@ _METADATA: Mapping[str, Check] = {
     "taken_signals": lambda value: type(value) in (list, tuple) and _is_texts([*value]),
     "executors": _is_text_mapping,
     "birth": _is_text,
-    "imported": lambda value: value is True,
+    "imported": lambda value: value is True or value == AUTHENTICATED,
     "forked_from": _is_optional_mapping,
     "rolled_back_to": _is_optional_mapping,
     "rolling_back": lambda value: value is None or _is_way_back(value),

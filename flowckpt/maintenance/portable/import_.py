@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import stat
 import sys
@@ -22,7 +23,7 @@ from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.history import CHAIN_START
-from flowckpt.core.records.listing import IMPORTED, is_task
+from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.ids import new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks
@@ -45,9 +46,11 @@ from flowckpt.maintenance.portable.format import (
     is_count,
     is_run,
     result_in,
+    signing_key,
     strict_json,
 )
 from flowckpt.stores.base import CheckpointStore, adapt
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 
 # The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.
 
@@ -125,6 +128,7 @@ class RunReader:
         line: the number of the line that is being read.
         places: where the content of each large value begins in the file.
         identity: SHA-256 over the lines between the first and the last, but those of large values.
+        signed_by: the id of the key that the last line names; empty without a signature.
     """
 
     def __init__(self, limits: ImportLimits, fetch: Fetch | None = None) -> None:
@@ -132,6 +136,8 @@ class RunReader:
         self.line = 0
         self.places: dict[str, tuple[int, int]] = {}
         self.identity: Any = sha256()
+        self.signed_by = ""
+        self._end = b""
         self._limits = limits
         self._fetch = fetch
         self._whole = sha256()
@@ -175,7 +181,8 @@ class RunReader:
                 data = self._read(line)
                 if data is not None:
                     yield data
-            self._whole.update(line)
+            if not is_ended:
+                self._whole.update(line)
             self._offset += len(line)
         if not is_ended:
             raise MalformedError("it has no end: the file was cut")
@@ -291,12 +298,18 @@ class RunReader:
         self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
         return data
 
+    def is_signed_with(self, key: Key) -> bool:
+        """Return whether the file, read to its end, was signed with a key."""
+        return hmac.compare_digest(self._end, end_line(self._counts, self._whole.hexdigest(), key))
+
     def _read_end(self, line: bytes) -> None:
         self._check_finished()
         if not self._counts.checkpoints:
             raise MalformedError("it has no checkpoint")
-        if line != end_line(self._counts, self._whole.hexdigest()):
+        key_id = signing_key(line, end_line(self._counts, self._whole.hexdigest()))
+        if key_id is None:
             raise MalformedError("what stands before its end does not match the digest there")
+        self.signed_by, self._end = key_id, line
         if self._unnamed:
             raise MalformedError(f"the large value {min(self._unnamed)} belongs to nothing")
 
@@ -462,6 +475,8 @@ class ImportedRun:
         steps: the number of results in its newest checkpoint.
         target: where its workflow was, on the machine it comes from.
         is_new: whether it was imported now; False if the identical run already existed.
+        unauthenticated: why its approvals and signals do not count here; empty if they do, because the file was signed
+            with a key of the store.
     """
 
     workflow_id: str
@@ -474,6 +489,7 @@ class ImportedRun:
     target: dict[str, str]
     is_new: bool
     left_behind: int = 0
+    unauthenticated: str = ""
 
     def to_document(self) -> dict[str, Json]:
         """Return it as plain JSON, as printed by `flowckpt import --json`."""
@@ -492,6 +508,7 @@ class _Proved:
     attempts: int
     count: int
     left_behind: int = 0
+    unauthenticated: str = "the file is one checkpoint, and only whole runs are signed"
 
 
 async def import_run(
@@ -501,6 +518,7 @@ async def import_run(
 
     The file is read twice: first it is checked line by line, without writing anything; then the store receives it
     atomically. After an interruption, repeat the import. A single checkpoint becomes a run that can be resumed from it.
+    The approvals and signals in the file count if it was signed with a key of the store and keeps its run id.
 
     Args:
         store: the store to import into.
@@ -523,8 +541,9 @@ async def import_run(
     if workflow_id is not None:
         checked_new_id(workflow_id)
     async with opened_source(file, limits) as source:
-        proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits))
-        is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints()))
+        proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits, store.keys))
+        mark = True if proved.unauthenticated else AUTHENTICATED
+        is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints(), mark))
     latest = proved.latest
     target = {str(key): str(text) for key, text in dict(latest.metadata.get("target", {})).items()}
     return ImportedRun(
@@ -538,14 +557,15 @@ async def import_run(
         target,
         is_new,
         proved.left_behind,
+        proved.unauthenticated if is_new else "the run was there already",
     )
 
 
-def _held(checkpoints: Iterable[CheckpointData]) -> Iterator[CheckpointData]:
+def _held(checkpoints: Iterable[CheckpointData], mark: bool | str) -> Iterator[CheckpointData]:
     """Mark each checkpoint of a workflow's run as imported; a task of a CheckpointManager names no program."""
     before: Mapping[str, Any] | None = None
     marked: Mapping[str, Any] = {}
-    added = {IMPORTED: True, BIRTH: new_token(16)}
+    added = {IMPORTED: mark, BIRTH: new_token(16)}
     for data in checkpoints:
         if is_task(data):
             yield data
@@ -555,7 +575,25 @@ def _held(checkpoints: Iterable[CheckpointData]) -> Iterator[CheckpointData]:
         yield attrs.evolve(data, metadata=marked)
 
 
-def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLimits) -> _Proved:
+def _unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing | None) -> str:
+    """Return why the approvals and signals of a run do not count, or an empty text.
+
+    Those under another id were given to another run: otherwise one approval would count for any number of imports.
+    """
+    if not reader.signed_by:
+        return "the file is not signed"
+    if ring is None:
+        return f"the file is signed with key {reader.signed_by}, and this store has no key"
+    if (key := ring.get(reader.signed_by)) is None:
+        return f"the file is signed with key {reader.signed_by}, which is not a key of this store"
+    if not reader.is_signed_with(key):
+        return "the signature of the file does not match: the file was changed after its export"
+    if reader.header is None or reader.header.workflow_id != workflow_id:
+        return "they were given to the run under its own id, not under the new one"
+    return ""
+
+
+def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLimits, ring: KeyRing | None) -> _Proved:
     with _refusing(file):
         first = next(source.lines(), b"")
         if not is_run(first):
@@ -593,7 +631,18 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
 
     header = reader.header
     source_id = str(header.workflow_id) if header is not None else ""
-    return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count, standing.count)
+    unauthenticated = _unauthenticated(reader, named, ring)
+    return _Proved(
+        named,
+        source_id,
+        reader.identity.hexdigest(),
+        again,
+        latest,
+        len(attempts),
+        count,
+        standing.count,
+        unauthenticated,
+    )
 
 
 def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Proved:

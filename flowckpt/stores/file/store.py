@@ -105,6 +105,12 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
         return await run_blocking(lambda: self.runs.trust(workflow_id))
 
     @property
+    def keys(self) -> KeyRing | None:
+        """Its keys; None also if it takes runs on trust, because then they prove nothing."""
+        protection = self.runs.seals.protection
+        return None if protection.is_trusting else protection.ring
+
+    @property
     def is_encrypting(self) -> bool:
         """Whether one of its keys encrypts."""
         ring = self.runs.seals.protection.ring
