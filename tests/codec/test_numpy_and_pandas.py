@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import attrs
 import numpy as np
 import pandas as pd
+import pydantic
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core import codec
+from flowckpt.core.codec import tags
+from flowckpt.core.identity import classes
 from flowckpt.errors import EncodingError
 
 
@@ -26,11 +34,120 @@ from flowckpt.errors import EncodingError
         ((np.int64(1), np.int64(2)), tuple[int, ...], (1, 2)),
         (np.float64(1.0), float | None, 1.0),
         ({np.str_("k"): [np.int64(1)]}, dict[str, list[int]], {"k": [1]}),
+        ({np.int64(1)}, set[int], {1}),
+        ([np.float64(1.0)], Sequence[float], [1.0]),
+        ({"a": np.float64(1.0)}, Mapping[str, float], {"a": 1.0}),
     ],
 )
 def test_a_scalar_is_taken_where_the_annotation_says_its_plain_type(value, annotation, expected):
     decoded = codec.decode(codec.encode(value, annotation), annotation)
     assert repr(decoded) == repr(expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    mean: float
+    count: int
+    is_good: bool
+    name: str
+    each: list[float]
+    by_name: dict[str, float]
+    pair: tuple[int, str]
+    best: float | None
+    last: int | str | None
+
+
+@attrs.frozen
+class Model:
+    loss: float
+    scores: Scores | None = None
+
+
+class Row(NamedTuple):
+    x: float
+    n: int
+
+
+class Record(TypedDict):
+    x: float
+    rows: list[Row]
+
+
+class Checked(pydantic.BaseModel):
+    x: float
+    each: list[float]
+    inner: Checked | None = None
+
+
+@dataclasses.dataclass
+class Loose:
+    items: list
+    anything: Any = None
+
+
+def scores(f: Any, i: Any, b: Any, s: Any) -> Scores:
+    return Scores(f(1.5), i(3), b(True), s("a"), [f(0.5), i(1)], {s("k"): f(2)}, (i(3), "b"), f(1), i(4))
+
+
+def row(f: Any, i: Any) -> Row:
+    return Row(f(1.5), i(2))
+
+
+def unchecked(number: Any) -> Checked:
+    inner = Checked.model_construct(x=number(1.5), each=[])
+    return Checked.model_construct(x=number(0.5), each=[number(2.0)], inner=inner)
+
+
+NUMPY, PLAIN = (np.float32, np.int64, np.bool_, np.str_), (float, int, bool, str)
+
+
+TYPED_FIELDS = pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        (scores(*NUMPY), Scores, scores(*PLAIN)),
+        ([scores(*NUMPY)], list[Scores], [scores(*PLAIN)]),
+        ({"a": Model(np.float64(0.5), scores(*NUMPY))}, dict[str, Model], {"a": Model(0.5, scores(*PLAIN))}),
+        (row(np.float64, np.int16), Row, row(float, int)),
+        (unchecked(np.float64), Checked, unchecked(float)),
+    ],
+)
+
+
+@TYPED_FIELDS
+def test_a_scalar_is_taken_in_a_field_whose_annotation_says_its_plain_type(value, annotation, expected):
+    assert repr(codec.decode(codec.encode(value, annotation), annotation)) == repr(expected)
+
+
+@TYPED_FIELDS
+def test_so_it_is_where_the_step_says_nothing_and_the_class_is_in_the_program(value, annotation, expected, monkeypatch):
+    monkeypatch.setattr(tags, "_PROGRAM", [classes])
+
+    def find():
+        return value
+
+    @workflow
+    def returning():
+        return (yield step("value").python(find).checkpoint())
+
+    assert repr(WorkflowEngine(MemoryCheckpointStore()).run_sync(returning).unwrap()) == repr(expected)
+
+
+def test_a_scalar_is_taken_in_a_typed_dict():
+    decoded = codec.decode(codec.encode({"x": np.float64(1), "rows": [row(np.float64, np.int64)]}, Record), Record)
+    assert repr(decoded) == "{'x': 1.0, 'rows': [Row(x=1.5, n=2)]}"
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (Loose([np.float64(1)]), r"items\[0\] is a numpy.float64"),
+        (Loose([], np.int64(1)), r"anything is a numpy.int64"),
+        (dataclasses.replace(scores(*PLAIN), count=np.float64(1.5)), r"count is a numpy.float64"),
+    ],
+)
+def test_a_scalar_is_refused_in_a_field_whose_annotation_does_not_say_its_plain_type(value, place):
+    with pytest.raises(EncodingError, match=place):
+        codec.encode(value, type(value))
 
 
 @pytest.mark.parametrize(

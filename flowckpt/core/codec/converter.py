@@ -18,7 +18,17 @@ from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, is_leaf, is_named_tuple, is_pydantic, is_structured
+from flowckpt.core.codec.types import (
+    LEAVES,
+    UNIONS,
+    bare_type,
+    is_leaf,
+    is_named_tuple,
+    is_pydantic,
+    is_scalar,
+    is_structured,
+    without_scalars,
+)
 from flowckpt.core.system.declared import type_name
 
 _ANY_SEQUENCE = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -28,6 +38,9 @@ _SETS: dict[Any, Callable[[Any], Any] | None] = {
     collections.abc.MutableSet: set,
     collections.abc.Set: None,  # as the value says
 }
+
+_OF_SCALARS = frozenset({float, int, bool, str})
+"""The types that a scalar of numpy becomes where the annotation says so."""
 
 Apart = Callable[[Any], Any]
 Build = Callable[[Any, Any], Any]
@@ -43,9 +56,14 @@ def converter(*, keeps_places: bool = False) -> Converter:
     """
     made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
-        made.register_unstructure_hook(leaf, _leaf_apart)
+        if leaf not in _OF_SCALARS:
+            made.register_unstructure_hook(leaf, _leaf_apart)
         made.register_structure_hook(leaf, _same_leaf)
     made.register_unstructure_hook_func(is_leaf, lambda value: value)
+    made.register_unstructure_hook(str, _scalar_apart(str))  # cattrs has a hook by class for it
+    made.register_unstructure_hook_factory(
+        _OF_SCALARS.__contains__, _scalar_apart
+    )  # where annotated: no subclass has it
     made.register_structure_hook_func(is_leaf, _same_leaf)
     made.register_unstructure_hook_func(lambda t: t is Any or t is object, lambda value: value)
     made.register_structure_hook_func(lambda t: t is Any or t is object, lambda plain, _: plain)
@@ -58,6 +76,7 @@ def converter(*, keeps_places: bool = False) -> Converter:
     made.register_unstructure_hook_factory(_is_set, _set_apart)
     made.register_structure_hook_factory(_is_set, _set_built)
     made.register_unstructure_hook_func(lambda t: t is tuple, lambda value: tuple(map(made.unstructure, value)))
+    made.register_unstructure_hook_factory(_is_real_union, _union_apart)
     made.register_structure_hook_factory(_is_union, _union_built)
     return made
 
@@ -75,6 +94,15 @@ def steps_to(error: BaseException) -> Iterator[str]:
 
 def _leaf_apart(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value  # the members of an IntEnum are ints too
+
+
+def _scalar_apart(cls: Any) -> Apart:
+    def apart(value: Any) -> Any:
+        if type(value) is cls:
+            return value
+        return value.value if isinstance(value, enum.Enum) else without_scalars(value, cls)
+
+    return apart
 
 
 def _same_leaf(plain: Any, cls: Any) -> Any:
@@ -102,6 +130,14 @@ def _fits(plain: Any, annotation: Any) -> bool:
 
 def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in UNIONS
+
+
+def _is_real_union(annotation: Any) -> bool:
+    return _is_union(annotation) and len(set(typing.get_args(annotation)) - {type(None)}) > 1
+
+
+def _union_apart(union: Any, made: Converter) -> Apart:
+    return lambda value: made.unstructure(without_scalars(value, union) if is_scalar(value) else value)
 
 
 def _union_built(union: Any, made: Converter) -> Build:
@@ -204,7 +240,7 @@ _UNSET = "$unset"
 
 
 def _pydantic_apart(model: Any) -> Any:
-    plain = model.model_dump(mode="python")
+    plain = without_scalars(model.model_dump(mode="python", warnings=False), type(model))
     unset = [*_unset_fields(model, ())] if type(plain) is dict else []
     return {**plain, _UNSET: unset} if unset else plain
 

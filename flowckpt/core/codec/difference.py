@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.tags import shown
-from flowckpt.core.codec.types import is_leaf, is_pydantic
+from flowckpt.core.codec.types import is_leaf, is_pydantic, is_scalar
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
 
@@ -32,6 +32,8 @@ def difference(before: Any, after: Any, place: str) -> str:
         return f"{place} would be lost"
     if before is _UNSET:
         return f"{place} would be there when it comes back, and is not now"
+    if is_scalar(before):
+        before = before.item()  # what the annotation does not make plain is refused before it is compared
     if type(before) is not type(after):
         return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
     if _is_leaf_value(before):
@@ -132,4 +134,4 @@ def _text_of(value: Any) -> str:
 
 
 def _types_in(items: Iterable[Any]) -> list[str]:
-    return sorted(type_name(type(item)) for item in items)
+    return sorted(type_name(type(item.item() if is_scalar(item) else item)) for item in items)

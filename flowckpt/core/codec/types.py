@@ -392,26 +392,33 @@ def without_scalars(value: Any, annotation: Any) -> Any:
     """Return a value whose numpy scalars are plain ones wherever the annotation says so; the same object without any.
 
     Args:
-        value: the value.
-        annotation: `float`, `int`, `bool` or `str`, or a list, tuple, dict or union of these; anything else says nothing.
+        value: the value; what a pydantic model holds as a dict.
+        annotation: `float`, `int`, `bool` or `str`, or a container, union or pydantic model of these; anything else says
+            nothing.
     """
+    annotation = bare_type(annotation)
     kinds = _FROM_SCALARS.get(annotation) if isinstance(annotation, type) else None
     if kinds is not None:
-        plain = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+        plain = value.item() if is_scalar(value) else value
         return plain if type(plain) in kinds else value
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return without_scalars(value, arguments[0])
-    made: Any = value
     if origin in UNIONS:
         found = (without_scalars(value, each) for each in arguments)
-        made = next((each for each in found if each is not value), value)
-    elif origin is list and type(value) is list:
-        made = [without_scalars(each, arguments[0]) for each in value]
-    elif origin is tuple and type(value) is tuple:
-        each_of = arguments[:1] * len(value) if arguments[-1:] == (Ellipsis,) else arguments
-        if len(each_of) == len(value):
-            made = tuple(map(without_scalars, value, each_of))
-    elif origin is dict and type(value) is dict:
-        made = {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
-    return made
+        return next((each for each in found if each is not value), value)
+    if is_pydantic(annotation) and type(value) is dict:
+        hints = {name: field.annotation for name, field in annotation.model_fields.items()}
+        return {name: without_scalars(each, hints.get(name, Any)) for name, each in value.items()}
+    if origin not in _CONTAINERS or not arguments:
+        return value
+    if type(value) is dict and len(arguments) == 2:
+        return {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
+    if type(value) not in (list, tuple, set, frozenset):
+        return value
+    is_of_one = origin is not tuple or arguments[-1:] == (Ellipsis,)
+    each_of = arguments[:1] * len(value) if is_of_one else arguments
+    return type(value)(map(without_scalars, value, each_of)) if len(each_of) == len(value) else value
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a scalar of numpy."""
+    return type(value).__module__ == "numpy" and hasattr(value, "item")
