@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from flowckpt.cli.render.terminal import escaped
-from flowckpt.core.system.lazy import LazyModule, loaded
-
-if TYPE_CHECKING:
-    import difflib
-else:
-    difflib = LazyModule("difflib")
+from flowckpt.core.system import external
+from flowckpt.core.system.lazy import loaded
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run": {
@@ -107,7 +103,7 @@ def _common_options() -> list[click.Parameter]:
 
 def near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
     """Return the known words that a mistyped one is most like, the nearest first."""
-    return difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
+    return external.difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
 
 
 class CommandGroup(click.Group):

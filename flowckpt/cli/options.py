@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from flowckpt.cli import arguments
 from flowckpt.cli.config.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.cli.config.read import Source
 from flowckpt.cli.config.settings import SETTINGS
@@ -18,20 +19,16 @@ from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.core.system.ids import why_no_run_id
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.values import options as run_options
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from flowckpt.cli import arguments
-    from flowckpt.engine.values import options as run_options
     from flowckpt.engine.values.options import RunOptions
 
     _ParamType: TypeAlias = click.ParamType[Any]
 else:
-    arguments = LazyModule("flowckpt.cli.arguments")
-    run_options = LazyModule("flowckpt.engine.values.options")
     _ParamType = click.ParamType  # generic only from click 8.4 on
 
 

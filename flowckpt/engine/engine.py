@@ -12,13 +12,13 @@ from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.execution import world
+from flowckpt.execution import remote, world
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
@@ -27,33 +27,19 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from flowckpt.core.records import CheckpointData
-    from flowckpt.engine.dry import time_travel
-    from flowckpt.engine.history import fork, rollback
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
     from flowckpt.engine.run.notify import Listener
-    from flowckpt.engine.session import control, respond, session
     from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
     from flowckpt.engine.session.session import Session
-    from flowckpt.engine.undo import plan_resume
     from flowckpt.engine.values.options import Trigger
     from flowckpt.engine.values.result import WorkflowResult
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.executors.base import Given
-    from flowckpt.execution.remote import executors as places
     from flowckpt.maintenance.retention.rule import Retention
-else:
-    time_travel = LazyModule("flowckpt.engine.dry.time_travel")
-    respond = LazyModule("flowckpt.engine.session.respond")
-    control = LazyModule("flowckpt.engine.session.control")
-    fork = LazyModule("flowckpt.engine.history.fork")
-    plan_resume = LazyModule("flowckpt.engine.undo.plan_resume")
-    rollback = LazyModule("flowckpt.engine.history.rollback")
-    session = LazyModule("flowckpt.engine.session.session")
-    places = LazyModule("flowckpt.execution.remote.executors")
 
 
 # A loop of its own for what is called from code that is not async.
@@ -107,7 +93,9 @@ class AnswersRuns:
             SettingError: the store cannot deliver signals.
         """
         made = new_message_id() if signal_id is None else signal_id
-        return await respond.send_signal(self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made)
+        return await session.respond.send_signal(
+            self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made
+        )
 
     async def approve(
         self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
@@ -138,7 +126,7 @@ class AnswersRuns:
     async def _answer(
         self, workflow_id: str, name: str, by: str, comment: str, options: RunOptions | None, *, is_approved: bool
     ) -> Sent:
-        return await respond.send_answer(
+        return await session.respond.send_answer(
             self.store,
             self._clock,
             workflow_id,
@@ -224,7 +212,9 @@ class ControlsRuns:
             return self.prepare_resume(needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
 
         undo = undoing if rolls_back else None
-        return await control.cancel_run(self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds)
+        return await session.control.cancel_run(
+            self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds
+        )
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
         """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
@@ -246,7 +236,7 @@ class ControlsRuns:
             RunLockedError: another process took it meanwhile, or its owner cannot be asked.
         """
         run = checked_id(workflow_id)
-        data = await control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
+        data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
         return dict(data.metadata.get("tags", {}))
 
     async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
@@ -263,7 +253,7 @@ class ControlsRuns:
             RunLockedError: its owner cannot be asked.
         """
         run = checked_id(workflow_id)
-        return await control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
+        return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
 
 
 class WorkflowEngine(AnswersRuns, ControlsRuns):
@@ -325,7 +315,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
-            places.check_given(executors)
+            remote.executors.check_given(executors)
         self._executors = dict(executors or {})
         self._listeners = tuple(listeners)
 
@@ -433,7 +423,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             raise CheckpointNotFoundError(run)
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most}
-        return (await plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
+        return (await undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
 
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -443,7 +433,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
 
     def open(
         self, workflow_id: str, /, *, workflow: Workflow[..., Any] | None = None, **inputs: Any
-    ) -> time_travel.RunHistory:
+    ) -> dry.time_travel.RunHistory:
         """Open the recorded history of a run: `engine.open(run).at("transform").locals`. Nothing is run or saved.
 
         Args:
@@ -459,7 +449,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         latest = in_own_loop(self.store.load_latest(checked_id(workflow_id)))
         if latest is None:
             raise CheckpointNotFoundError(workflow_id)
-        return time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
+        return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
 
     # --- going back, and going another way ---------------------------------------------------------------------------
 
@@ -486,8 +476,8 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
         run = checked_id(workflow_id)
-        checks = rollback.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
-        return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
+        checks = history.rollback.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        return await history.rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
         """Roll back from sync code; see `WorkflowEngine.rollback`."""
@@ -527,10 +517,10 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             StaleCheckpointError: the evidence of a result to take over does not hold.
         """
         source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
-        changes: Any = {"edits": fork.as_given(outputs or {}), "inputs": inputs or {}}
-        plan = fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
-        checks = fork.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
-        return await fork.fork_run(self.store, self._clock, source, plan, checks)
+        changes: Any = {"edits": history.fork.as_given(outputs or {}), "inputs": inputs or {}}
+        plan = history.fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
+        checks = history.fork.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        return await history.fork.fork_run(self.store, self._clock, source, plan, checks)
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
         """Fork from sync code; see `WorkflowEngine.fork`."""
@@ -636,7 +626,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         own: dict[str, Any] = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
         own["listeners"] = self._listeners
         how = {**own, **how}
-        return session.Session(*parts, inputs=inputs, **how)
+        return session.session.Session(*parts, inputs=inputs, **how)
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:

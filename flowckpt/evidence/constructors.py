@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EvidenceError, FlowckptError
-from flowckpt.evidence import claims
+from flowckpt.evidence import claims, documents
 from flowckpt.evidence.claims import Evidence, EvidenceType, State, has_credentials, shown_url
-
-if TYPE_CHECKING:
-    from flowckpt.evidence import documents
-    from flowckpt.evidence.databases import postgres_url
-else:
-    documents = LazyModule("flowckpt.evidence.documents")
-    postgres_url = LazyModule("flowckpt.evidence.databases.postgres_url")
-
+from flowckpt.evidence.databases import postgres_url
 
 AnyPath = str | os.PathLike[str]
 

@@ -11,25 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from flowckpt import evidence
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
+from flowckpt.evidence import claims
 
 if TYPE_CHECKING:
-    from flowckpt.evidence import claims, report, verifier
-    from flowckpt.evidence.checks import base
     from flowckpt.evidence.claims import Evidence, EvidencePack
     from flowckpt.evidence.report import VerificationReport
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.files import RunFiles
-else:
-    base = LazyModule("flowckpt.evidence.checks.base")
-    claims = LazyModule("flowckpt.evidence.claims")
-    report = LazyModule("flowckpt.evidence.report")
-    verifier = LazyModule("flowckpt.evidence.verifier")
 
 
 class CheckOptions(Protocol):
@@ -114,7 +108,7 @@ class ClaimChecker:
             if made is None:
                 here = self._base_path
                 # What the program itself claims may lie anywhere; only a relative path is held to the base.
-                made = verifier.EvidenceVerifier(
+                made = evidence.verifier.EvidenceVerifier(
                     here if here and Path(here).is_dir() else ".",
                     allow_absolute=True,
                     allow_network=self._allow_network,
@@ -149,11 +143,11 @@ class ClaimChecker:
         Raises:
             StepFilesError: a file that the step reads changed while it ran.
         """
-        recorded, answers = await self.verifier.commit(pack, facts=base.StepFacts(exit_code=exit_code))
+        recorded, answers = await self.verifier.commit(pack, facts=evidence.checks.base.StepFacts(exit_code=exit_code))
         unchanged = None if files is None else await files.unchanged(self.verifier, path)
         if unchanged is not None and files is not None:
             recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
-            answers = report.decided(recorded, (*answers.verdicts, *unchanged.verdicts))
+            answers = evidence.report.decided(recorded, (*answers.verdicts, *unchanged.verdicts))
         document: dict[str, Any] = {
             "pack": recorded.to_document(),
             "outcome": str(answers.outcome),
@@ -176,7 +170,7 @@ class ClaimChecker:
         if not with_claims:
             return {}
         asked = [(recorded_pack(result), _facts(result)) for result in with_claims]
-        answers = await self.verifier.verify_packs(asked, moment=report.Moment.RESUME)
+        answers = await self.verifier.verify_packs(asked, moment=evidence.report.Moment.RESUME)
         return {result.path: answer for result, answer in zip(with_claims, answers, strict=True)}
 
     async def look_again(
@@ -200,7 +194,7 @@ class ClaimChecker:
     async def report_in_doubt(self, step: Step[Any]) -> VerificationReport:
         """Check what can be claimed of a step without its result: whether it was done, although its end was not recorded."""
         return await self.verifier.verify_evidence_pack(
-            stated_pack(step.modifiers.evidence), moment=report.Moment.IN_DOUBT
+            stated_pack(step.modifiers.evidence), moment=evidence.report.Moment.IN_DOUBT
         )
 
 
@@ -305,9 +299,9 @@ def _recorded(result: StepResult, role: str) -> list[Any]:
     return [each["expected"] for each in documents if each.get("role") == role]
 
 
-def _facts(result: StepResult) -> base.StepFacts:
+def _facts(result: StepResult) -> evidence.checks.base.StepFacts:
     code = (result.evidence or {}).get("exit_code")
-    return base.StepFacts(exit_code=code if type(code) is int else None)
+    return evidence.checks.base.StepFacts(exit_code=code if type(code) is int else None)
 
 
 def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:

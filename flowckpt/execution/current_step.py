@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
@@ -15,15 +16,8 @@ from flowckpt.core.codec import dumps
 from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import FlowckptError, InputError
-
-if TYPE_CHECKING:
-    import asyncio
-else:
-    asyncio = LazyModule("asyncio")
-
 
 T = TypeVar("T")
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import traceback
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepError
+from flowckpt.core.system import external
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError
-
-if TYPE_CHECKING:
-    from email import utils as email_utils
-else:
-    email_utils = LazyModule("email.utils")
 
 NO_SECRETS = KnownSecrets()
 
@@ -118,7 +113,7 @@ def asked_delay(error: BaseException, now: datetime) -> float:
             headers = getattr(getattr(error, "response", error), "headers", None)
             asked = None if headers is None else headers.get("Retry-After")
         if isinstance(asked, str):
-            asked = float(asked) if asked.strip().isdecimal() else email_utils.parsedate_to_datetime(asked)
+            asked = float(asked) if asked.strip().isdecimal() else external.email_utils.parsedate_to_datetime(asked)
         if isinstance(asked, datetime):
             asked = asked - now
         seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)

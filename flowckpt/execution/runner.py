@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core import codec
+from flowckpt import execution
+from flowckpt.core import codec, dsl, records
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.codec.types import return_annotation
@@ -19,32 +20,16 @@ from flowckpt.core.identity.call import function_info
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import Secret
-from flowckpt.execution import claims, redaction
+from flowckpt.execution import claims, redaction, remote
 from flowckpt.execution.current_step import StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.world import Nondeterminism
 
 if TYPE_CHECKING:
-    from flowckpt.core.dsl import command as commands
-    from flowckpt.core.dsl import composites
-    from flowckpt.core.dsl import world as recorded
-    from flowckpt.core.records import outputs
-    from flowckpt.execution import command, files, thread
     from flowckpt.execution.executors.base import Given
-    from flowckpt.execution.remote import executors as places
     from flowckpt.execution.remote.submit import RunExecutor
-else:
-    outputs = LazyModule("flowckpt.core.records.outputs")
-    commands = LazyModule("flowckpt.core.dsl.command")
-    composites = LazyModule("flowckpt.core.dsl.composites")
-    recorded = LazyModule("flowckpt.core.dsl.world")
-    command = LazyModule("flowckpt.execution.command")
-    files = LazyModule("flowckpt.execution.files")
-    thread = LazyModule("flowckpt.execution.thread")
-    places = LazyModule("flowckpt.execution.remote.executors")
 
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
@@ -94,7 +79,7 @@ class StepRunner:
         self._checker = checker
         self._secrets = secrets
         self._world = world
-        self._places = places.ExecutorPool(executors) if executors else None
+        self._places = remote.executors.ExecutorPool(executors) if executors else None
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
 
@@ -241,21 +226,21 @@ class StepRunner:
         return await waited(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
 
     @property
-    def places(self) -> places.ExecutorPool:
+    def places(self) -> remote.executors.ExecutorPool:
         """The executors of the steps; made when the first step asks."""
         if self._places is None:
-            self._places = places.ExecutorPool()
+            self._places = remote.executors.ExecutorPool()
             self.has_places = True
         return self._places
 
     @cached_property
-    def files(self) -> files.RunFiles:
+    def files(self) -> execution.files.RunFiles:
         """The files that the steps of the run read and write."""
-        return files.RunFiles()
+        return execution.files.RunFiles()
 
     @cached_property
-    def _threads(self) -> thread.StepThreads:
-        return thread.StepThreads()
+    def _threads(self) -> execution.thread.StepThreads:
+        return execution.thread.StepThreads()
 
     def close(self) -> None:
         """Let go of the run's threads."""
@@ -284,10 +269,10 @@ class StepRunner:
                 interrupts=self._interrupts,
                 threads=self._threads,
             )
-        if not isinstance(action, commands.CommandAction):
-            assert isinstance(action, recorded.WorldAction)
+        if not isinstance(action, dsl.command.CommandAction):
+            assert isinstance(action, dsl.world.WorldAction)
             return self._world.answer(action)
-        return await command.run_command(
+        return await execution.command.run_command(
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
@@ -324,12 +309,12 @@ class StepRunner:
                 own = codec.decode(tree, output_annotation(action))
             pack = claims.claimed_pack(claimed, own, place=path)
         exit_code = None
-        if action.is_command and isinstance(action, commands.CommandAction) and not is_adopted:
+        if action.is_command and isinstance(action, dsl.command.CommandAction) and not is_adopted:
             output = value.reveal() if isinstance(value, Secret) else value
             exit_code = output.exit_code
             if pack is None or not claims.has_exit_claim(pack):
                 shown = attrs.evolve(output, stdout="", stderr="") if output is not value else output
-                command.check_exit(path, action, shown)
+                execution.command.check_exit(path, action, shown)
         if pack is None:
             return Outcome(value, tree)
         if has_files:
@@ -375,8 +360,8 @@ def output_annotation(action: Action) -> Any:
     if isinstance(action, PythonAction):
         return return_annotation(action.function)
     if action.is_command:
-        return outputs.CommandOutput
-    if action.is_composite and isinstance(action, composites.WorkflowAction):
+        return records.outputs.CommandOutput
+    if action.is_composite and isinstance(action, dsl.composites.WorkflowAction):
         return action.workflow.output_type
     return action.output_type
 

@@ -10,20 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
+import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.execution.interrupts import Interrupts
-
-if TYPE_CHECKING:
-    import ctypes
-    import queue
-else:
-    ctypes = LazyModule("ctypes")
-    queue = LazyModule("queue")
-
 
 # What ends a step that nobody waits for any more.
 

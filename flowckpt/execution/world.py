@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from flowckpt.core import dsl
 from flowckpt.core.system.clock import Clock
-from flowckpt.core.system.lazy import LazyModule
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-    from flowckpt.core.dsl import world
-else:
-    world = LazyModule("flowckpt.core.dsl.world")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -33,10 +29,10 @@ class Nondeterminism:
     random: Callable[[], float]
     new_uuid: Callable[[], UUID]
 
-    def answer(self, action: world.WorldAction) -> datetime | UUID | float | bool:
+    def answer(self, action: dsl.world.WorldAction) -> datetime | UUID | float | bool:
         """Return what an action asks for; the time is aware, and in UTC."""
         if action.is_patch:
             return True  # no recorded result waits, or replay would have answered
-        if isinstance(action, world.NowAction):
+        if isinstance(action, dsl.world.NowAction):
             return self.clock.now().astimezone(UTC)
-        return self.new_uuid() if isinstance(action, world.UuidAction) else self.random()
+        return self.new_uuid() if isinstance(action, dsl.world.UuidAction) else self.random()

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         StepStatistics,
         StoreStatistics,
     )
+    from flowckpt.stores import memory as memory
+    from flowckpt.stores import objects as objects
+    from flowckpt.stores import postgres as postgres
+    from flowckpt.stores import sqlite as sqlite
     from flowckpt.stores.base import Compacted, Finding, RunSurvey
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
@@ -91,4 +95,4 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="memory objects postgres sqlite")

@@ -5,24 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt import stores
+from flowckpt.core.system import external
 from flowckpt.errors import StoreSpecError
 from flowckpt.stores.base import StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
-
-if TYPE_CHECKING:
-    from importlib import metadata
-
-    from flowckpt.stores import memory, objects, postgres, sqlite
-else:
-    metadata = LazyModule("importlib.metadata")
-    memory = LazyModule("flowckpt.stores.memory")
-    objects = LazyModule("flowckpt.stores.objects")
-    postgres = LazyModule("flowckpt.stores.postgres")
-    sqlite = LazyModule("flowckpt.stores.sqlite")
-
 
 ENTRY_POINTS = "flowckpt.stores"
 
@@ -31,8 +20,8 @@ _PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)
 
 _NOT_AT_REST = "memory"
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
-    "memory": lambda rest: memory.MemoryCheckpointStore(),
-    "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
+    "memory": lambda rest: stores.memory.MemoryCheckpointStore(),
+    "sqlite": lambda rest: stores.sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
     "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
     "postgres": lambda rest: _postgres(f"postgres:{rest}"),
     "s3": lambda rest: _objects(f"s3:{rest}"),
@@ -44,7 +33,7 @@ _BUILT_IN: dict[str, Callable[[str], Any]] = {
 
 def _postgres(url: str) -> Any:
     try:
-        return postgres.PostgresCheckpointStore(url)
+        return stores.postgres.PostgresCheckpointStore(url)
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary"):
             raise
@@ -57,7 +46,7 @@ def _postgres(url: str) -> Any:
 
 def _objects(url: str) -> Any:
     try:
-        return objects.ObjectCheckpointStore(url)
+        return stores.objects.ObjectCheckpointStore(url)
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "obstore":
             raise
@@ -98,11 +87,11 @@ def open_store(
     if scheme in _BUILT_IN:
         built_in: StoreBase = _BUILT_IN[scheme](rest)
         return built_in
-    found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
+    found = external.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
         return adapt(entry_point.load()(rest))
     shown = shown_spec(spec)
-    others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
+    others = sorted({entry.name for entry in external.metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
         f"no store knows the scheme {scheme!r} of {shown!r}",
         spec=shown,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowckpt.cli import drive
+from flowckpt.cli import drive, recoverer, render
 from flowckpt.cli.drive import Form, Resuming, follow
 from flowckpt.cli.loaded_run import RecordedRun, recorded_run
 from flowckpt.cli.next_steps import ResumeLine
@@ -33,17 +33,11 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import StaleStepError
 
 if TYPE_CHECKING:
-    from flowckpt.cli.recoverer import child
-    from flowckpt.cli.render import plan
     from flowckpt.engine.session.session import Session
-else:
-    plan = LazyModule("flowckpt.cli.render.plan")
-    child = LazyModule("flowckpt.cli.recoverer.child")
 
 
 _EXAMPLE = """\b
@@ -133,15 +127,15 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = recorded.workflow_id
     options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
-        return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
+        return render.plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
     resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
     session = _session(recorded, options, on_save_error)
     if kept_by is not None:
-        child.ask_for_run(kept_by)
+        recoverer.child.ask_for_run(kept_by)
 
     def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
-        chosen = plan.ask_about_code(error, recorded, options, no_color=no_color)
+        chosen = render.plan.ask_about_code(error, recorded, options, no_color=no_color)
         if chosen is None:
             return None
         line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)

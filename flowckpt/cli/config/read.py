@@ -13,7 +13,7 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -21,16 +21,10 @@ from flowckpt.cli.config.kinds import Choice
 from flowckpt.cli.config.kinds import PathKind as FilePath
 from flowckpt.cli.config.settings import SETTINGS, Setting, absolute_spec, nearest_store
 from flowckpt.cli.groups import near_words
+from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.filesystem import distrust
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import SettingError, UntrustedStoreError
-
-if TYPE_CHECKING:
-    import tomllib
-else:
-    tomllib = LazyModule("tomllib")
-
 
 # `[tool.flowckpt]` of the nearest `pyproject.toml`.
 
@@ -71,7 +65,7 @@ def parsed_toml(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is not valid TOML, or not UTF-8.
     """
-    return tomllib.loads(text.decode())
+    return external.tomllib.loads(text.decode())
 
 
 def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:

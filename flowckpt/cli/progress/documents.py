@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -12,15 +12,10 @@ from flowckpt.core import codec
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_error
 from flowckpt.core.records.wait import Wait, moment_text
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.values import approved
 from flowckpt.engine.values.failures import recorded_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.events import Event
-
-if TYPE_CHECKING:
-    from flowckpt.engine.values import approved
-else:
-    approved = LazyModule("flowckpt.engine.values.approved")
 
 
 def ended_document(result: WorkflowResult, output_type: Any) -> Json:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import dataclasses
 import enum
 import inspect
 import typing
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from flowckpt.core.codec.tags import shown
 from flowckpt.core.codec.types import is_leaf, is_pydantic, is_scalar
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import dataclasses
-else:
-    dataclasses = LazyModule("dataclasses")
-
 
 _UNSET = object()
 

@@ -22,25 +22,15 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from json import encoder as _json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 
+from flowckpt.core import records
+from flowckpt.core.system import external
 from flowckpt.core.system.declared import declared_class, type_name
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
 from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError
-
-if TYPE_CHECKING:
-    import decimal
-    import fractions
-    import uuid
-    import zoneinfo
-
-    from flowckpt.core.records import outputs
-else:  # 7 to 16 ms together, as much as all of flowckpt; most runs never meet one of their values
-    decimal, fractions, uuid, zoneinfo = map(LazyModule, ("decimal", "fractions", "uuid", "zoneinfo"))
-    outputs = LazyModule("flowckpt.core.records.outputs")
 
 T = TypeVar("T")
 Json: TypeAlias = Any
@@ -112,7 +102,7 @@ def _decode_zone(body: Any) -> tzinfo:
             return UTC
         return timezone(timedelta(*offset), *name)
     try:
-        return zoneinfo.ZoneInfo(body)
+        return external.zoneinfo.ZoneInfo(body)
     except OSError as error:  # a key that names a directory of the time zone database
         raise ValueError(str(error)) from error
 
@@ -405,19 +395,24 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _add_decimal() -> None:
-    add("$decimal", decimal.Decimal, str, decimal.Decimal)
+    add("$decimal", external.decimal.Decimal, str, external.decimal.Decimal)
 
 
 def _add_fraction() -> None:
     def from_body(body: list[str]) -> Any:
         numerator, denominator = body
-        return fractions.Fraction(int(numerator, 16), int(denominator, 16))
+        return external.fractions.Fraction(int(numerator, 16), int(denominator, 16))
 
-    add("$fraction", fractions.Fraction, lambda value: [hex(value.numerator), hex(value.denominator)], from_body)
+    add(
+        "$fraction",
+        external.fractions.Fraction,
+        lambda value: [hex(value.numerator), hex(value.denominator)],
+        from_body,
+    )
 
 
 def _add_uuid() -> None:
-    add("$uuid", uuid.UUID, str, uuid.UUID)
+    add("$uuid", external.uuid.UUID, str, external.uuid.UUID)
 
 
 def _add_outputs() -> None:
@@ -426,8 +421,8 @@ def _add_outputs() -> None:
     def to_body(value: Any) -> Json:
         return encode(attrs.asdict(value, recurse=False))
 
-    add("$approval", outputs.Approval, to_body, lambda body: outputs.Approval(**decode(body)))
-    add("$command", outputs.CommandOutput, to_body, lambda body: outputs.CommandOutput(**decode(body)))
+    add("$approval", records.outputs.Approval, to_body, lambda body: records.outputs.Approval(**decode(body)))
+    add("$command", records.outputs.CommandOutput, to_body, lambda body: records.outputs.CommandOutput(**decode(body)))
 
 
 _LATE_MODULES = {

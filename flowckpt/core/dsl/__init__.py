@@ -10,6 +10,9 @@ from flowckpt.core.dsl.workflow import Workflow, workflow
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flowckpt.core.dsl import command as command
+    from flowckpt.core.dsl import composites as composites
+    from flowckpt.core.dsl import world as world
     from flowckpt.core.dsl.modifiers import RetryPolicy
     from flowckpt.core.dsl.world import now, patched, random, uuid
 
@@ -36,4 +39,4 @@ _EXPORTS = {
     "flowckpt.core.dsl.modifiers": "RetryPolicy",
     "flowckpt.core.dsl.world": "now patched random uuid",
 }
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="command composites world")

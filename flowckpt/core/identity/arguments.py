@@ -17,6 +17,7 @@ fields are those that the class compares by.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import inspect
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -38,15 +39,8 @@ from flowckpt.core.dsl.step import Step, argument_not_yielded
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system.functions import cached_per_function
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import StepNotYieldedError
-
-if TYPE_CHECKING:
-    import dataclasses
-else:
-    dataclasses = LazyModule("dataclasses")
-
 
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""

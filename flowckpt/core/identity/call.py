@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.types import is_structured, return_annotation
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name
+from flowckpt.core.identity import classes
 from flowckpt.core.identity.arguments import NONE, positional_parameters, recorded_arguments, recorded_positional
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system.functions import cached_per_function
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    from flowckpt.core.identity import classes
-else:
-    classes = LazyModule("flowckpt.core.identity.classes")
 
 tags.use_program_classes(classes)
 

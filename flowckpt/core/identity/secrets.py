@@ -13,6 +13,7 @@ secret of several parts, short parts are none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import html
 import json
@@ -22,19 +23,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import attrs
 
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import HIDDEN, Secret
-
-if TYPE_CHECKING:
-    import dataclasses
-else:
-    dataclasses = LazyModule("dataclasses")
-
 
 _DIGITS = 6
 """From how many characters on an output may not be a secret number."""

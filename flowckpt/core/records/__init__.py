@@ -10,6 +10,7 @@ from flowckpt.core.records.result import LazyValue, StepError, StepResult
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flowckpt.core.records import outputs as outputs
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo, Selection
     from flowckpt.core.records.outputs import Approval, CommandOutput
     from flowckpt.core.records.result import PartialState
@@ -45,4 +46,4 @@ __all__ = [
     "WaitKind",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="outputs")

@@ -14,18 +14,12 @@ is worked out when somebody asks (1 µs a result): a save need not, because what
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from flowckpt.core.records.result import StepResult
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import hashlib
-else:
-    hashlib = LazyModule("hashlib")
-
 
 CHAIN_START = bytes(32)
 

@@ -9,17 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import random
-    import uuid
-else:
-    random = LazyModule("random")
-    uuid = LazyModule("uuid")
-
+from flowckpt.core.system import external
 
 IdFactory = Callable[[], str]
 """Makes the id of a new run."""
@@ -56,12 +47,12 @@ def why_no_run_id(value: object) -> str:
 
 def drawn() -> float:
     """Return a random number in [0, 1)."""
-    return random.random()
+    return external.random.random()
 
 
-def new_uuid() -> uuid.UUID:
+def new_uuid() -> external.uuid.UUID:
     """Return a new UUID of version 4."""
-    return uuid.uuid4()
+    return external.uuid.uuid4()
 
 
 def new_token(size: int) -> str:

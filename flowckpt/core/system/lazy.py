@@ -1,12 +1,9 @@
 """Modules that are imported when something of them is first used.
 
-`import flowckpt` must be quick, and most of its modules are needed only once a run starts. A function that imports would
-hide that; a module says it here, at its top, like any other import::
-
-    if TYPE_CHECKING:
-        from flowckpt.engine import session
-    else:
-        session = LazyModule("flowckpt.engine.session")
+`import flowckpt` must be quick, and most of its modules are needed only by some runs. A function that imports would hide
+that. Packages are the doors: a package that uses `lazy_modules` or `lazy_exports` has modules or names as attributes, and
+imports each at its first use. `LazyModule` stands for a module that no door can lead to: one that its own package imports
+before the package is whole.
 """
 
 from __future__ import annotations
@@ -63,24 +60,43 @@ class LazyModule:
         return getattr(module, attribute)
 
 
+def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, which imports its modules of these names when they are first used (PEP 562).
+
+    A package with it is a door: what imports the package has its modules as attributes, and pays for those that it uses::
+
+        from flowckpt.engine import session
+
+        session.respond.send(…)  # imports flowckpt.engine.session.respond
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return loaded(f"{package}.{name}")  # which makes it an attribute of the package
+
+    return get
+
+
 def lazy_exports(
-    package: str, exports: Mapping[str, str], names: Sequence[str], scope: dict[str, Any]
+    package: str, exports: Mapping[str, str], names: Sequence[str], scope: dict[str, Any], *, modules: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
+    """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
 
     Args:
         package: its name.
         exports: by module, the names that it has, separated by spaces.
         names: its `__all__`.
         scope: its `globals()`, which keeps a name once it was used.
+        modules: those of its modules that are attributes too, separated by spaces.
     """
-    modules = {name: module for module, held in exports.items() for name in held.split()}
+    places = {name: module for module, held in exports.items() for name in held.split()}
+    module_of = lazy_modules(package, *modules.split())
 
     def get(name: str) -> Any:
-        module = modules.get(name)
-        if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = scope[name] = getattr(loaded(module), name)
+        if name not in places:
+            return module_of(name)
+        found = scope[name] = getattr(loaded(places[name]), name)
         return found
 
     def names_of() -> list[str]:

@@ -15,15 +15,12 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.identity import identity_reasons, incomparable_reasons
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy
 
 if TYPE_CHECKING:
-    from flowckpt.engine.rules import in_doubt as in_doubts
     from flowckpt.evidence.report import Verdict, VerificationReport
-else:
-    in_doubts = LazyModule("flowckpt.engine.rules.in_doubt")
 
 
 _NONE: Mapping[str, str] = {}

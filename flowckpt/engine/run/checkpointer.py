@@ -14,17 +14,13 @@ from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.values import options
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
+from flowckpt.execution import redaction
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
-    from flowckpt.engine.values import options
-    from flowckpt.execution import redaction
-else:
-    redaction = LazyModule("flowckpt.execution.redaction")
-    options = LazyModule("flowckpt.engine.values.options")
 
 
 _log = logging.getLogger("flowckpt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -14,7 +14,7 @@ from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.replay import Replay
 from flowckpt.core.system.clock import Clock
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import run
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.run.notify import Notifier
 from flowckpt.engine.run.progress import RunServices
@@ -26,13 +26,6 @@ from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
-
-if TYPE_CHECKING:
-    from flowckpt.engine.run import in_doubt, inbox, requests
-else:
-    requests = LazyModule("flowckpt.engine.run.requests")
-    in_doubt = LazyModule("flowckpt.engine.run.in_doubt")
-    inbox = LazyModule("flowckpt.engine.run.inbox")
 
 LOOK_NS = 1_000_000_000
 """How often at most the owner of a run looks for requests."""
@@ -91,21 +84,21 @@ class RunContext:
         return self.judge.secrets
 
     @cached_property
-    def inbox(self) -> inbox.Inbox:
+    def inbox(self) -> run.inbox.Inbox:
         """The messages for the run."""
         checkpointer = self.recorder.checkpointer
         metadata, history = checkpointer.metadata, checkpointer.history
-        return inbox.Inbox(checkpointer.store, self.workflow_id, metadata, self.clock, self.waits, history)
+        return run.inbox.Inbox(checkpointer.store, self.workflow_id, metadata, self.clock, self.waits, history)
 
     @cached_property
-    def requests(self) -> requests.Requests:
+    def requests(self) -> run.requests.Requests:
         """Requests to the run that were left in the store."""
         latest = self.recorder.resumed_from
         has_ended = latest is not None and (latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL)
         after = latest.saved_at if latest is not None and has_ended else None
         saves = self.recorder.checkpointer
         birth = str(saves.metadata.get(BIRTH, ""))
-        return requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
+        return run.requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
 
     async def look_for_requests(self) -> None:
         """Look for requests to the run: one to cancel it stops it, the others are followed at once."""
@@ -117,17 +110,17 @@ class RunContext:
         checkpointer = recorder.checkpointer
         for each in asked:
             if each.kind is WaitKind.TAG:
-                checkpointer.metadata = requests.tagged(checkpointer.metadata, each.data)
+                checkpointer.metadata = run.requests.tagged(checkpointer.metadata, each.data)
         is_at_rest = checkpointer.attempted is not None and checkpointer.attempted.status is Status.SUSPENDED
         saved = await recorder.checkpoint(Reason.SUSPENDED if is_at_rest else Reason.TRIGGER)
         await recorder.emit_saved(saved)
         if not isinstance(saved, FlowckptError):
             await self.requests.remove(asked)
 
-    def in_doubt_resolver(self) -> in_doubt.InDoubtResolver:
+    def in_doubt_resolver(self) -> run.in_doubt.InDoubtResolver:
         """Return what settles a step that was started or done before."""
         recorder = self.recorder
-        return in_doubt.InDoubtResolver(
+        return run.in_doubt.InDoubtResolver(
             self.workflow_id,
             self.number,
             self.judge,

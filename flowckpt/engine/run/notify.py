@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError
 
 if TYPE_CHECKING:
-    from flowckpt import events
     from flowckpt.events import Event
     from flowckpt.evidence.report import VerificationReport
-else:
-    events = LazyModule("flowckpt.events")
 
 
 EventSink: TypeAlias = Callable[["Event"], Awaitable[None]]

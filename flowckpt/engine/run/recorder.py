@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl import Step
@@ -17,7 +18,6 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError, Ste
 from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import DroppedResults
 from flowckpt.core.system.blocking import may_block
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import UNDOABLE
@@ -30,12 +30,6 @@ from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.current_step import Figures, StepCall
 from flowckpt.execution.runner import Outcome
-
-if TYPE_CHECKING:
-    from flowckpt import events
-else:
-    events = LazyModule("flowckpt.events")
-
 
 _log = logging.getLogger("flowckpt")
 

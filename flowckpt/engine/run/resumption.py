@@ -16,7 +16,7 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules import plan as waitings
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
@@ -49,9 +49,6 @@ from flowckpt.stores.base import (
 if TYPE_CHECKING:
     from flowckpt.core.records import RunInfo
     from flowckpt.core.records.wait import Signal
-    from flowckpt.engine.rules import plan as waitings
-else:
-    waitings = LazyModule("flowckpt.engine.rules.plan")
 
 
 # A crash loop: what its record says, read from a store.

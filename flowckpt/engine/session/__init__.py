@@ -1,1 +1,12 @@
 """One start or resume of a run, from taking the lease to the final event."""
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.system.lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from flowckpt.engine.session import control, respond, session, suspend
+
+__all__ = ["control", "respond", "session", "suspend"]
+
+__getattr__ = lazy_modules(__name__, *__all__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
@@ -23,13 +24,14 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, due_at
 from flowckpt.core.replay import Crash, Replay
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import EventFactory, EventSink, failed_event, redact_ending, saved_event
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.scope import new_scope
+from flowckpt.engine.values import result as results
 from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, recorded_error
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
@@ -45,19 +47,10 @@ from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
 
 if TYPE_CHECKING:
-    from flowckpt import events
     from flowckpt.core.records.wait import Wait
-    from flowckpt.engine.session import suspend as resting
-    from flowckpt.engine.undo import compensate
     from flowckpt.engine.undo.compensate import UnfinishedRollback
     from flowckpt.engine.undo.undo_run import Undoing
-    from flowckpt.engine.values import result as results
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
-else:
-    events = LazyModule("flowckpt.events")
-    results = LazyModule("flowckpt.engine.values.result")
-    resting = LazyModule("flowckpt.engine.session.suspend")
-    compensate = LazyModule("flowckpt.engine.undo.compensate")
 
 
 _log = logging.getLogger(__name__)
@@ -339,7 +332,7 @@ class Drive:
         try:
             end = await scope.run()
         except Suspended as pause:
-            end = await resting.driven_to_its_end(run, scope, pause, self.wait_for)
+            end = await session.suspend.driven_to_its_end(run, scope, pause, self.wait_for)
         run.recorder.drop_stale()
         if isinstance(end, Crash):
             raise end.error
@@ -443,8 +436,8 @@ class Drive:
             is_same = error is latest.error and output == plain_tree(latest.held_output, "output")
         else:
             is_same = all(getattr(error, it) == getattr(latest.error, it) for it in ("type", "message", "path"))
-        undo = recorder.undo
-        is_undoing = undo.compensate and bool(left_to_undo(results, undo.undoable))
+        undone = recorder.undo
+        is_undoing = undone.compensate and bool(left_to_undo(results, undone.undoable))
         return latest if is_same and not is_undoing else None
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
@@ -460,10 +453,10 @@ class Drive:
         if self.undoing is not None:
             end = self.undoing.end
         elif run.recorder.undo.undoable or run.recorder.undo.not_undoable:
-            end = compensate.UnfinishedRollback(*reason_of(ending, run.secrets))
+            end = undo.compensate.UnfinishedRollback(*reason_of(ending, run.secrets))
         else:
             return ()
-        failures = await compensate.roll_back(run, end)
+        failures = await undo.compensate.roll_back(run, end)
         if failures is None:
             ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
         return failures or ()

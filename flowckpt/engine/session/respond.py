@@ -18,17 +18,14 @@ from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
+from flowckpt.evidence import claims
 from flowckpt.execution.claims import ClaimChecker, found_in
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
-    from flowckpt.evidence import claims
     from flowckpt.evidence.verifier import EvidenceVerifier
-else:
-    claims = LazyModule("flowckpt.evidence.claims")
 
 
 _log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
@@ -26,7 +27,7 @@ from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import dry, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.partial import kept_partial
@@ -80,23 +81,13 @@ from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
+from flowckpt.maintenance import retention as retention_rules
 from flowckpt.stores.base import Lease, StoreBase
 
 if TYPE_CHECKING:
-    from flowckpt import events
-    from flowckpt.engine.dry import planner
-    from flowckpt.engine.undo import compensate
-    from flowckpt.engine.undo import undo_run as undoings
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.executors.base import Given
-    from flowckpt.maintenance.retention import evict
-else:
-    planner = LazyModule("flowckpt.engine.dry.planner")
-    compensate = LazyModule("flowckpt.engine.undo.compensate")
-    undoings = LazyModule("flowckpt.engine.undo.undo_run")
-    evict = LazyModule("flowckpt.maintenance.retention.evict")
-    events = LazyModule("flowckpt.events")
 
 
 # The executors of an attempt: given now, the engine's own, and recorded when the run was started.
@@ -306,7 +297,7 @@ class Session:
         """Apply the retention to a completed run, give it back, and tell whether it was removed."""
         retention = self._saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            settling = evict.settle_completed(self._store, self._workflow_id, retention)
+            settling = retention_rules.evict.settle_completed(self._store, self._workflow_id, retention)
             return await finish_despite_cancel(settling, is_last=True)
         return False
 
@@ -362,9 +353,9 @@ class Session:
         claims = ClaimChecker.of(latest, self._verifier, self._options)
         end = None
         if self._is_cancel:
-            end = compensate.cancelling(self._workflow_id, latest)
+            end = undo.compensate.cancelling(self._workflow_id, latest)
         elif UNFINISHED in latest.metadata:
-            end = compensate.unfinished_rollback(latest.metadata)
+            end = undo.compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
         read = partial(
@@ -387,13 +378,13 @@ class Session:
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
         settled = judge.policy.settled
         if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
-            plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
+            plan = await dry.planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
             if is_completed and latest.metadata.get(IMPORTED) is True:  # it goes on after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
-            planner.refuse_stop(plan, settled)
+            dry.planner.refuse_stop(plan, settled)
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
         said = with_settled(said, judge.policy, self._world.clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
@@ -422,12 +413,12 @@ class Session:
         self,
         lease: Lease,
         latest: CheckpointData,
-        end: compensate.UnfinishedRollback,
+        end: undo.compensate.UnfinishedRollback,
         claims: ClaimChecker,
         crash_count: CrashCount,
     ) -> Drive:
         options = self._options
-        undoing = undoings.read_undoing(
+        undoing = undo.undo_run.read_undoing(
             self._workflow,
             self._workflow_id,
             latest,
@@ -438,7 +429,7 @@ class Session:
         )
         # A cancel decides how the run ends, before it undoes anything; and if nothing more is undone, it has ended.
         is_new = self._is_cancel or not options.rolls_back
-        metadata = compensate.without_key(latest.metadata) if is_new else latest.metadata
+        metadata = undo.compensate.without_key(latest.metadata) if is_new else latest.metadata
         metadata = crash_count.written_to(
             options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
         )
@@ -469,7 +460,7 @@ class Session:
             raise crash_loop_error(lease.workflow_id, crash_count)
         return crash_count
 
-    def _drive(self, lease: Lease, origin: _Origin, undoing: undoings.Undoing | None = None) -> Drive:
+    def _drive(self, lease: Lease, origin: _Origin, undoing: undo.undo_run.Undoing | None = None) -> Drive:
         workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
@@ -532,7 +523,7 @@ class Session:
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
-            policy.evictor = evict.Evictor(
+            policy.evictor = retention_rules.evict.Evictor(
                 self._store, saving.retention, self._world.clock, run_id, origin.history, is_new=is_new
             )
         return Checkpointer(

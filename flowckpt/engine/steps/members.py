@@ -8,32 +8,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from flowckpt.core.dsl import Step
+from flowckpt.core.dsl import Step, composites
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import steps
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
+from flowckpt.engine.steps import approvals
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
-
-if TYPE_CHECKING:
-    from flowckpt.core.dsl import composites
-    from flowckpt.engine.steps import approvals, child, fan_out
-else:
-    composites = LazyModule("flowckpt.core.dsl.composites")
-    approvals = LazyModule("flowckpt.engine.steps.approvals")
-    child = LazyModule("flowckpt.engine.steps.child")
-    fan_out = LazyModule("flowckpt.engine.steps.fan_out")
 
 
 class Driven(Protocol):
@@ -247,7 +239,7 @@ def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
     if is_stopped(enter.result):
         return StoppedMember(run, enter)
     if isinstance(action, composites.FanOutAction):
-        return fan_out.FanOut(run, enter, new_scope)
+        return steps.fan_out.FanOut(run, enter, new_scope)
     if isinstance(action, composites.WorkflowAction):
-        return child.ChildWorkflow(run, enter, new_scope)
+        return steps.child.ChildWorkflow(run, enter, new_scope)
     return PlainMember(run, enter)

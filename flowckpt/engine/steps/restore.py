@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flowckpt import events
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import is_itself
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import function_info
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Restore
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import steps
 from flowckpt.engine.rules.identity import is_plainly_same
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
@@ -19,14 +20,6 @@ from flowckpt.engine.run.notify import evidence_event
 from flowckpt.engine.values.failures import recorded_answer, stale_step
 from flowckpt.execution.claims import is_open
 from flowckpt.execution.runner import restored_value
-
-if TYPE_CHECKING:
-    from flowckpt import events
-    from flowckpt.engine.steps import approvals
-else:
-    events = LazyModule("flowckpt.events")
-    approvals = LazyModule("flowckpt.engine.steps.approvals")
-
 
 _log = logging.getLogger("flowckpt")
 
@@ -117,7 +110,7 @@ async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_s
         await run.notifier.emit(told)
     answer = recorded_answer(step, result)
     if result.success and result.evidence is not None and step.action.step_type == "approval":
-        approvals.stand_again(run, step, result, answer[0])
+        steps.approvals.stand_again(run, step, result, answer[0])
     return answer
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.replay import Answer, Execute
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import run as attempts
+from flowckpt.engine import steps
 from flowckpt.engine.rules.partial import partial_reasons
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.run.context import RunContext
@@ -32,15 +34,6 @@ from flowckpt.execution.runner import Outcome, restored_value
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from flowckpt import events
-    from flowckpt.engine.run import in_doubt
-    from flowckpt.engine.steps import tries, wait
-else:
-    events = LazyModule("flowckpt.events")
-    in_doubt = LazyModule("flowckpt.engine.run.in_doubt")
-    wait = LazyModule("flowckpt.engine.steps.wait")
-    tries = LazyModule("flowckpt.engine.steps.tries")
 
 
 _log = logging.getLogger(__name__)
@@ -65,7 +58,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)
     if step.action.is_waiting:
-        return await wait.run_wait(run, command)
+        return await steps.wait.run_wait(run, command)
     modifiers, tries_when_lost = step.modifiers, 1
     if modifiers.placement is not None or run.runner.has_places:
         tries_when_lost = await run.runner.check_place(step, path)
@@ -77,7 +70,11 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     run_id, attempt = checkpointer.run.workflow_id, checkpointer.attempt
     call, before = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location), None
     if is_recorded:
-        if modifiers.retry is not None and run.waits.all and (before := tries.earlier_tries(run, call)) is not None:
+        if (
+            modifiers.retry is not None
+            and run.waits.all
+            and (before := steps.tries.earlier_tries(run, call)) is not None
+        ):
             call = attrs.evolve(call, tries=before.arguments["tries"] + 1)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
             found = await _settle(run, call)
@@ -122,12 +119,12 @@ def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) 
     return failure
 
 
-async def _settle(run: RunContext, call: StepCall) -> in_doubt.Resolution | None:
+async def _settle(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
     """Look at what an earlier call of the step left behind; None if it simply runs."""
     found = await run.in_doubt_resolver().before(call)
     if run.notifier.emit is not None and found.report is not None and found.report.verdicts:
         await run.notifier.emit(evidence_event(call.workflow_id, call.path, found.report, "in_doubt"))
-    return None if found is in_doubt.RUN else found
+    return None if found is attempts.in_doubt.RUN else found
 
 
 async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
@@ -144,7 +141,7 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     return restored_value(step, result), None
 
 
-async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | None) -> None:
+async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:
     """Make durable what must be before the step runs."""
     step, path, recorder = call.step, call.path, run.recorder
     if path in recorder.checkpointer.partial:
@@ -161,7 +158,7 @@ async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | N
 async def _try(
     run: RunContext,
     call: StepCall,
-    found: in_doubt.Resolution | None,
+    found: attempts.in_doubt.Resolution | None,
     tries_when_lost: int,
     since: datetime | None,
 ) -> StepEnd:
@@ -185,7 +182,7 @@ async def _try(
     if is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
         outcome = await run.runner.attempt(call)
     else:
-        loop = tries.RetryLoop(run, call, found or in_doubt.RUN, since)
+        loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
         outcome = await loop.run()
         run.waits.end(call.path)
         tried, is_adopted, is_undone, is_started = loop.tries, loop.is_adopted, loop.is_undone, loop.is_started

@@ -13,22 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine import steps
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.steps.restore import UNSURE, is_still_true, plainly_restored, restored
 from flowckpt.engine.steps.run_step import run_step
-
-if TYPE_CHECKING:
-    from flowckpt.engine.steps import approvals, members
-else:
-    approvals = LazyModule("flowckpt.engine.steps.approvals")
-    members = LazyModule("flowckpt.engine.steps.members")
 
 
 @attrs.define(eq=False, repr=False)
@@ -47,7 +41,7 @@ class Scope:
     _has_effects: bool = False
     _command: Command | None = None
     _task: asyncio.Task[Any] | None = None
-    _entered: members.Member | None = None
+    _entered: steps.members.Member | None = None
 
     async def look_back(self) -> bool:
         """Answer the generator from its record; return whether that brought it to its end.
@@ -117,7 +111,7 @@ class Scope:
         if self._has_effects:
             await self._record_failure()
         if self._has_effects and run.waits.approved:
-            await approvals.check(run, command.path)
+            await steps.approvals.check(run, command.path)
         return await run_step(run, command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
@@ -125,7 +119,7 @@ class Scope:
         self._command = command
         member = self._entered
         if member is None:
-            member = self._entered = members.member_of(self.context, command, new_scope)
+            member = self._entered = steps.members.member_of(self.context, command, new_scope)
             if await member.look_back():
                 self._entered = None
                 return member.answer

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.records.wait import Wait, WaitKind
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
 from flowckpt.engine.run.notify import evidence_event
@@ -28,12 +28,6 @@ from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import asked_delay, is_one_of, kind_of, text_of
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import Outcome, StepRunner
-
-if TYPE_CHECKING:
-    from flowckpt import events
-else:
-    events = LazyModule("flowckpt.events")
-
 
 # A try whose output is told line by line while it runs.
 

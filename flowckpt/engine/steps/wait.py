@@ -23,9 +23,9 @@ from flowckpt.core.records import Reason, StepError
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import Signal, Wait
 from flowckpt.core.replay import Execute
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
+from flowckpt.engine.steps import approvals
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.waits import Suspended
@@ -33,16 +33,12 @@ from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedErro
 from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.execution import claims as evidence
+from flowckpt.execution import redaction
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
-    from flowckpt.engine.steps import approvals
     from flowckpt.evidence.report import VerificationReport
-    from flowckpt.execution import redaction
-else:
-    approvals = LazyModule("flowckpt.engine.steps.approvals")
-    redaction = LazyModule("flowckpt.execution.redaction")
 
 
 _log = logging.getLogger(__name__)

@@ -1,1 +1,12 @@
 """Compensation: undo what completed steps did, newest first."""
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.system.lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from flowckpt.engine.undo import compensate, plan_resume, undo_run
+
+__all__ = ["compensate", "plan_resume", "undo_run"]
+
+__getattr__ = lazy_modules(__name__, *__all__)

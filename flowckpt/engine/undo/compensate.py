@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.codec.results import append_result, decode_error, encode_error
 from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.values.failures import recorded_error, step_failure
@@ -28,11 +28,6 @@ from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.runner import restored_value
-
-if TYPE_CHECKING:
-    from flowckpt import events
-else:
-    events = LazyModule("flowckpt.events")
 
 
 @attrs.frozen

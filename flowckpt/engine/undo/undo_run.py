@@ -8,15 +8,15 @@ step must still be yielded at its place; where one is not, a person is asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from flowckpt import events
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.replay import Execute
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.dry.undo_search import UndoSearch
 from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.paths import ROLLBACK, left_to_undo, not_yielded, undone_paths
@@ -30,11 +30,6 @@ from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import use_missing_secret
 from flowckpt.errors import FlowckptError, NotUndoableError, RunCancelledError, RunUndoneError
-
-if TYPE_CHECKING:
-    from flowckpt import events
-else:
-    events = LazyModule("flowckpt.events")
 
 
 @attrs.frozen

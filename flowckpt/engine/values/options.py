@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
 from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 from flowckpt.errors import InputError, SettingError
+from flowckpt.maintenance import retention as retention_rules
 
 if TYPE_CHECKING:
-    from flowckpt.maintenance.retention import evict
     from flowckpt.maintenance.retention.rule import Retention
     from flowckpt.stores.base import StoreBase
-else:
-    evict = LazyModule("flowckpt.maintenance.retention.evict")
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -313,7 +310,7 @@ class Saving:
         return cls(
             None if trigger is None else checked_trigger(trigger),
             on_save_error == "continue",
-            None if retention is None else evict.checked_for(retention, store),
+            None if retention is None else retention_rules.evict.checked_for(retention, store),
             limits,
         )
 

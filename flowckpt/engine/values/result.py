@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.records import Status, StepError
+from flowckpt.core.records import Status, StepError, wait
 from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import wait
     from flowckpt.engine.rules.paths import HandledFailure
-else:
-    wait = LazyModule("flowckpt.core.records.wait")
 
 
 @attrs.frozen(eq=False, repr=False)

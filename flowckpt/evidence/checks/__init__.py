@@ -9,16 +9,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system import external
 from flowckpt.evidence.checks.base import Check, UncheckableClaimError
-
-if TYPE_CHECKING:
-    from importlib import metadata
-else:
-    metadata = LazyModule("importlib.metadata")
-
 
 ENTRY_POINTS = "flowckpt.evidence"
 
@@ -59,7 +52,7 @@ def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
 
 
 def _plugin(kind: str) -> Check:
-    for entry_point in metadata.entry_points(group=ENTRY_POINTS, name=kind):
+    for entry_point in external.metadata.entry_points(group=ENTRY_POINTS, name=kind):
         try:
             found = entry_point.load()
             check = found() if isinstance(found, type) else found

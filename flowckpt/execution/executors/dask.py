@@ -18,19 +18,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system import external
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.executors import dask_worker
 from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWorkError
-
-if TYPE_CHECKING:
-    dask: Any
-    distributed: Any
-else:  # an optional dependency, and slow to import
-    dask = LazyModule("dask")
-    distributed = LazyModule("distributed")
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
@@ -201,13 +194,15 @@ class DaskExecutor(Executor):
         try:
             if isinstance(given, int):
                 self._scratch = tempfile.mkdtemp(prefix="flowckpt-dask-")  # Dask never removes its own
-                local = distributed.LocalCluster  # its import fills the configuration, so it comes before the change
+                local = (
+                    external.distributed.LocalCluster
+                )  # its import fills the configuration, so it comes before the change
                 # A step that kills its worker must not kill three more before anybody hears of it.
                 local_settings = {
                     "distributed.scheduler.allowed-failures": 0,
                     "temporary-directory": self._scratch,  # the scheduler's, too
                 }
-                with dask.config.set(local_settings):
+                with external.dask.config.set(local_settings):
                     self._cluster = local(
                         n_workers=given,
                         threads_per_worker=1,
@@ -217,10 +212,10 @@ class DaskExecutor(Executor):
                         local_directory=self._scratch,
                     )
                 given = self._cluster
-            if isinstance(given, distributed.Client):
+            if isinstance(given, external.distributed.Client):
                 client = given
             else:
-                client = distributed.Client(given, timeout=CONNECT_SECONDS, set_as_default=False)
+                client = external.distributed.Client(given, timeout=CONNECT_SECONDS, set_as_default=False)
             if self._cluster is None:
                 self._allowed_failures = client.run_on_scheduler(_allowed_failures)
             self._client = client

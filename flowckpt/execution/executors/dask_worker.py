@@ -7,16 +7,11 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system import external
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.thread import AbandonedStepError
-
-if TYPE_CHECKING:
-    distributed: Any
-else:  # an optional dependency, and slow to import
-    distributed = LazyModule("distributed")
 
 _LOOK_SECONDS = 1.0
 
@@ -39,7 +34,7 @@ class _Up:
     def __init__(self, key: str, topic: str) -> None:
         self._key = key
         self._topic = topic
-        self._worker = distributed.get_worker()
+        self._worker = external.distributed.get_worker()
 
     def tell(self, message: bytes) -> None:
         self._worker.log_event(self._topic, (self._key, self._worker.address, message))

@@ -6,17 +6,10 @@ import functools
 import importlib.util
 import re
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import ExecutorError
-
-if TYPE_CHECKING:
-    from flowckpt.execution.executors import dask, processes
-else:
-    dask = LazyModule("flowckpt.execution.executors.dask")
-    processes = LazyModule("flowckpt.execution.executors.processes")
-
+from flowckpt.execution import executors
 
 IN_ENGINE = ("engine", "thread")
 """Descriptions that stand for no executor: the engine's own process and loop, and a thread of it."""
@@ -51,16 +44,18 @@ def checked(description: str) -> functools.partial[Any]:
     kind, colon, rest = description.partition(":")
     if kind == "process" and (not colon or _COUNT.fullmatch(rest)):
         workers = int(rest) if rest else None
-        return functools.partial(processes.ProcessExecutor, workers)
+        return functools.partial(executors.processes.ProcessExecutor, workers)
     if kind == "dask" and colon:
         if importlib.util.find_spec("distributed") is None:
-            raise dask.not_installed()
+            raise executors.dask.not_installed()
         if rest.startswith("//") and (address := _ADDRESS.fullmatch(rest[2:])):
             host, port = address[1], address[2] or ":8786"
-            return functools.partial(dask.DaskExecutor, f"tcp://{host}{port}")
+            return functools.partial(executors.dask.DaskExecutor, f"tcp://{host}{port}")
         local, colon, count = rest.partition(":")
         if local == "local" and (not colon or _COUNT.fullmatch(count)):
-            return functools.partial(dask.DaskExecutor, int(count) if count else processes.processors())
+            return functools.partial(
+                executors.dask.DaskExecutor, int(count) if count else executors.processes.processors()
+            )
     raise ExecutorError(
         f"{description!r:.120} describes no executor",
         remedy=f"Write one of these: {_KNOWN}; a port is never left out of an address that has a colon."

@@ -6,6 +6,7 @@ and what it saved elsewhere, and no more: what cannot be made durable is refused
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pickle
@@ -16,7 +17,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowckpt.core import codec
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.current_step import (
     add_figures,
@@ -28,12 +28,8 @@ from flowckpt.execution.current_step import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
-
     from flowckpt.execution.current_step import CurrentStep, Progress
     from flowckpt.execution.executors.base import WayUp
-else:
-    asyncio = LazyModule("asyncio")
 
 
 # What a step in a worker hands in, carried up on a thread of its own.

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.system import external
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import CurrentStep, StepCall
 from flowckpt.execution.executors.base import WayUp
@@ -98,11 +98,6 @@ def _loaded(name: str, file: str) -> ModuleType:
     return module
 
 
-if TYPE_CHECKING:
-    cloudpickle: Any
-else:  # comes with executors of several machines
-    cloudpickle = LazyModule("cloudpickle")
-
 FORM = 3
 """The form of parcels and answers; both ends must have the same."""
 
@@ -171,7 +166,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _by_value(places: ModulePlaces) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
     try:
-        dump: Callable[[Any], bytes] = cloudpickle.dumps
+        dump: Callable[[Any], bytes] = external.cloudpickle.dumps
     except ImportError:
         return pickle.dumps, contextlib.nullcontext()
     return dump, _sent_along(places)
@@ -182,13 +177,13 @@ def _sent_along(places: ModulePlaces) -> Iterator[None]:
     """Send the code of modules that were loaded by path; that of `__main__` is sent anyway."""
     modules = [sys.modules[name] for name in places if name != MAIN]
     for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+        external.cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
         for module in modules:
             with contextlib.suppress(ValueError):
-                cloudpickle.unregister_pickle_by_value(module)
+                external.cloudpickle.unregister_pickle_by_value(module)
 
 
 def _culprit(

@@ -6,11 +6,12 @@ recorded of it. So nothing is lost because it cannot be sent, and nothing is bui
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -18,19 +19,12 @@ from flowckpt.core import codec
 from flowckpt.core.codec.types import return_annotation
 from flowckpt.core.records import StepError
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.execution.current_step import set_call
 from flowckpt.execution.errors import asked_delay, recorded_error, text_of
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.remote.channel import read_plain
 from flowckpt.execution.remote.task import name_in_engine, unpack_task
 from flowckpt.execution.thread import AbandonedStepError
-
-if TYPE_CHECKING:
-    import asyncio
-else:
-    asyncio = LazyModule("asyncio")
-
 
 DONE, FAILED, UNREADABLE = "done", "failed", "unreadable"
 

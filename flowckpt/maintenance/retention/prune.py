@@ -18,7 +18,6 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo, is_task
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -27,6 +26,7 @@ from flowckpt.errors import (
     RunLockedError,
     SettingError,
 )
+from flowckpt.maintenance import task_log
 from flowckpt.maintenance.retention.rule import (
     ALL_IN_THE_NEWEST,
     Resting,
@@ -45,9 +45,6 @@ from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef
-    from flowckpt.maintenance import task_log
-else:
-    task_log = LazyModule("flowckpt.maintenance.task_log")
 
 
 _log = logging.getLogger("flowckpt")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.filesystem import FileSystem
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
@@ -33,6 +32,7 @@ from flowckpt.stores.file.layout import LOCK, head_number, run_directory, segmen
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.log import sealing
 from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, info_in, opened_header
 from flowckpt.stores.log.line import PACKED, TRAILER
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
@@ -50,10 +50,7 @@ from flowckpt.stores.log.segment import (
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner, RunFilter
     from flowckpt.core.records.wait import Signal
-    from flowckpt.stores.log.sealing import lines as sealing
     from flowckpt.stores.log.sealing.lines import LineSeal
-else:
-    sealing = LazyModule("flowckpt.stores.log.sealing.lines")
 
 
 _log = logging.getLogger("flowckpt")
@@ -559,7 +556,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         whole = b"{" + whole[1:]
     try:
         is_packed = whole.startswith(PACKED)
-        found = json.loads(sealing.inflated(whole[:-TRAILER]) + whole[-TRAILER:] if is_packed else whole)
+        found = json.loads(sealing.lines.inflated(whole[:-TRAILER]) + whole[-TRAILER:] if is_packed else whole)
     except (ValueError, SealBrokenError):
         return None
     if not isinstance(found, dict):

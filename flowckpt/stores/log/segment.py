@@ -22,15 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.stores.log import sealing
 from flowckpt.stores.log.line import MARK, PACKED, START, TRAILER, is_torn, looks_whole, opened
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import lines as sealing
     from flowckpt.stores.log.sealing.lines import LineSeal
-else:
-    sealing = LazyModule("flowckpt.stores.log.sealing.lines")
 
 
 PACK = "pack"
@@ -277,7 +274,7 @@ def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSe
         return line
     body = line[:-TRAILER]
     try:
-        found = sealing.inflated(body) if seal is None else seal.opened(body, place, previous)
+        found = sealing.lines.inflated(body) if seal is None else seal.opened(body, place, previous)
     except SealBrokenError as broken:
         raise SegmentDamagedError(position, f"a record does not open: {broken}") from broken
     if found.startswith(PACKED):

@@ -11,3 +11,14 @@ setting but the key; and records with and without it stand side by side.
 - `values`: large values, which have files of their own.
 - `protection`: what a store was told to do.
 """
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.system.lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
+
+__all__ = ["cipher", "compression", "keys", "lines", "values"]
+
+__getattr__ = lazy_modules(__name__, *__all__)

@@ -6,19 +6,9 @@ counted here. So no nonce comes twice under a key, nothing can be left out of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system import external
 from flowckpt.errors import SettingError
 from flowckpt.stores.log.sealing.protection import SealBrokenError
-
-if TYPE_CHECKING:
-    from cryptography import exceptions
-    from cryptography.hazmat.primitives.ciphers import aead
-else:
-    exceptions = LazyModule("cryptography.exceptions")
-    aead = LazyModule("cryptography.hazmat.primitives.ciphers.aead")
-
 
 PART = 1 << 24
 TAG = 16
@@ -31,7 +21,7 @@ def check_installed() -> None:
         SettingError: it is.
     """
     try:
-        _ = aead.AESGCM
+        _ = external.aead.AESGCM
     except ImportError as error:
         raise SettingError(
             "encryption needs the package cryptography, which is not installed",
@@ -49,7 +39,7 @@ class Cipher:
 
     def __init__(self, key: bytes) -> None:
         check_installed()
-        self._aead = aead.AESGCM(key)
+        self._aead = external.aead.AESGCM(key)
 
     def encrypted(self, data: bytes, number: int, bound: bytes) -> bytes:
         """Return data encrypted and authenticated.
@@ -89,7 +79,7 @@ class Cipher:
                 )
                 for part in range(parts)
             )
-        except (exceptions.InvalidTag, ValueError) as error:
+        except (external.cryptography_exceptions.InvalidTag, ValueError) as error:
             raise SealBrokenError(
                 "it does not decrypt: it was changed, put elsewhere, or made by somebody without the key"
             ) from error

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
-from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system import external
 from flowckpt.errors import SettingError
 from flowckpt.stores.log.sealing.protection import SealBrokenError
-
-if TYPE_CHECKING:
-    from backports import zstd
-else:  # in the standard library from Python 3.14 on
-    zstd = LazyModule("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 GZIP, ZSTD = "gzip", "zstd"
 COMPRESSIONS = ("none", GZIP, ZSTD, "auto")
@@ -59,7 +52,7 @@ def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
     if len(data) > LARGEST:
         return None
     if method == ZSTD:
-        found = zstd.compress(data)
+        found = external.zstd.compress(data)
     else:
         packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WINDOW)
         found = packer.compress(data) + packer.flush()
@@ -103,17 +96,17 @@ def _unpacked_gzip(data: bytes, size: int) -> tuple[bytes, bool]:
 def _unpacked_zstd(data: bytes, size: int) -> tuple[bytes, bool]:
     if not _has_zstd():
         raise _missing()
-    unpacker = zstd.ZstdDecompressor()
+    unpacker = external.zstd.ZstdDecompressor()
     try:
         found = unpacker.decompress(data, size + 1)
-    except zstd.ZstdError as error:
+    except external.zstd.ZstdError as error:
         raise SealBrokenError(f"invalid zstd: {error}") from error
     return found, unpacker.eof and not unpacker.unused_data
 
 
 def _has_zstd() -> bool:
     try:
-        return bool(zstd.compress)
+        return bool(external.zstd.compress)
     except ImportError:
         return False
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import (
     ForeignRecordError,
     KeyMissingError,
@@ -17,17 +16,12 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
     WrongKeyError,
 )
+from flowckpt.stores.log import sealing
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.log.sealing.lines import LineSeal
     from flowckpt.stores.log.sealing.values import ValueSeal
-else:  # only a store that is told to do something needs them
-    cipher, compression, keys, lines, values = (
-        LazyModule(f"flowckpt.stores.log.sealing.{name}")
-        for name in ("cipher", "compression", "keys", "lines", "values")
-    )
 
 
 class SealBrokenError(Exception):
@@ -46,7 +40,7 @@ class SealBrokenError(Exception):
 
 
 def _method(told: str) -> str:
-    return "" if told in ("none", "") else compression.chosen(told)
+    return "" if told in ("none", "") else sealing.compression.chosen(told)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -65,8 +59,8 @@ class Protection:
     is_trusting: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if self.ring is not None and self.ring.newest.use == keys.ENCRYPT:
-            cipher.check_installed()
+        if self.ring is not None and self.ring.newest.use == sealing.keys.ENCRYPT:
+            sealing.cipher.check_installed()
 
 
 class Seals:
@@ -92,10 +86,10 @@ class Seals:
         ring = self.protection.ring
         if ring is None:
             method = self.protection.compression
-            return {}, lines.LineSeal(compression=method) if method else None
+            return {}, sealing.lines.LineSeal(compression=method) if method else None
         key, store_id = ring.newest, self._known_id()
-        origin = lines.Origin(store_id, workflow_id, number, nonce)
-        seal = lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
+        origin = sealing.lines.Origin(store_id, workflow_id, number, nonce)
+        seal = sealing.lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
         return seal.said, seal
 
     def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
@@ -106,10 +100,10 @@ class Seals:
         """
         ring = self.protection.ring
         encrypting = [seal.key for seal in found if seal is not None and seal.is_encrypting and seal.key is not None]
-        if ring is None or not encrypting or ring.newest.use == keys.ENCRYPT:
+        if ring is None or not encrypting or ring.newest.use == sealing.keys.ENCRYPT:
             return self
-        first = next((key for key in ring.keys if key.use == keys.ENCRYPT), encrypting[0])
-        reordered = keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
+        first = next((key for key in ring.keys if key.use == sealing.keys.ENCRYPT), encrypting[0])
+        reordered = sealing.keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
         return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
 
     def not_trusting(self) -> Seals:
@@ -151,12 +145,12 @@ class Seals:
         ):
             raise SealBrokenError("its header does not say how it is sealed")
         key_id, use, store, nonce = (said[name] for name in ("key", "use", "store", "nonce"))
-        if use not in keys.USES:
+        if use not in sealing.keys.USES:
             raise UnsupportedSchemaError(found=use, supported=1, what=f"seal of {place}")
         ring = self.protection.ring
         if ring is None:
-            if use == keys.AUTHENTICATE:
-                return lines.LineSeal(is_verified=False)
+            if use == sealing.keys.AUTHENTICATE:
+                return sealing.lines.LineSeal(is_verified=False)
             raise KeyMissingError(workflow_id, key_id=key_id)
         if store != self._known_id():
             raise ForeignRecordError(
@@ -170,7 +164,7 @@ class Seals:
             raise WrongKeyError(workflow_id, key_id=key_id, known=[each.id for each in ring.keys])
         if key.use != use:  # a key that encrypts never stands for one that authenticates: they are two purposes
             key = attrs.evolve(key, use=use)
-        return lines.LineSeal(key=key, origin=lines.Origin(store, workflow_id, number, nonce))
+        return sealing.lines.LineSeal(key=key, origin=sealing.lines.Origin(store, workflow_id, number, nonce))
 
     def check_plain(self, workflow_id: str, place: str) -> None:
         """Refuse what stands unauthenticated where it must not.
@@ -192,7 +186,7 @@ class Seals:
 
     def for_values(self) -> ValueSeal:
         """Return the seal of the large values."""
-        return values.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
+        return sealing.values.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
 
     def _known_id(self) -> str:
         found = self._store_id()
@@ -227,5 +221,5 @@ def protection_of(
         raise SettingError(
             "a store takes its keys from key_file or from keys, not from both", setting="keys", remedy="Give one."
         )
-    ring = given if key_file is None else keys.read_key_file(key_file)
+    ring = given if key_file is None else sealing.keys.read_key_file(key_file)
     return Protection(ring, compression, is_trusting=trust)

@@ -1,0 +1,62 @@
+"""The door to modules of Python and of other packages that few runs need: each is imported when it is first used.
+
+Some cost a start several milliseconds; others belong to extras, and may be missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import decimal
+    import difflib
+    import fractions
+    import random
+    import tomllib
+    import uuid
+    import zoneinfo
+    from email import utils as email_utils
+    from importlib import metadata
+
+    from cryptography import exceptions as cryptography_exceptions
+    from cryptography.hazmat.primitives.ciphers import aead
+
+    cloudpickle: Any
+    dask: Any
+    distributed: Any
+    zstd: Any
+
+_NAMES = {
+    "aead": "cryptography.hazmat.primitives.ciphers.aead",
+    "cloudpickle": "cloudpickle",
+    "cryptography_exceptions": "cryptography.exceptions",
+    "dask": "dask",
+    "decimal": "decimal",
+    "difflib": "difflib",
+    "distributed": "distributed",
+    "email_utils": "email.utils",
+    "fractions": "fractions",
+    "metadata": "importlib.metadata",
+    "random": "random",
+    "tomllib": "tomllib",
+    "uuid": "uuid",
+    "zoneinfo": "zoneinfo",
+    "zstd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
+}
+
+
+# fmt: off
+__all__ = [
+    "aead", "cloudpickle", "cryptography_exceptions", "dask", "decimal", "difflib", "distributed", "email_utils",
+    "fractions", "metadata", "random", "tomllib", "uuid", "zoneinfo", "zstd",
+]
+# fmt: on
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = importlib.import_module(_NAMES[name])
+    return found
