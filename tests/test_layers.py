@@ -49,6 +49,7 @@ IMPORTS_IN_FUNCTIONS = {"core/system/ids.py": {"ulid"}, "stores/sqlite/library.p
 
 IMPORTS_BY_NAME = {
     "__init__.py",
+    "core/system/external.py",
     "core/system/lazy.py",
     "core/records/__init__.py",
     "stores/__init__.py",

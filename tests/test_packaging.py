@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import flowckpt
+from flowckpt.core.system import external
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -231,7 +232,7 @@ distributions_of_modules = functools.cache(importlib.metadata.packages_distribut
 @functools.cache
 def imported() -> set[str]:
     """The packages of others that the package imports when it runs, at the top of a module, in a function or lazily."""
-    found: set[str] = set()
+    found = set(external.MODULES.values())
     for file in (ROOT / "flowckpt").rglob("*.py"):
         found |= imported_by(ast.parse(file.read_text("utf-8")))
     return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"flowckpt"}
@@ -247,10 +248,7 @@ def imported_by(tree: ast.AST) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-            "LazyModule",
-            "import_module",
-        ):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "import_module":
             found |= {each.value for each in node.args if isinstance(each, ast.Constant)}
         found |= imported_by(node)
     return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flowckpt.core.system import external
+from flowckpt.core.system.external import MODULES
 from flowckpt.errors import SettingError
-from flowckpt.stores.log.sealing import cipher, compression
+from flowckpt.stores.log.sealing import cipher
 from flowckpt.stores.log.sealing.compression import LARGEST, chosen, packed, unpacked
 from flowckpt.stores.log.sealing.keys import Key, KeyRing, derived
 from flowckpt.stores.log.sealing.lines import LineSeal, Origin, inflated
@@ -153,7 +156,8 @@ def test_a_line_that_is_packed_in_an_unknown_way_is_refused(mark):
 
 
 def test_zstd_that_is_not_installed_is_refused_where_it_is_asked_for_and_left_out_where_it_is_not(monkeypatch):
-    monkeypatch.setattr(compression, "zstd", compression.LazyModule("flowckpt.no_such_module"))
+    monkeypatch.setitem(sys.modules, MODULES["zstd"], None)
+    monkeypatch.delitem(vars(external), "zstd", raising=False)
     assert chosen("auto") == "gzip"
     for refused in (lambda: chosen("zstd"), lambda: unpacked(b"", "zstd", 1)):
         with pytest.raises(SettingError, match="backports.zstd") as caught:
@@ -164,7 +168,8 @@ def test_zstd_that_is_not_installed_is_refused_where_it_is_asked_for_and_left_ou
 
 
 def test_encryption_without_its_package_is_refused(monkeypatch):
-    monkeypatch.setattr(cipher, "aead", compression.LazyModule("flowckpt.no_such_module"))
+    monkeypatch.setitem(sys.modules, MODULES["aead"], None)
+    monkeypatch.delitem(vars(external), "aead", raising=False)
     with pytest.raises(SettingError, match="cryptography") as caught:
         seal("encrypt")
     assert "flowckpt[crypto]" in caught.value.remedy

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     distributed: Any
     zstd: Any
 
-_NAMES = {
+MODULES = {
     "aead": "cryptography.hazmat.primitives.ciphers.aead",
     "cloudpickle": "cloudpickle",
     "cryptography_exceptions": "cryptography.exceptions",
@@ -45,6 +45,7 @@ _NAMES = {
     "zoneinfo": "zoneinfo",
     "zstd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 }
+"""From the name here to the module."""
 
 
 # fmt: off
@@ -56,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = importlib.import_module(_NAMES[name])
+    found = globals()[name] = importlib.import_module(MODULES[name])
     return found
