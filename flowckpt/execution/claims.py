@@ -143,7 +143,7 @@ class ClaimChecker:
         Raises:
             StepFilesError: a file that the step reads changed while it ran.
         """
-        recorded, answers = await self.verifier.commit(pack, facts=evidence.checks.base.StepFacts(exit_code=exit_code))
+        recorded, answers = await self.verifier.commit(pack, facts=evidence.StepFacts(exit_code=exit_code))
         unchanged = None if files is None else await files.unchanged(self.verifier, path)
         if unchanged is not None and files is not None:
             recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
@@ -299,9 +299,9 @@ def _recorded(result: StepResult, role: str) -> list[Any]:
     return [each["expected"] for each in documents if each.get("role") == role]
 
 
-def _facts(result: StepResult) -> evidence.checks.base.StepFacts:
+def _facts(result: StepResult) -> evidence.StepFacts:
     code = (result.evidence or {}).get("exit_code")
-    return evidence.checks.base.StepFacts(exit_code=code if type(code) is int else None)
+    return evidence.StepFacts(exit_code=code if type(code) is int else None)
 
 
 def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:
