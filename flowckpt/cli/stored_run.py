@@ -37,6 +37,7 @@ class StoredRun:
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
         left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
+        seen: the last sign of life of the process that died, where the run has crashed and the store knows it.
     """
 
     latest: CheckpointData
@@ -49,6 +50,7 @@ class StoredRun:
     crash_loop: CrashCount | None = None
     left_behind: int = 0
     begun: tuple[str, ...] = ()
+    seen: datetime | None = None
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -89,13 +91,14 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
     untaken = await _untaken(store, workflow_id, latest)
-    crash_loop = None
+    crash_loop = seen = None
     if status is Status.CRASHED:
+        seen = await store.last_seen(workflow_id, latest.attempt)
         most = limit_of(latest.metadata, default=max_crashes_setting())
         crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     begun = await started_steps_of(store, workflow_id, latest)
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun)
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen)
 
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:

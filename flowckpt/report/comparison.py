@@ -179,8 +179,9 @@ def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
             yield f"the code of step {result.path}"
         if was.version != result.version:
             yield f"the version of step {result.path}: {was.version} → {result.version}"
+    left_out = {"changed"} if latest.status is Status.COMPLETED else {"changed", "removed"}  # it may reach them yet
     for diff in found.steps:
-        if diff.kind != "changed" and "/[" not in diff.path:
+        if diff.kind not in left_out and "/[" not in diff.path:
             yield f"step {diff.path}: {diff.kind}"
 
 

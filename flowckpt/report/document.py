@@ -23,7 +23,7 @@ from flowckpt.evidence.claims import redacted_text
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.report.comparison import Comparison
 from flowckpt.report.graph import Graph, graph_of_run
-from flowckpt.report.timeline import Lane, LaneState, Outcome, Timeline, timeline_of
+from flowckpt.report.timeline import AttemptSpan, Lane, LaneState, Outcome, Timeline, timeline_of
 from flowckpt.stores.base import Ability, StoreBase
 
 _MOST_DETAILS = 3_000
@@ -133,6 +133,7 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     *,
     waits: Sequence[Wait] = (),
     begun: Sequence[str] = (),
+    seen: datetime | None = None,
     comparison: Comparison | None = None,
     decisions: Mapping[str, tuple[str, str]] | None = None,
     plan_note: str = "",
@@ -147,13 +148,14 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
         attempts: what each attempt recorded.
         waits: what it waits for.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
+        seen: the last sign of life of a process that died, as far as the store knows.
         comparison: what distinguishes it from earlier runs.
         decisions: what a resume would do with each step, and why, by path.
         plan_note: the plan in one line, or why there is none.
         now: the time of the report.
     """
     now = now or datetime.now(UTC)
-    timeline = timeline_of(attempts, status, waits, begun=begun, now=now)
+    timeline = timeline_of(attempts, status, waits, begun=begun, seen=seen, now=now)
     graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
     return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
 
@@ -208,7 +210,8 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     status = latest.status if info is None else info.status
     waits = () if status is Status.COMPLETED else open_waits(latest.metadata, latest.step_results)
     begun = await started_steps_of(store, workflow_id, latest)
-    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun)
+    seen = await store.last_seen(workflow_id, latest.attempt) if status is Status.CRASHED else None
+    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen)
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -265,16 +268,20 @@ def _ending(report: RunReport) -> str:
 
 
 def _crashes(timeline: Timeline) -> str:
-    places = []
-    for span in timeline.attempts:
-        if span.outcome is Outcome.CRASHED:
-            after = f"after {span.last_path}" if span.last_path else "before its first step ended"
-            places.append(f"in {', '.join(span.in_flight[:3])}" if span.in_flight else after)
+    places = [_place_of(span) for span in timeline.attempts if span.outcome is Outcome.CRASHED]
     if not places:
         return ""
     times = {1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
     shown = ", ".join(places[:4]) + (", …" if len(places) > 4 else "")
     return f"Crashed {times} ({shown})."
+
+
+def _place_of(span: AttemptSpan) -> str:
+    """Return where an attempt crashed: in the step that it started last, or after the one that ended last."""
+    running = span.running
+    if not running:
+        return f"after {span.last_path}" if span.last_path else "before its first step ended"
+    return f"in {running[-1]}{f' and {len(running) - 1} more' if len(running) > 1 else ''}"
 
 
 def _reuse(timeline: Timeline) -> str:
@@ -322,8 +329,6 @@ def _detail(result: StepResult) -> dict[str, Any]:
     for name in ("function", "location", "version"):
         if value := getattr(result, name):
             detail[name] = value
-    if result.figures:
-        detail["figures"] = dict(result.figures)
     if result.figures:
         detail["figures"] = {name: figure_text(value) for name, value in result.figures.items()}
     if result.marks:

@@ -125,7 +125,7 @@ STYLE = """
 .graph .state-executed > rect { stroke: var(--executed, #17794a); }
 .graph .state-rerun > rect, .graph .state-new > rect { stroke: var(--rerun, #9a5b00); stroke-width: 3; }
 .graph .state-in_doubt > rect { stroke: var(--failed, #b3261e); stroke-dasharray: 8 3; stroke-width: 3; }
-.graph .state-interrupted > rect, .graph .state-waiting > rect { stroke-dasharray: 3 3; stroke-width: 2.5; }
+.graph .state-interrupted > rect, .graph .state-unsaved > rect, .graph .state-waiting > rect { stroke-dasharray: 3 3; stroke-width: 2.5; }
 """
 
 

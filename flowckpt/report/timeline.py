@@ -57,6 +57,7 @@ class LaneState(StrEnum):
         STOPPED: enough others of its group had succeeded, so it was stopped.
         LEFT_BEHIND: its result no longer counts.
         INTERRUPTED: it had started when its process died or was stopped; a later attempt executes it again.
+        UNSAVED: it had ended, and its process died before its result was saved; a later attempt executes it again.
         RUNNING: it is running now.
         WAITING: it waits for a time, a signal or an approval.
         UNDONE: it was executed, and later undone.
@@ -69,6 +70,7 @@ class LaneState(StrEnum):
     STOPPED = "stopped"
     LEFT_BEHIND = "left behind"
     INTERRUPTED = "interrupted"
+    UNSAVED = "unsaved"
     RUNNING = "running"
     WAITING = "waiting"
     UNDONE = "undone"
@@ -84,7 +86,8 @@ class AttemptSpan:
         started_at: when its first checkpoint was saved.
         ended_at: when it ended; the last sign of life of one that crashed or is running.
         last_path: the step that ended last in it; empty if none did.
-        in_flight: the steps that had started and not ended, as far as the record says.
+        in_flight: the steps that had started and have no result, as far as the record says, in the order of their starts.
+        running: those of them that had not ended: the newest one, and what a fan-out can run in parallel with it.
     """
 
     number: int
@@ -93,6 +96,7 @@ class AttemptSpan:
     outcome: Outcome
     last_path: str = ""
     in_flight: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
 
     @property
     def duration(self) -> timedelta:
@@ -110,7 +114,7 @@ class Lane:
         state: what became of it.
         kind: the type of the step; empty if it has not ended.
         started_at: when it started, if known.
-        duration_ms: how long it took, all tries together; of a step that was interrupted, the time that is certain.
+        duration_ms: how long it took, all tries together; of a step that was interrupted, since the result before it.
         attempt: the attempt that executed it; 0 if a fork copied it.
         tries: the number of tries.
         is_critical: whether a shorter duration of this step would have ended its group, or the run, sooner.
@@ -181,6 +185,7 @@ def timeline_of(
     waits: Iterable[Wait] = (),
     *,
     begun: Iterable[str] = (),
+    seen: datetime | None = None,
     now: datetime | None = None,
 ) -> Timeline:
     """Return the timeline of a run.
@@ -190,12 +195,13 @@ def timeline_of(
         status: the status of the run.
         waits: what the run waits for.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
+        seen: the last sign of life of the last attempt, if its process died.
         now: until when a running step and a wait are drawn; by default until the last checkpoint.
     """
-    noted = [*map(_died_at, attempts[1:]), begun]
+    noted = [*map(_noted_by, attempts[1:]), (begun, seen)]
     spans = [
-        _span(each, steps, is_last=each is attempts[-1], status=status)
-        for each, steps in zip(attempts, noted, strict=False)
+        _span(each, *found, is_last=each is attempts[-1], status=status)
+        for each, found in zip(attempts, noted, strict=False)
     ]
     if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
         spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
@@ -214,13 +220,16 @@ def timeline_of(
     return Timeline(spans, ordered)
 
 
-def _died_at(attempt: Attempt) -> Iterable[str]:
-    """Return the steps at which the attempt before this one died, as this one found when it started."""
-    found: Sequence[str] = attempt.last.metadata.get(DEATHS, {}).get("paths", ())
-    return found
+def _noted_by(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
+    """Return the steps at which the attempt before this one died, and its last sign of life, as this one found them."""
+    found = attempt.last.metadata.get(DEATHS, {})
+    seen = found.get("seen")
+    return found.get("paths", ()), datetime.fromisoformat(seen) if seen else None
 
 
-def _span(attempt: Attempt, begun: Iterable[str], *, is_last: bool, status: Status) -> AttemptSpan:
+def _span(
+    attempt: Attempt, begun: Iterable[str], seen: datetime | None, *, is_last: bool, status: Status
+) -> AttemptSpan:
     saved = [reference.saved_at for reference, _ in attempt.checkpoints] or [attempt.last.saved_at]
     ends = [each for result, _ in attempt.results if (each := _end_of(result)) is not None]
     starts = [result.started_at for result, _ in attempt.results if result.started_at and result.attempt]
@@ -232,14 +241,18 @@ def _span(attempt: Attempt, begun: Iterable[str], *, is_last: bool, status: Stat
         outcome = Outcome.RUNNING if is_last and status is Status.RUNNING else Outcome.CRASHED
     is_silent = outcome in (Outcome.CRASHED, Outcome.RUNNING)
     ended = {result.path for result in attempt.last.step_results}
-    in_flight = dict.fromkeys([*attempt.last.in_flight, *(begun if is_silent else ())])
+    begun = begun if is_silent else ()
+    in_flight = [path for path in dict.fromkeys([*attempt.last.in_flight, *begun]) if path not in ended]
+    running = [path for path in in_flight if not is_silent or _is_parallel(path, in_flight[-1])]
+    signs = [seen] if seen is not None and outcome is Outcome.CRASHED else []
     return AttemptSpan(
         attempt.number,
         min(saved + starts),
-        max(saved + ends),
+        max(saved + ends + signs),
         outcome,
         next((result.path for result, _ in reversed(attempt.results)), ""),
-        tuple(path for path in in_flight if path not in ended),
+        tuple(in_flight),
+        tuple(running),
     )
 
 
@@ -247,6 +260,14 @@ def _end_of(result: StepResult) -> datetime | None:
     if result.started_at is None or not result.attempt:
         return None
     return result.started_at + timedelta(milliseconds=result.duration_ms)
+
+
+def _is_parallel(path: str, newest: str) -> bool:
+    """Return whether a step can run while a step runs that started after it."""
+    for one, other in zip(path.split("/"), newest.split("/"), strict=False):
+        if one != other:
+            return one.startswith("[") and other.startswith("[")
+    return True
 
 
 def _undone(attempts: Iterable[Attempt]) -> dict[str, datetime]:
@@ -289,16 +310,19 @@ def _waiting_lane(wait: Wait, end: datetime, attempt: int) -> Lane:
 def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
     """Yield the steps that an attempt started and did not end.
 
-    The record does not say when they started. It is certain that they ran since the last result of that attempt, unless the
-    process died: nothing says how long they ran then.
+    The record does not say when they started, so they are drawn since the last result of that attempt, until it ended or
+    gave its last sign of life.
     """
     waiting = {wait.path for wait in waits_in(attempt.last.metadata)}
     state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED
     since = max([span.started_at, *(end for result, _ in attempt.results if (end := _end_of(result)) is not None)])
-    lasted = 0.0 if span.outcome is Outcome.CRASHED else (span.ended_at - since).total_seconds() * 1000
+    lasted = (span.ended_at - since).total_seconds() * 1000
+    running = {*span.running}
     for path in span.in_flight:
-        if path not in waiting:
+        if path in running and path not in waiting:
             yield Lane(path, 0, state, "", since, lasted, attempt.number)
+        elif path not in waiting:
+            yield Lane(path, 0, LaneState.UNSAVED, "", since, 0.0, attempt.number)
 
 
 def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
@@ -309,8 +333,7 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
     inner = nested_in(by_path)
     for outer in inner:
         if outer not in by_path:
-            state = LaneState.INTERRUPTED if any(map(_is_open, _below(inner, by_path, outer))) else LaneState.EXECUTED
-            by_path[outer] = [Lane(outer, 0, state, "group")]
+            by_path[outer] = [Lane(outer, 0, _state_around(_below(inner, by_path, outer)), "group")]
     starts: dict[str, float] = {}
 
     def start_of(path: str) -> float:
@@ -334,10 +357,16 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
 def _below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]], path: str) -> Iterator[Lane]:
     for each in inner.get(path, ()):
         yield from by_path.get(each, ())
+        yield from _below(inner, by_path, each)
 
 
-def _is_open(lane: Lane) -> bool:
-    return lane.state in (LaneState.INTERRUPTED, LaneState.RUNNING, LaneState.WAITING)
+def _state_around(lanes: Iterable[Lane]) -> LaneState:
+    """Return the state of a step without a result, by what is nested in it."""
+    found = {each.state for each in lanes}
+    if found & {LaneState.RUNNING, LaneState.WAITING}:
+        return LaneState.RUNNING
+    open_states = (each for each in (LaneState.INTERRUPTED, LaneState.UNSAVED) if each in found)
+    return next(open_states, LaneState.EXECUTED)
 
 
 def _mark_critical(lanes: Sequence[Lane]) -> None:

@@ -47,6 +47,8 @@ from flowckpt.errors import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter
     from flowckpt.core.records.statistics import StoreStatistics
@@ -199,6 +201,7 @@ class Ability(Enum):
     SIGNALS = ("send_signal", "signals", "remove_signals")
     ANNOUNCE = ("announcements",)
     HINTS = ("note_started", "started_steps")
+    SEEN = ("last_seen",)
     RENEW = ("renew",)
     WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
@@ -608,6 +611,14 @@ class StoreBase(ABC):
         """
         del workflow_id
         return 0, ()
+
+    async def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
+        """Return when the owner of an attempt last gave a sign of life; None if the store does not know it.
+
+        A process that was killed lived at least until then; an owner gives a sign every ten seconds.
+        """
+        del workflow_id, attempt
+        return None
 
     # --- keeping it small -----------------------------------------------------------------------------------------
     #

@@ -809,6 +809,16 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         await owning.release("waits")
         assert await found(Status.SUSPENDED) == set()
 
+    async def test_the_last_sign_of_life_of_an_attempt_is_a_moment(self, store: StoreBase) -> None:
+        owning, seeing = self.able(store, Ability.OWNERS), self.able(store, Ability.SEEN)
+        assert await seeing.last_seen(RUN, 1) is None
+        lease = await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, []))
+        store.note_started(RUN, "a")
+        found = await self.able(self.another(store), Ability.SEEN).last_seen(RUN, lease.attempt)
+        assert found is None or found.tzinfo is not None
+        assert await seeing.last_seen(RUN, lease.attempt + 1) is None
+
     async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
         self, store: StoreBase
     ) -> None:

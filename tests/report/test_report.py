@@ -101,6 +101,14 @@ def test_a_damaged_earlier_run_is_left_out_of_the_comparison(etl):
     assert "run usual is not compared: the record of run 'usual' is corrupt" in ran.err
 
 
+def test_a_run_that_has_not_ended_has_no_removed_steps(etl):
+    (etl.directory / "published").unlink()
+    etl("run", "pipeline.py", "--id", "dead").expect(-9)
+    text = _Page(report_of(etl, "dead")).text
+    assert re.search(r"Crashed after .*\. Crashed once \(in publish\)\.", text)
+    assert "Code, inputs and steps are the same" in text and "removed" not in text
+
+
 def test_a_rollback_is_not_an_attempt_of_work(etl):
     etl("run", "pipeline.py", "--id", "back").expect(0)
     etl("rollback", "back", "fetch").expect(0)

@@ -58,6 +58,32 @@ def test_the_last_attempt_shows_what_the_store_noted():
     assert shown(running)[1] == ("b", "running", 1, 60_000.0)
 
 
+def test_a_killed_step_lasts_until_the_last_sign_of_life():
+    a, b = result("a", 1, 0, 1), result("b", 2, 90, 1)
+    first = attempt(1, [a], 1, made=[a])
+    crashed = timeline_of([first], Status.CRASHED, begun=["b"], seen=at(61))
+    assert shown(crashed)[1] == ("b", "interrupted", 1, 60_000.0) and crashed.worked_ms == 61_000.0
+    said = {"count": 1, "paths": ["b"], "since": "", "results": 1, "partial": "", "seen": "2026-01-01T00:01:01Z"}
+    second = attempt(2, [a, b], 91, made=[b], reason=Reason.COMPLETED, metadata={DEATHS: said})
+    resumed = timeline_of([first, second], Status.COMPLETED)
+    assert shown(resumed)[1] == ("b", "interrupted", 1, 60_000.0) and resumed.attempts[0].ended_at == at(61)
+
+
+def test_what_ended_before_the_killed_step_was_not_saved():
+    a = result("a", 1, 0, 1)
+    first = attempt(1, [a], 1, made=[a])
+    begun = ["b", "all/[0]", "all/[1]", "fit/train", "fit/test/[left]", "fit/test/[right]"]
+    crashed = timeline_of([first], Status.CRASHED, begun=begun, seen=at(2))
+    states = {each.path: each.state.value for each in crashed.lanes}
+    assert states == {
+        "a": "executed", "b": "unsaved", "all": "unsaved", "all/[0]": "unsaved", "all/[1]": "unsaved",
+        "fit": "interrupted", "fit/train": "unsaved", "fit/test": "interrupted",
+        "fit/test/[left]": "interrupted", "fit/test/[right]": "interrupted",
+    }  # fmt: skip
+    running = timeline_of([first], Status.RUNNING, begun=["b", "c/[0]"], now=at(2))
+    assert [each.state.value for each in running.lanes] == ["executed", "unsaved", "running", "running"]
+
+
 def test_a_stopped_step_shows_the_time_that_is_certain():
     a = result("a", 1, 0, 1)
     stopped = attempt(1, [a], 41, made=[a], reason=Reason.SUSPENDED, in_flight=("b",))

@@ -103,7 +103,16 @@ def test_every_method_that_writes_is_a_door():
     """What is added to the store is either known to read only, or is tried above."""
     reading = {"load", "owner", "list_runs", "describe_run", "load_attempt", "attempts", "list_attempt", "place"}
     reading |= {"read_attempt", "check", "signals", "pinned", "compactable", "page_runs", "stored_bytes", "survey_runs"}
-    reading |= {"unreadable_runs", "load_latest", "list_checkpoints", "references", "loaded", "image", "started_steps"}
+    reading |= {
+        "unreadable_runs",
+        "load_latest",
+        "list_checkpoints",
+        "references",
+        "loaded",
+        "image",
+        "started_steps",
+        "last_seen",
+    }
     reading |= {"trust_report", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
     of_an_owned_run = {"release", "close", "share_values", "evict_with_next_save", "renew"}
     tried = {"save", "clear", "acquire", "delete_checkpoint", "send_signal", "remove_signals", "delete_sequences"}

@@ -42,6 +42,10 @@ def release(version: str = "1.0"):
 @workflow("hostile")
 def hostile(text: str):
     return (yield step("<script>alert(1)</script>").python(str, text).checkpoint())
+
+@workflow("fan")
+def fan():
+    return (yield step("fan").map(abs, [1, 2]).checkpoint())
 """
 
 

@@ -155,6 +155,10 @@ def test_each_action_says_what_it_will_do(server, waiting):
     assert "4 results of checkpoint build[3] still count." in rollback
     assert "No longer counted: build[4], die." in rollback
     assert "No finished step says how it is undone." in server.get("/runs/one/cancel").text
+    waiting("run", "release.py:fan", "--id", "map").expect(0)
+    assert "The new run takes over 0 results." in server.get("/runs/map/fork?from_step=fan").text
+    assert "Nothing: the run is completed." in server.get("/runs/map/cancel").text
+    assert "cannot be cancelled" in waiting("cancel", "map").expect(2).err
     waiting("fork", "one", "--from", "build[3]", "--id", "two").expect(0)  # the oracle: what the commands do
     assert len(waiting("show", "two", "--json").document["steps"]) == 3
     waiting("rollback", "one", str(sequence)).expect(0)

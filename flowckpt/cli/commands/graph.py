@@ -75,5 +75,5 @@ def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None) ->
     if inputs:
         raise click.UsageError(f"{run} is a run, and its inputs are recorded: leave out -i")
     found = stored_run(opened, run)
-    timeline = timeline_of(run_history(opened, run, found), found.status, found.waits)
+    timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.begun)
     return graph_of_run(found.latest.workflow_name, timeline.lanes)

@@ -58,6 +58,7 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
         run_history(opened, run, found),
         waits=found.waits,
         begun=found.begun,
+        seen=found.seen,
         comparison=_comparison(opened, run, found),
         decisions=decisions,
         plan_note=note,

@@ -19,8 +19,9 @@ import attrs
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.numbers import counted
+from flowckpt.engine.history.fork import located
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, taken_over
-from flowckpt.errors import SettingError
+from flowckpt.errors import SettingError, StepNotFoundError
 
 SHORT_SECONDS = 2.0
 """How long an answer waits for the command of an action; a longer one continues, and its page shows its output."""
@@ -201,10 +202,12 @@ def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
 
 
 def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
-    results, step = found.latest.step_results, values.get("from_step", "")
-    path = next((each.path for each in results if step in (each.path, each.name)), step)
-    if step and path not in {each.path for each in results} | {*found.latest.in_flight}:
-        return [f"The run has no step {step!r}."]
+    results, path = found.latest.step_results, values.get("from_step", "")
+    if path and path not in found.latest.in_flight:
+        try:
+            path = located("", results, path)
+        except StepNotFoundError:
+            return [f"The run has no step {path!r}."]
     kept = taken_over(results, len(results), path, ())
     said = [f"The new run takes over {counted(len(kept), 'result')}."]
     taken = {each.path for each in kept}

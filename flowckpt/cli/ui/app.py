@@ -26,14 +26,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowckpt._version import __version__
 from flowckpt.cli.render.documents import listed_document, run_document, run_history
-from flowckpt.cli.render.tables import ago_text, moment_text
+from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import surveyed_runs, waited
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
-from flowckpt.core.records.wait import Wait, WaitKind, waits_in
+from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
 from flowckpt.engine.values import approved
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
@@ -77,7 +77,7 @@ class Ui:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters |= {"ago": ago_text, "moment": moment_text, "segment": segment}
+        self.templates.filters |= {"ago": ago_text, "moment": shown_moment, "segment": segment}
 
     def app(self) -> ASGIApp:
         """Return the application, with its guard around it."""
@@ -191,6 +191,8 @@ class Ui:
             preview = self.commands.run(action.preview(run, values))
         found = stored_run(self.store, run) if run else None
         said = action.says(found, values) if action.says is not None and found is not None else []
+        if found is not None and action.name not in {*_possible(found), "approve", "reject"}:
+            said = [f"Nothing: the run is {found.status.value}."]
         if action.name == "signal":
             values.setdefault("id", new_signal_id())
         kind = WaitKind.SIGNAL if action.name == "signal" else WaitKind.APPROVAL
@@ -334,7 +336,14 @@ class Ui:
     def _report(self, run: str, found: StoredRun, comparison: Comparison | None = None) -> RunReport:
         attempts, latest = run_history(self.store, run, found), found.latest
         return report_of(
-            run, latest, found.status, attempts, waits=found.waits, begun=found.begun, comparison=comparison
+            run,
+            latest,
+            found.status,
+            attempts,
+            waits=found.waits,
+            begun=found.begun,
+            seen=found.seen,
+            comparison=comparison,
         )
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:

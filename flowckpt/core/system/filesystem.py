@@ -40,6 +40,7 @@ class FileStatus(NamedTuple):
         is_regular: whether it is a regular file.
         is_writable: whether its owner may open it for writing.
         inode: the number that the file system knows it by; no other file has it while this one is open or has a name.
+        written_at: when its content was last written, in seconds since the epoch; 0 where that is unknown.
     """
 
     size: int
@@ -48,6 +49,7 @@ class FileStatus(NamedTuple):
     is_regular: bool
     is_writable: bool = True
     inode: int = 0
+    written_at: float = 0.0
 
 
 class FileSystem(Protocol):
@@ -303,7 +305,9 @@ class PosixFileSystem:
         mode = found.st_mode
         is_writable = bool(mode & stat.S_IWUSR)
         is_directory, is_regular = stat.S_ISDIR(mode), stat.S_ISREG(mode)
-        return FileStatus(found.st_size, found.st_nlink, is_directory, is_regular, is_writable, found.st_ino)
+        return FileStatus(
+            found.st_size, found.st_nlink, is_directory, is_regular, is_writable, found.st_ino, found.st_mtime
+        )
 
     def is_untouched(self, file: int) -> bool:
         """Call fstat."""

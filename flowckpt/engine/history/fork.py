@@ -271,7 +271,7 @@ async def fork_run(
     if plan.checkpoint:
         latest = await any_checkpoint(store, source_id, latest, plan.checkpoint)
     results = as_view(latest.step_results)
-    edits = {_located(source_id, results, step): edit for step, edit in plan.edits.items()}
+    edits = {located(source_id, results, step): edit for step, edit in plan.edits.items()}
     if len(edits) < len(plan.edits):
         raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
     kept = _kept(source_id, latest, results, plan.from_step, edits)
@@ -347,8 +347,12 @@ def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
     )
 
 
-def _located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
-    """Return the path of a step: a path, or a name, whose first use is meant."""
+def located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
+    """Return the path of a step: a path, or a name, whose first use is meant.
+
+    Raises:
+        StepNotFoundError: no result has this path or name.
+    """
     paths = [result.path for result in results]
     if wanted in paths:
         return wanted
@@ -367,7 +371,7 @@ def _kept(
     if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
     if from_step and from_step not in latest.in_flight:  # else it may have no result, but its members may
-        from_step = _located(source_id, results, from_step)
+        from_step = located(source_id, results, from_step)
     return taken_over(results, length, from_step, edits)
 
 

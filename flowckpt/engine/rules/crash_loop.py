@@ -40,11 +40,13 @@ class CrashCount(FieldEquality):
         count: how often.
         paths: the steps that it may have died at, in the order in which they began; none where nobody knows.
         since: when the first of these attempts had saved last, as in the record; empty where there was none.
+        seen: the last sign of life of the last one; empty where the store does not know it.
     """
 
     count: int = 0
     paths: tuple[str, ...] = ()
     since: str = ""
+    seen: str = ""
 
     @property
     def path(self) -> str:
@@ -77,6 +79,7 @@ class CrashCount(FieldEquality):
                 "since": self.since,
                 "results": results,
                 "partial": digest_of(partial),
+                **({"seen": self.seen} if self.seen else {}),
             }
         return kept
 

@@ -66,7 +66,9 @@ async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: Checkpoi
     between = range(latest.attempt + 1, lease.attempt)
     if between and store.has(Ability.ATTEMPTS):  # those that only deleted checkpoints have written something
         silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
-    return crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
+    found = crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
+    seen = await store.last_seen(lease.workflow_id, latest.attempt) if found.count else None
+    return found if seen is None else attrs.evolve(found, seen=encode_time(seen))
 
 
 async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_CRASHES) -> CrashCount | None:

@@ -36,7 +36,7 @@ const runPage = (function () {
     add("type", waterfall.kindOf(lane));
     if (lanes.start[lane] >= 0) {
       add("started", new Date(data.epoch + lanes.start[lane]).toISOString().replace("T", " ").replace("Z", " UTC"));
-      add("took", waterfall.isOpenEnded(lane) ? waterfall.certainTime(lane) : durationText(lanes.duration[lane]));
+      add("took", waterfall.timeText(lane, lanes.duration[lane]));
     }
     add("attempt", lanes.attempt[lane] || undefined);
     add("tries", lanes.tries[lane]);

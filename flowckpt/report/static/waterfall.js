@@ -203,7 +203,7 @@ class Waterfall {
     this.rows.setCount(this.visible.length);
     this.counter.textContent = query
       ? `${this.visible.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} lanes`
-      : `${this.count.toLocaleString("en")} lanes`;
+      : `${this.count.toLocaleString("en")} lane${this.count === 1 ? "" : "s"}`;
     this.redraw();
   }
 
@@ -313,7 +313,7 @@ class Waterfall {
 
   static MEANING = {
     executed: "executed by the latest attempt", restored: "restored from an earlier attempt", failed: "✕ failed", stopped: "■ stopped, as enough of its group had succeeded",
-    "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", running: "running",
+    "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", unsaved: "○ ended, its result was not saved", running: "running",
     waiting: "waiting", undone: "⟲ executed, then undone", undo: "undoes a step",
   };
 
@@ -328,7 +328,8 @@ class Waterfall {
     };
     for (const each of this.data.attempts) {
       const band = element("div", `band ${classOf(each.outcome)}`, `attempt ${each.number}`);
-      band.title = `attempt ${each.number}: ${each.outcome} after ${durationText(each.end - each.start)}`;
+      const ended = each.outcome === "crashed" ? "crashed, last sign of life" : each.outcome;
+      band.title = `attempt ${each.number}: ${ended} after ${durationText(each.end - each.start)}`;
       place(band, each.start, each.end);
     }
     for (const piece of this.pieces.filter((each) => each.isIdle)) {
@@ -421,18 +422,21 @@ class Waterfall {
   describe(lane) {
     const parts = [this.pathOf(lane), this.stateOf(lane)];
     const [start, end] = this.spanOf(lane);
-    if (start >= 0) parts.push(this.isOpenEnded(lane) ? this.certainTime(lane) : durationText(end - start));
+    if (start >= 0) parts.push(this.timeText(lane, end - start));
     if (this.lanes.attempt[lane]) parts.push(`attempt ${this.lanes.attempt[lane]}`);
     if (this.lanes.tries[lane]) parts.push(`${this.lanes.tries[lane]} tries`);
     if (this.critical.has(lane)) parts.push("on the critical path");
     return parts.join(", ");
   }
 
-  isOpenEnded(lane) { return ["interrupted", "running"].includes(this.stateOf(lane)) && !this.isGroup(lane); }
-
-  certainTime(lane) { // the record does not say when a step started that did not end
-    const ms = this.lanes.duration[lane];
-    return ms > 0 ? `at least ${durationText(ms)}` : "for an unknown time";
+  timeText(lane, ms) { // the record does not say when a step started that has no result
+    const state = this.stateOf(lane);
+    if (state === "waiting") return `since ${new Date(this.data.epoch + this.lanes.start[lane]).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+    if (this.isGroup(lane) || !["interrupted", "unsaved", "running"].includes(state)) return durationText(ms);
+    if (!ms || state === "unsaved") return "for an unknown time";
+    const attempt = this.data.attempts.find((each) => each.number === this.lanes.attempt[lane]);
+    const isCrash = state === "interrupted" && attempt && attempt.outcome === "crashed";
+    return `about ${durationText(ms)}${isCrash ? " until the last sign of life" : ""}`;
   }
 
   drawBar(track, lane) {
@@ -454,6 +458,7 @@ class Waterfall {
     const marks = [];
     if (state === "failed") marks.push("✕");
     if (state === "interrupted") marks.push("✕ interrupted");
+    if (state === "unsaved") marks.push("○ not saved");
     if (state === "stopped") marks.push("■");
     if (state === "undone") marks.push("⟲ undone");
     if (state === "undo") marks.push("⟲ undo");

@@ -10,7 +10,9 @@ The text is the number of the attempt and the paths, a line each, and a zero byt
 
 Where the lines of the segment are encrypted, so is each path.
 
-It is not cleared when a checkpoint is saved, but begun anew at the next step: what the record holds has ended.
+It is not cleared when a checkpoint is saved, but begun anew at the next step: what the record holds has ended. While
+a step takes long, the owner writes the first line again every ten seconds, so the time of the file is its last sign of
+life.
 """
 
 from __future__ import annotations
@@ -78,6 +80,12 @@ class StartedSteps:
             except OSError:
                 return
             self.end = end - 1
+
+    def sign(self) -> None:
+        """Write the beginning of the note once more, as a sign of life: the time of the file says when."""
+        if self.end:  # else the last save is the newer sign, and the note may be that of an earlier attempt
+            with contextlib.suppress(OSError):
+                self._filesystem.write_at(self._lock, self._head, 0)
 
 
 def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None) -> tuple[int, tuple[str, ...]]:

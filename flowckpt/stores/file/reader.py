@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,24 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                     if kept is not None:
                         return attempt, kept
                 return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
+        """Return when the owner of an attempt last wrote to the lock file."""
+
+        def read_once() -> datetime | None:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or not self._filesystem.exists(directory, LOCK):
+                    return None
+                lock = self._filesystem.open_read(directory, LOCK)
+                try:
+                    status = self._filesystem.status(lock)
+                    found, _ = started_in(self._filesystem.read(lock, status.size, 0))
+                finally:
+                    self._filesystem.close(lock)
+                is_known = found == attempt and status.written_at > 0
+                return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
 
         return self._steadily(workflow_id, "read", read_once)
 

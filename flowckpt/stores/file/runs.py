@@ -79,11 +79,13 @@ class FileRuns(FileReader):
         self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
 
     def look_after_owned(self) -> bool:
-        """Tell of owned runs that are another's by now; tell whether any are owned. Nothing is renewed: a lock holds."""
+        """Tell of owned runs that are another's by now; tell whether any are owned. A lock needs no renewal."""
         owned = [each for each in [*self.owned.values()] if each.is_mine]
         for each in owned:
             with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
                 each.look(is_gone=self._is_gone)
+            if each.is_mine:
+                each.started.sign()
         self._set_pace()
         return bool(owned)
 

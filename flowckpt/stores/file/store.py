@@ -86,6 +86,7 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
             owned.started.add(path)
 
     started_steps = in_runs(StoreBase.started_steps)
+    last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)
 
     async def trust(self, workflow_id: str) -> TrustReport:

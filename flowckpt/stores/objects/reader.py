@@ -35,6 +35,7 @@ from flowckpt.stores.objects.attempt import (
     claim_in,
     corrupt,
     holder_of,
+    list_attempt,
     read_attempt,
     tail_of,
 )
@@ -222,6 +223,17 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         def look_once() -> Owner | None:
             keys = look(self.bucket, workflow_id)
             return self._owner_at(workflow_id, keys) if keys.attempts else None
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
+        """Return when the last object of an attempt was written."""
+
+        def look_once() -> datetime | None:
+            keys = look(self.bucket, workflow_id)
+            if attempt not in keys.attempts:
+                return None
+            return list_attempt(self.bucket, keys.at(attempt), workflow_id).last_sign
 
         return self._steadily(workflow_id, "read", look_once)
 

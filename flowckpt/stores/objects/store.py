@@ -55,6 +55,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
+    last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)
 
 

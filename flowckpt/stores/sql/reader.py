@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any, TypeVar
 
 import attrs
@@ -346,6 +346,16 @@ class SqlReader(RunsBase[SqlRunWriter]):
             return live_owner(session, runs[0][0]) if runs else None
 
         return self.database.read(workflow_id, "read", look)
+
+    def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
+        """Return when the owner of an attempt last renewed its lease."""
+        asked = (
+            "SELECT heartbeat_at FROM attempts JOIN runs ON runs.run = attempts.run "
+            "WHERE runs.workflow_id = ? AND attempts.attempt = ?"
+        )
+        values = (id_text(workflow_id), attempt)
+        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, values))
+        return moment_of(rows[0][0]) if rows else None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and those whose row is damaged; of some runs, as far as these are met on the way."""

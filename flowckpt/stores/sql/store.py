@@ -48,6 +48,7 @@ class SqlCheckpointStore(RetainingStore[SqlRuns]):
         else:
             await released
 
+    last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)
     find_runs = in_runs(StoreBase.find_runs)
     figures = in_runs(StoreBase.figures)
