@@ -90,6 +90,7 @@ PAGES = (
             "in_sync",
             "InSync",
             "configured_engine",
+            "Hooks",
             "configured_options",
             "RunHistory",
             "Moment",
@@ -161,7 +162,7 @@ PAGES = (
             "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored StepsRestored "
             "StepRetrying StepCompleted StepFailed StepAdopted ApprovalVoided SignalSetAside EvidenceVerified EvidenceFailed CheckpointSaved "
             "CheckpointFailed WorkflowWaiting WorkflowSuspended RollbackStarted RollbackCompleted WorkflowCompleted "
-            "WorkflowFailed WorkflowCancelled",
+            "WorkflowFailed WorkflowCancelled CrashLoopDetected",
         ),
         intro="[Events](../events.md) has their order.",
     ),

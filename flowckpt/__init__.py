@@ -9,6 +9,7 @@ from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.cli.front import resume, resume_sync, run, run_sync
+    from flowckpt.cli.hooks import Hooks
     from flowckpt.cli.settings import configured_engine, configured_options
     from flowckpt.core.codec import register_type
     from flowckpt.core.dsl import Step, Workflow, now, patched, random, step, uuid, workflow
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _EXPORTS = {
     "flowckpt.cli.front": "resume resume_sync run run_sync",
+    "flowckpt.cli.hooks": "Hooks",
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
     "flowckpt.core.dsl": "Step Workflow now patched random step uuid workflow",
@@ -136,6 +138,7 @@ __all__ = [
     "Forked",
     "History",
     "HistoryView",
+    "Hooks",
     "InSync",
     "MemoryCheckpointStore",
     "Moment",

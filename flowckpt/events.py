@@ -19,6 +19,7 @@ __all__ = [
     "ApprovalVoided",
     "CheckpointFailed",
     "CheckpointSaved",
+    "CrashLoopDetected",
     "Event",
     "EvidenceFailed",
     "EvidenceVerified",
@@ -106,6 +107,27 @@ class WorkflowResumed(Event):
     attempt: int
     recorded: int
     checkpoint_id: str
+
+
+@attrs.frozen(repr=False, eq=False)
+class CrashLoopDetected(Event):
+    """A resume was refused, because the run crashed too often at the same step; nothing was run.
+
+    Listeners of the engine and the log get it; the caller gets a `CrashLoopError`.
+
+    Attributes:
+        workflow_name: its workflow.
+        attempt: the number of the attempt that was refused.
+        path: the step, or the last candidate; empty if unknown.
+        crashes: the number of crashes.
+        message: the text of the `CrashLoopError`.
+    """
+
+    workflow_name: str
+    attempt: int
+    path: str
+    crashes: int
+    message: str
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -481,3 +503,9 @@ class WorkflowCancelled(Event):
     restored: int
     duration_ms: float
     is_saved: bool = True
+
+
+def ended_before(event: Event) -> bool:
+    """Return whether an end was only reported again: a resume of a completed run, or a start that returned a run."""
+    ended: Any = event
+    return not (getattr(event, "duration_ms", 1.0) or ended.executed)

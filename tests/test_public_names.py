@@ -20,7 +20,7 @@ NAMES = {
     "flowckpt": """
     Approval StartedStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
     CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
-    EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView InSync
+    EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView Hooks InSync
     MemoryCheckpointStore Moment OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
     ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
@@ -42,7 +42,7 @@ NAMES = {
     WorkerDiedError WorkflowChangedError WorkflowDefinitionError WrongKeyError
     """,
     "flowckpt.events": """
-    ApprovalVoided CheckpointFailed CheckpointSaved Event EvidenceFailed EvidenceVerified SignalSetAside RollbackCompleted
+    ApprovalVoided CheckpointFailed CheckpointSaved CrashLoopDetected Event EvidenceFailed EvidenceVerified SignalSetAside RollbackCompleted
     RollbackStarted StepAdopted StepCompleted StepFailed StepOutput StepProgress StepRestored StepRetrying
     StepStarted StepStateDropped StepsRestored WorkflowCancelled WorkflowCompleted WorkflowFailed WorkflowResumed WorkflowStarted
     WorkflowSuspended WorkflowWaiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import traceback
@@ -112,7 +113,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         say(f"flowckpt: standard output cannot be written: {error}")
         abandon()
         code = code or ExitCode.OUTPUT_FAILED
+    _wait_for_hooks(code)
     sys.exit(code)
+
+
+def _wait_for_hooks(code: int) -> None:
+    """Wait for the hooks of a run that has ended; Ctrl-C leaves them."""
+    if (hooks := sys.modules.get("flowckpt.cli.hooks")) is None:
+        return
+    try:
+        hooks.wait_for_hooks()
+    except KeyboardInterrupt:
+        say("flowckpt: stopped; a hook was under way")
+        os._exit(code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return for each way to end

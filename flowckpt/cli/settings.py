@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,12 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, StoreBase
 from flowckpt.stores.file.layout import RUNS, run_directory
 from flowckpt.stores.open import open_store, shown_spec
 
 if TYPE_CHECKING:
+    from flowckpt.engine.run.notify import Listener
     from flowckpt.maintenance.retention.rule import Retention
 
 
@@ -146,15 +148,68 @@ def max_crashes_setting() -> int:
     return int(command_settings()["max_crashes"])
 
 
+def hooks_setting(
+    choice: StoreChoice | None, settings: Settings | None = None, *, is_reported: bool = False
+) -> list[Listener]:
+    """Return the hooks that are set, as listeners of an engine; none within a hook, which would start itself.
+
+    Args:
+        choice: the store of the runs, for a `flowckpt` command in a hook; None for one that only the program knows.
+        settings: the settings; those of the command by default.
+        is_reported: whether the crash loop of the run was reported before, and its hook does not run.
+
+    Raises:
+        SettingError: a setting is unknown or invalid.
+    """
+    settings = command_settings() if settings is None else settings
+    found = [each for each in settings.found.values() if each.setting.part is Part.HOOKS]
+    given = {each.setting.argument: each.value for each in found}
+    if is_reported:
+        given.pop("on_crash_loop")
+    if not any(given[name] for name in given if name != "timeout") or "FLOWCKPT_HOOK" in os.environ:
+        return []
+    from flowckpt.cli.hooks import Hooks  # noqa: PLC0415 - most commands have none
+
+    in_file = settings.file is not None and any(each.source is Source.PYPROJECT for each in found)
+    environment = {} if choice is None else store_variables(choice)
+    directory = settings.file.parent if in_file and settings.file is not None else None
+    return [Hooks(**given, directory=directory, environment=environment)]
+
+
+def command_engine(
+    store: StoreBase, choice: StoreChoice, on_save_error: str | None, *, is_reported: bool = False
+) -> WorkflowEngine:
+    """Return the engine with which a command drives a run; for the arguments, see `hooks_setting`.
+
+    Raises:
+        SettingError: a setting is unknown or invalid.
+    """
+    return WorkflowEngine(
+        store,
+        on_save_error=on_save_error or "fail",
+        retention=retention_set_here(),
+        listeners=hooks_setting(choice, is_reported=is_reported),
+        **limits_setting(),
+    )
+
+
+def store_variables(choice: StoreChoice) -> dict[str, str]:
+    """Return the environment with which a `flowckpt` process finds the same store: a command line is seen by everybody."""
+    found = {"FLOWCKPT_STORE": choice.spec, "FLOWCKPT_COMPRESSION": choice.compression}
+    if choice.key_file is not None:
+        found["FLOWCKPT_KEY_FILE"] = choice.key_file
+    return found
+
+
 # For programs that want what the command has: an engine and options from the environment and `pyproject.toml`.
 
 
 def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **arguments: Any) -> WorkflowEngine:
-    """Return an engine with the store and the settings that `flowckpt` would use in this directory.
+    """Return an engine with the store, the hooks and the settings that `flowckpt` would use in this directory.
 
     Args:
         checkpoint_store: another store.
-        **arguments: arguments of `WorkflowEngine`; they take precedence over settings.
+        **arguments: arguments of `WorkflowEngine`; they take precedence over settings. Listeners are added to the hooks.
 
     Raises:
         SettingError: a setting is unknown or invalid.
@@ -165,9 +220,11 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
         if found.setting.part is Part.ENGINE:
             arguments.setdefault(found.setting.name, found.value)
     arguments.setdefault("retention", set_retention(settings.__getitem__))
+    choice = None
     if checkpoint_store is None:
-        protection = {name: settings[name] for name in ("key_file", "compression")}
-        checkpoint_store = open_store(settings["store"], **protection)
+        choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"])
+        checkpoint_store = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
+    arguments["listeners"] = (*arguments.get("listeners", ()), *hooks_setting(choice, settings))
     return WorkflowEngine(checkpoint_store, **arguments)
 
 

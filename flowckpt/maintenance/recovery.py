@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import attrs
 
@@ -231,11 +232,17 @@ async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: i
 
 async def stale_note(store: StoreBase, info: RunInfo) -> str:
     """Return what a resume of a run asked a person since its newest attempt; empty if none did."""
-    if info.status not in RECOVERED_STATUSES or not store.has(Ability.SIGNALS):
+    is_due = info.status in RECOVERED_STATUSES
+    return await stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if is_due else ""
+
+
+async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any], attempt: int) -> str:
+    """Return what a resume of a run asked a person since an attempt, also while the run has an owner."""
+    if not store.has(Ability.SIGNALS):
         return ""
-    messages = sent_to(info.metadata, await store.signals(info.workflow_id))
+    messages = sent_to(metadata, await store.signals(workflow_id))
     notes = [each for each in messages if each.kind is WaitKind.STALE]
-    return next((str(each.data["detail"]) for each in reversed(notes) if each.data["attempt"] == info.attempt), "")
+    return next((str(each.data["detail"]) for each in reversed(notes) if each.data["attempt"] == attempt), "")
 
 
 # What became of a run that was to be recovered.

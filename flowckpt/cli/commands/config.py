@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
 from flowckpt.cli.config.read import Found, unknown_variables
+from flowckpt.cli.config.settings import Part
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import color_option, json_option
 from flowckpt.cli.render.tables import show_table
@@ -19,6 +21,9 @@ Examples:
   flowckpt config
   FLOWCKPT_STORE=sqlite:runs.db flowckpt config --json"""
 
+_PATH_OF_URL = re.compile(r"^(https?://)(?:[^/?#]*@)?([^/?#]*).*", re.IGNORECASE | re.DOTALL)
+"""A webhook: its path is often a secret, as that of a chat program is."""
+
 _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 
 
@@ -28,7 +33,7 @@ _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 def command(as_json: bool, no_color: bool) -> None:
     """Show each setting, its value here, and where it comes from: the environment, pyproject.toml, or the default.
 
-    Passwords of stores are hidden. Exits with 2 where a setting is unknown or has a value that cannot be.
+    Passwords of stores and paths of webhooks are hidden. Exits with 2 where a setting is unknown or has a value that cannot be.
     """
     settings = command_settings()
     for name, remedy in unknown_variables().items():
@@ -72,4 +77,8 @@ def _row(found: Found) -> list[str]:
 
 
 def _shown(found: Found) -> Any:
-    return shown_spec(found.value) if found.setting.name == "store" else found.value
+    if found.setting.name == "store":
+        return shown_spec(found.value)
+    if found.setting.part is Part.HOOKS and isinstance(found.value, str):
+        return _PATH_OF_URL.sub(r"\1\2/…", found.value)
+    return found.value

@@ -32,8 +32,8 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.render.terminal import keep_for_document
-from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.cli.settings import choose_store, command_engine
+from flowckpt.engine import RunOptions
 from flowckpt.errors import StaleStepError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         return render.plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
     resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
-    session = _session(recorded, options, on_save_error)
+    session = _session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
 
@@ -146,8 +146,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask_if_possible)
 
 
-def _session(run: RecordedRun, options: RunOptions, on_save_error: str | None) -> Session:
-    engine = WorkflowEngine(
-        run.store, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
-    )
+def _session(
+    run: RecordedRun, options: RunOptions, on_save_error: str | None, *, is_recovered: bool = False
+) -> Session:
+    is_reported = is_recovered and recoverer.child.is_reported(run.store, run.workflow_id, run.latest)
+    engine = command_engine(run.store, run.choice, on_save_error, is_reported=is_reported)
     return engine.prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

@@ -37,13 +37,13 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
 from flowckpt.cli.runs import opened, waited
 from flowckpt.cli.secrets import ask_for_secrets
-from flowckpt.cli.settings import StoreChoice, choose_store, limits_setting, retention_set_here
+from flowckpt.cli.settings import StoreChoice, choose_store, command_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import counted
-from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.engine import RunOptions
 from flowckpt.engine.values.task_refusal import refuse_task
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = run or new_run_id()
     resuming = None if if_exists == "fail" else _resuming(choice, run, on_save_error, is_run=if_exists == "resume")
     options = RunOptions(tags=labels, target=described, executors=places, **given)
-    engine = WorkflowEngine(
-        checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
-    )
+    engine = command_engine(checkpoints, choice, on_save_error)
     session = engine.prepare(workflow, run, options, values, if_exists=if_exists)
     form = Form(as_json, as_events, no_color)
     return follow(session, workflow, run, store=choice, form=form, resuming=resuming)

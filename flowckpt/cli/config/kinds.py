@@ -16,6 +16,9 @@ _SWITCH = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*$")
+_WEB_URL = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
+_VARIABLE = re.compile(r"@env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HOST_AND_PORT = re.compile(r".+:[0-9]+", re.ASCII)
 
 
@@ -225,6 +228,30 @@ class Executors(FieldEquality):
         if len(set(names)) < len(names):
             raise ValueError
         return tuple(value)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Hook(FieldEquality):
+    """A hook: a command as text or list, a URL, or the environment variable that holds one of them."""
+
+    said: str = "a command (text or a list of texts), an http or https URL, or @env:NAME"
+    toml: str = "text or list of text"
+
+    def from_text(self, text: str) -> str:
+        """Take a command, a URL or a variable; none of them is used yet."""
+        if _ANY_URL.match(text) and not _WEB_URL.match(text):
+            raise ValueError
+        if text.startswith("@") and not _VARIABLE.fullmatch(text):
+            raise ValueError
+        return text
+
+    def from_toml(self, value: object) -> str | tuple[str, ...]:
+        """Take text, or the words of a command."""
+        if isinstance(value, str) and value.strip():
+            return self.from_text(value.strip())
+        if isinstance(value, list) and value and all(isinstance(each, str) for each in value) and value[0]:
+            return tuple(value)
+        raise ValueError
 
 
 def named_executor(text: str) -> tuple[str, str]:

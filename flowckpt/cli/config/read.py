@@ -19,7 +19,7 @@ import attrs
 
 from flowckpt.cli.config.kinds import Choice
 from flowckpt.cli.config.kinds import PathKind as FilePath
-from flowckpt.cli.config.settings import SETTINGS, Setting, absolute_spec, nearest_store
+from flowckpt.cli.config.settings import SETTINGS, TABLES, Setting, absolute_spec, nearest_store
 from flowckpt.cli.groups import near_words
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -142,6 +142,7 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     table, file = nearest_table(directory)
+    table = _flattened(table, file)
     for key in table:
         if key == SAFE_STORES:
             raise SettingError(
@@ -162,6 +163,24 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
     return Settings({name: _found(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file)
 
 
+def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """Return a table with the keys of the tables in it as `table.key`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in TABLES:
+            found[key] = value
+        elif isinstance(value, dict):
+            found |= {f"{key}.{inner}": each for inner, each in value.items()}
+        else:
+            raise SettingError(
+                f"{file}: {TABLE}.{key} must be a table, got {value!r:.80}",
+                setting=key,
+                source=str(file),
+                remedy=f"Write its keys under [{TABLE}.{key}].",
+            )
+    return found
+
+
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that only look like settings, each with the setting that may be meant.
 
@@ -170,6 +189,8 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     """
     environ = os.environ if environ is None else environ
     known = [*(setting.variable for setting in SETTINGS.values()), _SAFE_VARIABLE]
+    if "FLOWCKPT_HOOK" in environ:  # a hook itself asks: the others of these describe its event
+        return {}
     ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
     found = sorted(name for name in ours if name not in known)
     return {name: _nearest(name, known, "") for name in found}

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hosts, Kind, PathKind, Seconds, Switch, Text
+from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hook, Hosts, Kind, PathKind, Seconds, Switch, Text
 from flowckpt.core.system.attrs_base import FieldEquality
 
 
@@ -20,6 +20,7 @@ class Part(Enum):
     ENGINE = "`WorkflowEngine`"
     RETENTION = "`Retention`"
     RUN = "`RunOptions`"
+    HOOKS = "`Hooks`"
     COMMAND = "the command"
 
 
@@ -28,7 +29,7 @@ class Setting(FieldEquality):
     """Something that may be set.
 
     Attributes:
-        name: its key in `[tool.flowckpt]`, and the name of the argument in Python.
+        name: its key in `[tool.flowckpt]`, and the name of the argument in Python; `table.key` for one of a table in it.
         part: what it is for.
         kind: what its values are.
         meaning: what it says, in a sentence.
@@ -50,7 +51,16 @@ class Setting(FieldEquality):
     @property
     def variable(self) -> str:
         """Its environment variable."""
-        return f"FLOWCKPT_{self.name.upper()}"
+        return f"FLOWCKPT_{self.name.upper().replace('.', '_')}"
+
+    @property
+    def argument(self) -> str:
+        """The name of the argument in Python."""
+        return self.name.rpartition(".")[2]
+
+
+def _hook(name: str, meaning: str) -> Setting:
+    return Setting(f"hooks.{name}", Part.HOOKS, Hook(), meaning, default_said="none")
 
 
 _ANSWERS = Choice(("rerun", "reuse", "fail"))
@@ -252,8 +262,23 @@ SETTINGS: dict[str, Setting] = {
             "Whether the traceback of flowckpt's own errors is shown too.",
             default=False,
         ),
+        _hook("on_failure", "A command or URL for each run that failed."),
+        _hook("on_suspended", "A command or URL for each run that waits, or that a signal stopped."),
+        _hook("on_completed", "A command or URL for each run that completed."),
+        _hook("on_crash_loop", "A command or URL for each resume refused because of a crash loop."),
+        Setting(
+            "hooks.timeout",
+            Part.HOOKS,
+            Seconds(),
+            "Seconds for a hook with all its tries.",
+            default=30.0,
+        ),
     )
 }
+
+
+TABLES = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
+"""The tables within `[tool.flowckpt]`."""
 
 
 # Where the runs are, when only a directory is known.

@@ -18,9 +18,12 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.runs import waited
+from flowckpt.cli.settings import StoreChoice, store_variables
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.maintenance.recovery import DueRun
+from flowckpt.maintenance.recovery import DueRun, stale_note_at
+from flowckpt.stores.base import StoreBase
 
 # The moment in which a recoverer, which keeps a run, leaves it to the process that resumes it.
 #
@@ -47,6 +50,11 @@ def ask_for_run(descriptor: int) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+def is_reported(store: StoreBase, workflow_id: str, latest: CheckpointData) -> bool:
+    """Return whether a recoverer has reported that a run, as it stands, needs a person."""
+    return bool(waited(stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
 
 
 class Handover:
@@ -315,12 +323,7 @@ class Child:
         return [sys.executable, "-m", "flowckpt", "resume", *words, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:
-        """Return its environment: where the store is stands there, because a command line is seen by everybody."""
-        store = self._store
-        told = {"FLOWCKPT_STORE": store.spec, "FLOWCKPT_COMPRESSION": store.compression, "PYTHONUNBUFFERED": "1"}
-        if store.key_file is not None:
-            told["FLOWCKPT_KEY_FILE"] = store.key_file
-        return {**self._environ, **told}
+        return {**self._environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
 
     async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
         """Read what is printed until the process has ended, whoever of those that it started prints on."""

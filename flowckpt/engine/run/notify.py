@@ -317,7 +317,9 @@ EVENTS = logging.getLogger("flowckpt.events")
 EVENTS.addHandler(logging.NullHandler())  # without handlers, Python would print warnings by itself
 _log = logging.getLogger(__name__)
 
-_FAILURES = frozenset({"StepFailed", "StepRetrying", "WorkflowFailed", "CheckpointFailed", "EvidenceFailed"})
+_FAILURES = frozenset(
+    {"StepFailed", "StepRetrying", "WorkflowFailed", "CheckpointFailed", "EvidenceFailed", "CrashLoopDetected"}
+)
 _DETAILS = frozenset({"StepProgress", "StepOutput"})
 
 
@@ -388,5 +390,7 @@ def _said(event: Event) -> str:
     if error_type:
         words += f" with {error_type}: {getattr(event, 'error_message', '')}"
     elif event.kind in _FAILURES:
-        words += f": {getattr(event, 'error', None) or getattr(event, 'reason', '')}"
+        words += (
+            f": {next((said for each in ('error', 'reason', 'message') if (said := getattr(event, each, ''))), '')}"
+        )
     return words

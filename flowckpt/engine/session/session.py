@@ -235,7 +235,8 @@ class Session:
         _check_loop("engine.run")
         emit = self._sink(on_event)
         async with self._taken() as drive:
-            folds = (folds_restored or on_event is None) and not self._listeners  # a log has one line for them
+            wants_each = any(not getattr(each, "folds_restored", False) for each in self._listeners)
+            folds = (folds_restored or on_event is None) and not wants_each  # a log has one line for them
             await drive.run(emit, folds_restored=folds)
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
@@ -457,7 +458,12 @@ class Session:
         crash_count = await crash_count_at_resume(self._store, lease, latest)
         most = limit_of(latest.metadata, options.max_crashes, self._saving.limits.max_crashes)
         if crash_count.is_crash_loop(most) and not self._is_cancel:  # whoever cancels it has looked at it
-            raise crash_loop_error(lease.workflow_id, crash_count)
+            error = crash_loop_error(lease.workflow_id, crash_count)
+            if (emit := self._sink(None)) is not None:
+                name, crashes = self._workflow.name, crash_count.count
+                facts = name, lease.attempt, crash_count.path, crashes, error.message
+                await emit(events.CrashLoopDetected(lease.workflow_id, *facts))
+            raise error
         return crash_count
 
     def _drive(self, lease: Lease, origin: _Origin, undoing: undo.undo_run.Undoing | None = None) -> Drive:
