@@ -225,6 +225,7 @@ class _Call:
 
     def _tried(self) -> tuple[int, str]:
         """Return how many tries were made, and what the last one failed with; empty if it did not fail."""
+        tries = 0
         for tries in range(1, MOST_TRIES + 1):
             try:
                 self._try()
