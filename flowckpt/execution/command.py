@@ -92,7 +92,7 @@ async def _run(
         raise
     finally:
         process.close_feed()
-    if cancels and (process.is_ended_by_us or process.exit_code is None):
+    if cancels and (process.end.is_ended_by_us or process.end.exit_code is None):
         raise cancels[0]
     if cancels:
         deliver_later(len(cancels), interrupts)
@@ -100,22 +100,22 @@ async def _run(
 
 
 def _judged(process: CommandProcess, action: CommandAction, path: str) -> CommandOutput:
-    if isinstance(process.error, OSError):
-        raise _not_started(process.error, path, action) from process.error
-    for error in (process.error, process.feed.error if process.feed else None):
+    if isinstance(process.end.error, OSError):
+        raise _not_started(process.end.error, path, action) from process.end.error
+    for error in (process.end.error, process.feed.error if process.feed else None):
         if error is not None:
             raise error
     (stdout, stdout_left_out), (stderr, stderr_left_out) = process.outputs()
-    output = CommandOutput(process.exit_code or 0, stdout, stderr, stdout_left_out, stderr_left_out)
-    if process.is_timed_out:
+    output = CommandOutput(process.end.exit_code or 0, stdout, stderr, stdout_left_out, stderr_left_out)
+    if process.end.is_timed_out:
         timeout = StepTimeoutError(path, timeout_seconds=process.timeout_seconds or 0.0)
         for name, text in (("output", stdout), ("error", stderr)):
             if text:
                 timeout.add_note(f"The end of its standard {name}:\n{_tail(text, action)}")
-        if process.is_left_behind:
+        if process.end.is_left_behind:
             timeout.add_note("A process of it could not be killed, and is left behind.")
         raise timeout
-    if process.exit_code is None:
+    if process.end.exit_code is None:
         raise _failure(
             f"{_shown(action)} ended, but what it returned is lost",
             path,

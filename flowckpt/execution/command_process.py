@@ -308,6 +308,62 @@ class _Stream:
     lines: LineSplitter | None
 
 
+@attrs.define
+class CommandEnd:
+    """How a program ended, as far as it is known.
+
+    Attributes:
+        error: the error that kept the program from being started or watched.
+        exit_code: its exit code; None if it did not run, or if the code was lost.
+        has_exited: whether the program itself is over.
+        is_timed_out: whether its time was over before.
+        is_ended_by_us: whether it was asked to end.
+        is_left_behind: whether a process was still there after SIGKILL.
+    """
+
+    error: BaseException | None = None
+    exit_code: int | None = None
+    has_exited: bool = False
+    is_timed_out: bool = False
+    is_ended_by_us: bool = False
+    is_left_behind: bool = False
+
+
+class StopRequest:
+    """Asks the thread that watches a program to end it; made in any thread."""
+
+    def __init__(self) -> None:
+        self.is_made = False
+        self.is_at_once = False
+        self._lock = threading.Lock()
+        self._waker: int | None = None  # the end of a pipe that is written to
+
+    def make(self, *, at_once: bool) -> None:
+        """Make the request, and wake the thread."""
+        self.is_made = True
+        self.is_at_once = self.is_at_once or at_once
+        with self._lock:
+            if self._waker is not None:
+                with suppress(BlockingIOError):  # it is full: awake anyway
+                    os.write(self._waker, b"!")
+
+    @contextmanager
+    def wakes(self, selector: selectors.BaseSelector) -> Iterator[None]:
+        """Let the request end the wait of a selector."""
+        waking, waker = os.pipe()
+        try:
+            os.set_blocking(waking, False)
+            os.set_blocking(waker, False)
+            selector.register(waking, selectors.EVENT_READ, lambda: os.read(waking, _CHUNK))
+            self._waker = waker
+            yield
+        finally:
+            with self._lock:
+                self._waker = None
+                os.close(waking)
+                os.close(waker)
+
+
 class CommandProcess:
     """One program; start it once, in the loop that waits for it.
 
@@ -324,14 +380,7 @@ class CommandProcess:
         self.feed = None if on_line is None else LineFeed(self._loop, on_line, self.stop)
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when all is over."""
-        self.error: BaseException | None = None
-        """The error that kept the program from being started or watched."""
-        self.exit_code: int | None = None
-        """Its exit code; None if it did not run, or if the code was lost."""
-        self.is_timed_out = False
-        self.is_ended_by_us = False
-        self.is_left_behind = False
-        """Whether a process was still there after SIGKILL."""
+        self.end = CommandEnd()
         self._captures = [OutputCapture(action.max_output), OutputCapture(action.max_output)]
         self._owner = threading.current_thread()
         self._thread = threading.Thread(target=self._run, name="flowckpt-command")
@@ -339,12 +388,8 @@ class CommandProcess:
         self._streams: list[_Stream] = []
         self._stdin = memoryview(b"")
         self._given: bytes | None = None
-        self._has_exited = False
         self._exit_is_polled = False
-        self._is_stopping = False
-        self._is_stopping_at_once = False
-        self._lock = threading.Lock()
-        self._waker: int | None = None  # the end of a pipe that is written to
+        self._stop = StopRequest()
 
     # --- in the loop -----------------------------------------------------------------------------------------------
 
@@ -354,12 +399,7 @@ class CommandProcess:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask for the end of the program and all that it started."""
-        self._is_stopping = True
-        self._is_stopping_at_once = self._is_stopping_at_once or at_once
-        with self._lock:
-            if self._waker is not None:
-                with suppress(BlockingIOError):  # it is full: awake anyway
-                    os.write(self._waker, b"!")
+        self._stop.make(at_once=at_once)
 
     def close_feed(self) -> None:
         """Tell no line any more."""
@@ -379,35 +419,19 @@ class CommandProcess:
 
     def _run(self) -> None:
         try:
-            with selectors.DefaultSelector() as selector, self._wakeable(selector):
-                if self._is_stopping:
-                    self.is_ended_by_us = True
+            with selectors.DefaultSelector() as selector, self._stop.wakes(selector):
+                if self._stop.is_made:
+                    self.end.is_ended_by_us = True
                 else:
                     self._watch(selector)
         except BaseException as error:  # it belongs to whoever awaits
-            self.error = error
+            self.end.error = error
         if self.feed is not None:
             self.feed.finish()
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._settle)
-        if self.is_left_behind and not self._has_exited:
+        if self.end.is_left_behind and not self.end.has_exited:
             self._process.wait()
-
-    @contextmanager
-    def _wakeable(self, selector: selectors.BaseSelector) -> Iterator[None]:
-        """Let `stop` end the wait of a selector."""
-        waking, waker = os.pipe()
-        try:
-            os.set_blocking(waking, False)
-            os.set_blocking(waker, False)
-            selector.register(waking, selectors.EVENT_READ, lambda: os.read(waking, _CHUNK))
-            self._waker = waker
-            yield
-        finally:
-            with self._lock:
-                self._waker = None
-                os.close(waking)
-                os.close(waker)
 
     def _settle(self) -> None:
         if not self.ended.done():
@@ -420,16 +444,16 @@ class CommandProcess:
         try:
             self._connect(selector, exit_handle)
             self._look()
-            self._pump(selector, lambda: self._has_exited or self._is_stopping, deadline)
-            if self._has_exited:  # by itself: what it did counts, whoever wants to stop it now
+            self._pump(selector, lambda: self.end.has_exited or self._stop.is_made, deadline)
+            if self.end.has_exited:  # by itself: what it did counts, whoever wants to stop it now
                 linger = time.monotonic() + LINGER_SECONDS
-                self._pump(selector, lambda: not self._streams or self._is_stopping, linger)
+                self._pump(selector, lambda: not self._streams or self._stop.is_made, linger)
                 self._drain(selector)
             else:
-                self.is_timed_out = not self._is_stopping
+                self.end.is_timed_out = not self._stop.is_made
                 self._end(selector)
         finally:
-            if not self._has_exited and not self.is_left_behind:  # an error of our own
+            if not self.end.has_exited and not self.end.is_left_behind:  # an error of our own
                 signal_session(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             for stream in [*self._streams]:
@@ -437,7 +461,7 @@ class CommandProcess:
             self._close_stdin(selector)
             if exit_handle is not None:
                 os.close(exit_handle)
-            if self._has_exited:
+            if self.end.has_exited:
                 self._process.wait()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -482,12 +506,12 @@ class CommandProcess:
 
     def _end(self, selector: selectors.BaseSelector) -> None:
         """End the whole session: ask, wait, kill. Its pipes are served meanwhile, or it could not end by itself."""
-        self.is_ended_by_us = True
+        self.end.is_ended_by_us = True
         leader = self._process.pid
-        if not self._is_stopping_at_once:
+        if not self._stop.is_at_once:
             signal_session(leader, signal.SIGTERM)
             grace = time.monotonic() + GRACE_SECONDS
-            self._pump(selector, lambda: self._is_over() or self._is_stopping_at_once, grace, _POLL_SECONDS)
+            self._pump(selector, lambda: self._is_over() or self._stop.is_at_once, grace, _POLL_SECONDS)
 
         def is_over_or_killed_again() -> bool:
             if self._is_over():
@@ -496,11 +520,11 @@ class CommandProcess:
             return False
 
         self._pump(selector, is_over_or_killed_again, time.monotonic() + KILL_SECONDS, _POLL_SECONDS)
-        self.is_left_behind = not self._is_over()
+        self.end.is_left_behind = not self._is_over()
         self._drain(selector)
 
     def _is_over(self) -> bool:
-        return self._has_exited and not has_living(self._process.pid)
+        return self.end.has_exited and not has_living(self._process.pid)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
@@ -522,7 +546,7 @@ class CommandProcess:
             for stream in self._streams:
                 if stream.lines is not None and self.feed is not None:
                     self.feed.put(stream.name, stream.lines.overdue(now))
-            if not self._is_stopping_at_once and not self._is_awaited():
+            if not self._stop.is_at_once and not self._is_awaited():
                 self.stop(at_once=True)
                 continue
             for key, _ in selector.select(self._patience(now, until, poll)):
@@ -549,20 +573,20 @@ class CommandProcess:
 
     def _look(self) -> None:
         """See whether the program has exited, and how, without reaping it."""
-        if self._has_exited:
+        if self.end.has_exited:
             return
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            self.exit_code = self._process.poll()
-            self._has_exited = self.exit_code is not None
+            self.end.exit_code = self._process.poll()
+            self.end.has_exited = self.end.exit_code is not None
             return
         try:
             found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:  # somebody else in this process has reaped it, or SIGCHLD is ignored
-            self._has_exited = True
+            self.end.has_exited = True
             return
         if found is not None:
-            self._has_exited = True
-            self.exit_code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            self.end.has_exited = True
+            self.end.exit_code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     # --- the pipes -------------------------------------------------------------------------------------------------
 

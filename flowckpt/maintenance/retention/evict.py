@@ -31,7 +31,7 @@ from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from flowckpt.core.system.clock import Clock
 
@@ -70,6 +70,52 @@ def checked_for(value: object, store: StoreBase) -> Retention:
     return retention
 
 
+@attrs.define
+class _Outlook:
+    """When the next look at the checkpoints pays for itself.
+
+    Attributes:
+        since: the saves since the last look.
+        added: their bytes.
+        quarter_at: the time of saving of the youngest in the quarter that goes first; then a look finds much to remove.
+        room: the bytes that can be added until then.
+        more: the saves until then.
+    """
+
+    since: int = 0
+    added: int = 0
+    quarter_at: datetime | None = None
+    room: int | None = None
+    more: int | None = None
+
+    def is_due(self, data: CheckpointData, held: int, max_age: timedelta | None) -> bool:
+        """Tell whether to look before this save."""
+        return (
+            self.since >= max(_GROUP, held // 3)
+            or (self.quarter_at is not None and max_age is not None and data.saved_at - self.quarter_at > max_age)
+            or (self.room is not None and self.added > self.room)
+            or (self.more is not None and self.since >= self.more)
+        )
+
+
+def _looked_ahead(left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> _Outlook:
+    """Note when a quarter of what is left can go, so that the look that lets it go is paid for by what went."""
+    outlook = _Outlook()
+    safe = protected(left[::-1], retention, pinned)
+    many = len(left) // 4
+    places = [place for place, each in enumerate(left) if each.sequence not in safe][:many]
+    if many < _GROUP or len(places) < many:  # few, or too much is pinned
+        return outlook
+    quarter = [left[place] for place in places]
+    if retention.keep_last is not None:
+        outlook.more = retention.keep_last - (len(left) - 1 - places[-1])
+    if retention.max_age is not None:
+        outlook.quarter_at = max(each.saved_at for each in quarter)
+    if retention.max_bytes is not None:  # the last one is not saved yet, and counts when it is
+        outlook.room = retention.max_bytes - sum(each.size for each in left[:-1]) + sum(each.size for each in quarter)
+    return outlook
+
+
 @attrs.define(eq=False)
 class Evictor:
     """Decides, before each save of an attempt, which checkpoints go with it.
@@ -90,11 +136,7 @@ class Evictor:
     history: History
     is_new: bool
     _held: list[CheckpointRef] | None = None
-    _since: int = 0
-    _added: int = 0
-    _quarter_at: datetime | None = None
-    _room: int | None = None
-    _more: int | None = None
+    _outlook: _Outlook = attrs.field(factory=_Outlook)
     _gone: frozenset[int] = frozenset()
     _has_complained: bool = False
     _saved: int = 0
@@ -113,10 +155,10 @@ class Evictor:
         """
         retention = self._retention_for(data)
         self._gone = frozenset()
-        if not retention.has_limits or not (data.reason in _ENDS or self._is_due(data)):
+        is_due = data.reason in _ENDS or self._outlook.is_due(data, len(self._held or ()), self.retention.max_age)
+        if not retention.has_limits or not is_due:
             return
-        self._since = self._added = 0  # also where nothing can go, or the look fails: the next one is as far away
-        self._quarter_at = self._room = self._more = None
+        self._outlook = _Outlook()  # also where nothing can go, or the look fails: the next one is as far away
         try:
             store = evicting_store(self.store)
             held = await self._known()
@@ -126,7 +168,8 @@ class Evictor:
             sequences = [each.sequence for each in found]
             store.evict_with_next_save(self.workflow_id, sequences)
             self._gone = frozenset(sequences)
-            self._look_ahead([each for each in references if each.sequence not in self._gone], retention, pinned)
+            left = [each for each in references if each.sequence not in self._gone]
+            self._outlook = _looked_ahead(left, retention, pinned)
         except Exception as error:
             level = logging.INFO if self._has_complained else logging.WARNING
             self._has_complained = True
@@ -134,42 +177,15 @@ class Evictor:
 
     def after_save(self, data: CheckpointData) -> None:
         """Take note of what is durable now."""
-        self._since += 1
         reference = self._reference(data)
-        self._added += reference.size
+        self._outlook.since += 1
+        self._outlook.added += reference.size
         if self._held is not None:
             if self._gone:
                 self._held = [each for each in self._held if each.sequence not in self._gone]
             self._held.append(reference)
         self._gone = frozenset()
         self._saved = len(data.step_results)
-
-    def _is_due(self, data: CheckpointData) -> bool:
-        return (
-            self._since >= max(_GROUP, len(self._held or ()) // 3)
-            or (
-                self._quarter_at is not None
-                and self.retention.max_age is not None
-                and data.saved_at - self._quarter_at > self.retention.max_age
-            )
-            or (self._room is not None and self._added > self._room)
-            or (self._more is not None and self._since >= self._more)
-        )
-
-    def _look_ahead(self, left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> None:
-        """Note when a quarter of what is left can go, so that the look that lets it go is paid for by what went."""
-        safe = protected(left[::-1], retention, pinned)
-        many = len(left) // 4
-        places = [place for place, each in enumerate(left) if each.sequence not in safe][:many]
-        if many < _GROUP or len(places) < many:  # few, or too much is pinned
-            return
-        quarter = [left[place] for place in places]
-        if retention.keep_last is not None:
-            self._more = retention.keep_last - (len(left) - 1 - places[-1])
-        if retention.max_age is not None:
-            self._quarter_at = max(each.saved_at for each in quarter)
-        if retention.max_bytes is not None:  # the last one is not saved yet, and counts when it is
-            self._room = retention.max_bytes - sum(each.size for each in left[:-1]) + sum(each.size for each in quarter)
 
     def _retention_for(self, data: CheckpointData) -> Retention:
         """Return which checkpoints stay besides this one: at the end, only the last one with `keep_last`."""

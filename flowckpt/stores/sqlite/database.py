@@ -145,12 +145,14 @@ class Retry:
 
     Args:
         path: the file.
+
+    Attributes:
         hurry: says whether somebody has stopped a wait, so that the next one is short.
     """
 
-    def __init__(self, path: Path, hurry: StopWaiting) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._hurry = hurry
+        self.hurry = StopWaiting()
 
     def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
@@ -175,13 +177,13 @@ class Retry:
                     if not is_busy(error):
                         raise
                     now = time.monotonic()
-                    if self._hurry.is_on and now > began + HURRIED_SECONDS:
-                        raise self._hurry.error(f"the SQLite store {self._path}", workflow_id, operation) from error
+                    if self.hurry.is_on and now > began + HURRIED_SECONDS:
+                        raise self.hurry.error(f"the SQLite store {self._path}", workflow_id, operation) from error
                     is_migrated = now > min(look_at, end) and is_going_on(self._path)
                     if now > end and not is_migrated:
                         raise
                 else:
-                    self._hurry.is_on = False
+                    self.hurry.is_on = False
                     return done
                 if is_migrated:
                     migration = migration or MigrationWait(f"the SQLite store {self._path}", began=began)
@@ -192,7 +194,7 @@ class Retry:
                     look_at = now + NOTICE_SECONDS
                 time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
         except KeyboardInterrupt:
-            self._hurry.is_on = True
+            self.hurry.is_on = True
             raise
 
 
@@ -258,8 +260,7 @@ class SqliteDatabase:
         self._is_committing = False
         self._is_distrusted = False
         self._has_told_empty = False
-        self._hurry = StopWaiting()
-        self._tries = Retry(path, self._hurry)
+        self._tries = Retry(path)
         self._group = GroupCommit(self._write_group)
 
     def __str__(self) -> str:
@@ -350,9 +351,9 @@ class SqliteDatabase:
                 except _WalLostError:
                     is_unknown = True
                 except CheckpointStorageError:
-                    if self._hurry.is_on:  # somebody has stopped a wait for a locked file
+                    if self._tries.hurry.is_on:  # somebody has stopped a wait for a locked file
                         busy = f"the SQLite store {self.path}"
-                        return [self._hurry.error(busy, each.workflow_id, each.operation) for each in items]
+                        return [self._tries.hurry.error(busy, each.workflow_id, each.operation) for each in items]
                 except Exception as error:  # of one of them; nothing was committed
                     _log.debug("a group of %d saves is written one by one: %r", len(items), error)
         return [self._outcome(each, is_unknown=is_unknown) for each in items]
