@@ -199,8 +199,8 @@ PAGES = (
             *_from(
                 "flowckpt.evidence",
                 "artifact_exists file_sha256 directory_digest command_exit db_row network_reachable api_response "
-                "process_exists container_running predicate register_predicate Verdict VerdictStatus VerificationReport "
-                "PackOutcome Moment Mode State Capture StepFacts Limits AllowedHost Check CheckContext Outcome "
+                "process_exists container_running predicate register_database register_predicate Verdict VerdictStatus "
+                "VerificationReport PackOutcome Moment Mode State Capture StepFacts Limits AllowedHost Check CheckContext Outcome "
                 "MalformedClaimError RefusedClaimError UncheckableClaimError CheckTimeoutError",
             ),
         ),

@@ -124,7 +124,7 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
     known, main_module = set(sys.modules), sys.modules["__main__"]
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     logged = _LOGGER.handlers[:], _LOGGER.level, _LOGGER.propagate
-    functions = dict(claims._FUNCTIONS)
+    functions, databases = dict(claims._FUNCTIONS), dict(claims._DATABASES)
     is_writing = sys.dont_write_bytecode
     os.chdir(cwd)
     _set_environment(env)
@@ -160,6 +160,8 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
         _LOGGER.setLevel(logged[1])
         claims._FUNCTIONS.clear()
         claims._FUNCTIONS.update(functions)
+        claims._DATABASES.clear()
+        claims._DATABASES.update(databases)
 
 
 def _set_environment(env: dict[str, str]) -> None:

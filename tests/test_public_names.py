@@ -52,7 +52,7 @@ NAMES = {
     EvidencePack EvidenceType EvidenceVerifier Limits MalformedClaimError Mode Moment Outcome PackOutcome
     RefusedClaimError State StepFacts UncheckableClaimError Verdict VerdictStatus VerificationReport api_response
     artifact_exists command_exit container_running db_row directory_digest file_sha256 network_reachable predicate
-    process_exists register_predicate
+    process_exists register_database register_predicate
     """,
     "flowckpt.stores": """
     Ability CheckpointStore ClaimStatistics Compacted DayStatistics FailureStatistics FigureStatistics FileCheckpointStore Finding
@@ -93,7 +93,7 @@ prune(store, *, keep=None, older_than=None, statuses=…, workflow=None, is_dry_
 WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_crashes=5, new_uuid=…, executors=None, listeners=())
 EvidenceVerifier(base_path='.', *, mode='hash', allow_absolute=False, allow_network=(), predicates=(), checks=None, executor=None, limits=None, clock=None)
 CheckpointManager(store=None, base_path=None, auto_verify=True, max_per_task=None, *, verifier=None, clock=None)
-Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, captured=None, role='', extra=…)
+Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, attempts=1, backoff=0.0, captured=None, role='', extra=…)
 EvidencePack(evidence_list, require_all=True, allow_partial=False, min_verified=0, *, extra=…)
 FileCheckpointStore(path='.flowckpt', *, allow_filesystems=(), filesystem=None, clock=None, key_file=None, keys=None, compression='none', trust=False)
 MemoryCheckpointStore()
@@ -168,6 +168,7 @@ api_response(url, status=None, headers=None, json=None)
 process_exists(pid=None)
 container_running(name)
 predicate(function, /, *args, **kwargs)
+register_database(name, spec)
 register_predicate(function)
 """,
 }
@@ -186,7 +187,7 @@ FIELDS = {
     undone waits last_saved save_error is_removed handled undoable figures
     """,
     "flowckpt.Evidence": """
-    evidence_type description expected metadata state is_transient workers captured role extra
+    evidence_type description expected metadata state is_transient workers attempts backoff captured role extra
     """,
     "flowckpt.EvidencePack": """
     evidence_list require_all allow_partial min_verified extra

@@ -15,6 +15,8 @@ from flowckpt.cli.config.settings import Part, absolute_spec
 from flowckpt.cli.groups import remember_store
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.errors import EvidenceError, SettingError
+from flowckpt.evidence.claims import register_database
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention
 from flowckpt.stores.base import CheckpointStore, StoreBase
@@ -64,10 +66,20 @@ def command_settings() -> Settings:
     """
     context = click.get_current_context(silent=True)
     if context is None:
-        return read_settings()
+        return _with_databases(read_settings())
     if _KEY not in context.meta:
-        context.meta[_KEY] = read_settings()
+        context.meta[_KEY] = _with_databases(read_settings())
     settings: Settings = context.meta[_KEY]
+    return settings
+
+
+def _with_databases(settings: Settings) -> Settings:
+    """Register the databases of the settings."""
+    for name, spec in settings["databases"].items():
+        try:
+            register_database(name, spec)
+        except EvidenceError as error:
+            raise SettingError(error.message, setting="databases", remedy=error.remedy) from error
     return settings
 
 
@@ -215,7 +227,7 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
         SettingError: a setting is unknown or invalid.
         StoreSpecError: the configured store is invalid.
     """
-    settings = read_settings()
+    settings = _with_databases(read_settings())
     for found in settings.found.values():
         if found.setting.part is Part.ENGINE:
             arguments.setdefault(found.setting.name, found.value)
@@ -239,7 +251,7 @@ def configured_options(**given: Any) -> RunOptions:
     """
     set_here = {
         name: found.value
-        for name, found in read_settings().found.items()
+        for name, found in _with_databases(read_settings()).found.items()
         if found.setting.part is Part.RUN and found.source is not Source.DEFAULT
     }
     return RunOptions(**{**set_here, **given})

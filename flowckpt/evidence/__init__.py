@@ -26,7 +26,15 @@ if TYPE_CHECKING:
         StepFacts,
         UncheckableClaimError,
     )
-    from flowckpt.evidence.claims import Capture, Evidence, EvidencePack, EvidenceType, State, register_predicate
+    from flowckpt.evidence.claims import (
+        Capture,
+        Evidence,
+        EvidencePack,
+        EvidenceType,
+        State,
+        register_database,
+        register_predicate,
+    )
     from flowckpt.evidence.constructors import (
         api_response,
         artifact_exists,
@@ -47,7 +55,7 @@ _EXPORTS = {
     "flowckpt.errors": "EvidenceCaptureError EvidenceError",
     "flowckpt.evidence.checks.base": "AllowedHost Check CheckContext CheckTimeoutError Limits MalformedClaimError Mode Outcome "
     "RefusedClaimError StepFacts UncheckableClaimError",
-    "flowckpt.evidence.claims": "Capture Evidence EvidencePack EvidenceType State register_predicate",
+    "flowckpt.evidence.claims": "Capture Evidence EvidencePack EvidenceType State register_database register_predicate",
     "flowckpt.evidence.constructors": "api_response artifact_exists command_exit container_running db_row directory_digest file_sha256 "
     "network_reachable predicate process_exists",
     "flowckpt.evidence.report": "Moment PackOutcome Verdict VerdictStatus VerificationReport",
@@ -61,7 +69,7 @@ __all__ = [
     "Moment", "Outcome", "PackOutcome", "RefusedClaimError", "State", "StepFacts", "UncheckableClaimError",
     "Verdict", "VerdictStatus", "VerificationReport", "api_response", "artifact_exists", "command_exit",
     "container_running", "db_row", "directory_digest", "file_sha256", "network_reachable", "predicate",
-    "process_exists", "register_predicate",
+    "process_exists", "register_database", "register_predicate",
 ]
 # fmt: on
 

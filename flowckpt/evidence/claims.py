@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EvidenceError
 
 # The kinds of claims that come with flowckpt.
@@ -184,6 +185,24 @@ def _checked_quorum(claim: Evidence, _: object, value: object) -> None:
         )
 
 
+def _checked_attempts(claim: Evidence, _: object, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise EvidenceError(
+            f"attempts is a number of checks, not {value!r:.80}",
+            evidence_type=str(claim.evidence_type),
+            remedy="Write .retry(5, backoff=1).",
+        )
+
+
+def _checked_backoff(claim: Evidence, _: object, value: object) -> None:
+    if not is_finite_number(value) or value < 0:
+        raise EvidenceError(
+            f"backoff is a number of seconds, not {value!r:.80}",
+            evidence_type=str(claim.evidence_type),
+            remedy="Write .retry(5, backoff=1).",
+        )
+
+
 @attrs.frozen(repr=False, eq=True, unsafe_hash=False)
 class Evidence:
     """A claim about the outside world.
@@ -196,6 +215,8 @@ class Evidence:
         state: where the facts come from.
         is_transient: whether it must hold only when the step ends.
         workers: how many workers must agree; 1 without a quorum.
+        attempts: how often it is checked until it holds.
+        backoff: seconds before the second check; each further wait is twice as long.
         captured: what was captured when the step ended, or None.
         role: `reads` or `writes` for a file of `.reads()` or `.writes()`, which must hold whatever the pack's policy;
             otherwise empty.
@@ -209,6 +230,8 @@ class Evidence:
     state: State = attrs.field(default=State.STATED, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=1, kw_only=True, validator=_checked_quorum)
+    attempts: int = attrs.field(default=1, kw_only=True, validator=_checked_attempts)
+    backoff: float = attrs.field(default=0.0, kw_only=True, validator=_checked_backoff)
     captured: Capture | None = attrs.field(default=None, kw_only=True)
     role: str = attrs.field(default="", kw_only=True)
     extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -224,6 +247,17 @@ class Evidence:
             workers: the number of workers.
         """
         return attrs.evolve(self, workers=workers)
+
+    def retry(self, attempts: int, backoff: float = 1.0) -> Evidence:
+        """Return the claim as one that is checked again until it holds, for systems that show a change late.
+
+        A claim that is malformed or that the verifier may not check is answered at once.
+
+        Args:
+            attempts: the number of checks, including the first.
+            backoff: seconds before the second check; each further wait is twice as long, at most a minute.
+        """
+        return attrs.evolve(self, attempts=attempts, backoff=backoff)
 
     @property
     def is_captured(self) -> bool:
@@ -391,3 +425,46 @@ def register_predicate(function: F) -> F:
 def registered_predicate(name: str) -> Callable[..., Any] | None:
     """Return the function of a name, or None."""
     return _FUNCTIONS.get(name)
+
+
+# The databases of the program, by name. A claim that names one says nothing of its place, so that the place may differ
+# between machines, and a record leads to no database that the program did not name.
+
+_DATABASES: dict[str, str] = {}
+
+
+def register_database(name: str, spec: str) -> None:
+    """Give a database a name for `db_row` claims. `flowckpt` does this for the setting `databases`.
+
+    Args:
+        name: a plain word; claims without a database mean `main`.
+        spec: `sqlite:FILE`, relative to the current directory, or `postgresql://user@host:port/database`.
+
+    Raises:
+        EvidenceError: the name or the specification is invalid, or the URL holds a password.
+    """
+    scheme, _, rest = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise EvidenceError(
+            f"{name!r:.80} is not a name for a database", evidence_type="db_row", remedy="Use one word: 'main'."
+        )
+    if scheme == "sqlite" and rest:
+        spec = f"sqlite:{Path(rest).absolute()}"
+    elif scheme not in ("postgresql", "postgres"):
+        raise EvidenceError(
+            f"database {name!r}: {spec!r:.80} is not a specification of a database",
+            evidence_type="db_row",
+            remedy="Write sqlite:FILE or postgresql://user@host:port/database.",
+        )
+    elif has_credentials(spec) and ":" in spec.partition("://")[2].rpartition("@")[0]:
+        raise EvidenceError(
+            f"database {name!r}: the URL holds a password",
+            evidence_type="db_row",
+            remedy="Leave it to the environment: PGPASSWORD, or a password file (~/.pgpass, PGPASSFILE).",
+        )
+    _DATABASES[name] = spec
+
+
+def registered_databases() -> dict[str, str]:
+    """Return the specifications of the program's databases, by name."""
+    return dict(_DATABASES)

@@ -76,8 +76,10 @@ def db_row(
     """Claim that at least one row matches, and that all matching rows have the given values.
 
     Args:
-        database: a SQLite file, relative to the verifier's base path; or `postgresql://user@host:port/database` without
-            a password. Writing the claim allows the verifiers of this process to query that server.
+        database: a plain word for a database of the setting `databases` or of `register_database`; a SQLite file,
+            relative to the verifier's base path (`./shop` for a name without a dot); or
+            `postgresql://user@host:port/database` without a password. Writing the claim allows the verifiers of this
+            process to query that server.
         table: the table; for PostgreSQL also `schema.table`.
         where: columns and values that select rows, None for NULL; all rows by default.
         values: columns and values that each selected row must have.
@@ -95,6 +97,8 @@ def db_row(
                 remedy="Leave it to the environment or a password file of the database's client.",
             )
         metadata: dict[str, Any] = {"database": address}
+    elif isinstance(database, str) and database.isidentifier():
+        metadata = {"database": database}
     else:
         metadata = {"db_path": _path(address)}
     if hidden:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _EVIDENCE_FIELDS = {
     "evidence_type", "description", "expected", "metadata", "state", "transient", "quorum", "captured", "role",
+    "attempts", "backoff",
 }  # fmt: skip
 _PACK_FIELDS = {"evidence", "require_all", "allow_partial", "min_verified"}
 _ORIGINAL = (
@@ -52,6 +53,8 @@ def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
         document["transient"] = True
     if evidence.workers != 1:
         document["quorum"] = evidence.workers
+    if evidence.attempts != 1:
+        document |= {"attempts": evidence.attempts, "backoff": evidence.backoff}
     if evidence.role:
         document["role"] = evidence.role
     if (captured := evidence.captured) is not None:
@@ -87,6 +90,8 @@ def _read(document: Mapping[str, Json]) -> Evidence:
         state=State(document.get("state", State.STATED)),
         is_transient=_typed(bool, document.get("transient", False)),
         workers=document.get("quorum", 1),
+        attempts=document.get("attempts", 1),
+        backoff=document.get("backoff", 0.0),
         captured=None if held is None else _capture(held),
         role=_typed(str, document.get("role", "")),
         extra=copy.deepcopy({key: item for key, item in document.items() if key not in _EVIDENCE_FIELDS}),

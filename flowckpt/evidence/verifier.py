@@ -36,7 +36,16 @@ from flowckpt.evidence.checks.base import (
     StepFacts,
     UncheckableClaimError,
 )
-from flowckpt.evidence.claims import Evidence, EvidencePack, State, function_name, redacted_text, scrubbed, secrets_in
+from flowckpt.evidence.claims import (
+    Evidence,
+    EvidencePack,
+    State,
+    function_name,
+    redacted_text,
+    registered_databases,
+    scrubbed,
+    secrets_in,
+)
 from flowckpt.evidence.digests import THREADS
 from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decided
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
@@ -260,6 +269,14 @@ def agreed(answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequenc
 _MANY = 64  # claims that one worker takes at once; fewer are not worth a pool
 _BESIDE = 8  # slow checks that wait at the same time
 _NO_FACTS = StepFacts()
+_LONGEST_WAIT = 60.0
+_MOST_ATTEMPTS = 1_000  # a record may say anything
+_MAY_HOLD_LATER = (
+    VerdictStatus.FAILED,
+    VerdictStatus.CANNOT_CHECK,
+    VerdictStatus.TIMED_OUT,
+    VerdictStatus.DISAGREEMENT,
+)
 
 _NOT_RECHECKED = Outcome(VerdictStatus.NOT_RECHECKED, "it was to be true when the step committed, and only then")
 _CAPTURED = Outcome(VerdictStatus.VERIFIED, method="captured")
@@ -275,7 +292,7 @@ class EvidenceVerifier:
         allow_network: hosts and ports that network claims may reach, as `host:port` or `AllowedHost`; none by default.
         predicates: functions that claims may name, in addition to registered ones.
         checks: additional kinds, by name.
-        executor: runs large hashing work and the checks of a quorum; a few threads by default.
+        executor: runs large hashing work, by default a few threads, and the checks of a quorum, which need one.
         limits: how much time and memory a check may use.
         clock: the time, for tests.
     """
@@ -432,6 +449,14 @@ class EvidenceVerifier:
             The pack to record, and its report. A claim whose facts could not be captured does not hold.
         """
         claims = list(pack.evidence_list)
+        outcomes = await self._patiently(claims, partial(self._committed, facts=facts))
+        now = self._clock.now()
+        verdicts = [self._verdict(claim, outcome, now) for claim, outcome in zip(claims, outcomes, strict=True)]
+        recorded = attrs.evolve(pack, evidence_list=claims)
+        return recorded, decided(recorded, verdicts)
+
+    async def _committed(self, claims: list[Evidence], *, facts: StepFacts) -> list[Outcome]:
+        """Check claims, and put their facts into the list."""
         captured = await self._captured(claims)
         outcomes: dict[int, Outcome] = {}
         for index, found in enumerate(captured):
@@ -443,12 +468,33 @@ class EvidenceVerifier:
                 if found.workers == 1:
                     outcomes[index] = _CAPTURED
         rest = [index for index in range(len(claims)) if index not in outcomes]
-        settings = attrs.evolve(self._settings, facts=facts)
+        settings = attrs.evolve(self._settings, facts=facts, databases=registered_databases())
         outcomes.update(zip(rest, await self._outcomes([claims[index] for index in rest], settings), strict=True))
-        now = self._clock.now()
-        verdicts = [self._verdict(claim, outcomes[index], now) for index, claim in enumerate(claims)]
-        recorded = attrs.evolve(pack, evidence_list=claims)
-        return recorded, decided(recorded, verdicts)
+        return [outcomes[index] for index in range(len(claims))]
+
+    async def _patiently(
+        self, claims: list[Evidence], check: Callable[[list[Evidence]], Awaitable[list[Outcome]]]
+    ) -> list[Outcome]:
+        """Check claims, and those again that do not hold and may be checked again, all of them together."""
+        outcomes = await check(claims)
+        done, waited = 1, 0.0
+        while again := [
+            index
+            for index, outcome in enumerate(outcomes)
+            if claims[index].attempts > done and outcome.status in _MAY_HOLD_LATER
+        ]:
+            wait = max(min(_LONGEST_WAIT, claims[index].backoff * 2 ** min(done - 1, 64)) for index in again)
+            waited += wait
+            if waited > self._settings.limits.retry_seconds or done >= _MOST_ATTEMPTS:
+                break
+            await self._clock.sleep(wait)
+            some = [claims[index] for index in again]
+            for index, outcome in zip(again, await check(some), strict=True):
+                outcomes[index] = outcome
+            for index, claim in zip(again, some, strict=True):
+                claims[index] = claim
+            done += 1
+        return outcomes
 
     async def _captured(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
         # One whose facts are given is read, too: its signature is worth recording.
@@ -465,8 +511,9 @@ class EvidenceVerifier:
     # --- the work ---------------------------------------------------------------------------------------------------
 
     async def _verdicts(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
-        settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts)
-        outcomes = await self._outcomes(claims, settings)
+        databases = registered_databases()
+        settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts, databases=databases)
+        outcomes = await self._patiently(list(claims), partial(self._outcomes, settings=settings))
         now = self._clock.now()
         return [self._verdict(claim, outcome, now) for claim, outcome in zip(claims, outcomes, strict=True)]
 
@@ -542,10 +589,13 @@ class EvidenceVerifier:
         if check.is_local or claim.evidence_type in self._checks:
             said = f"it cannot be checked: only the program itself can answer a {claim.evidence_type}, so no quorum can"
             return [Outcome(VerdictStatus.CANNOT_CHECK, said)]
-        if self._executor is not None:
-            return [await ask_workers(claim, settings, self._executor)]
-        with ThreadPoolExecutor(claim.workers, "flowckpt-quorum") as pool:
-            return [await ask_workers(claim, settings, pool)]
+        if self._executor is None:
+            said = (
+                f"it cannot be checked: {claim.workers} workers must agree, and the verifier has no executor. "
+                "Give it one: EvidenceVerifier(…, executor=…)."
+            )
+            return [Outcome(VerdictStatus.CANNOT_CHECK, said, method="quorum")]
+        return [await ask_workers(claim, settings, self._executor)]
 
     def _check(self, claim: Evidence) -> Check | None:
         try:

@@ -89,6 +89,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "reuse": ("inputs", '"inputs"', "inputs"),
     "verify": ("stat", '"stat"', "stat"),
     "allow_network": ("a:1, [::1]:2", '["a:1", "[::1]:2"]', ("a:1", "[::1]:2")),
+    "databases": ("main=sqlite:/m.db", '{main = "sqlite:/m.db"}', {"main": "sqlite:/m.db"}),
     "executors": ("process:2 gpu=thread", '["process:2", "gpu=thread"]', ("process:2", "gpu=thread")),
     "jobs": ("8", "8", 8),
     "color": ("No", "false", False),

@@ -164,11 +164,10 @@ async def test_where_blocking_is_allowed_no_thread_is_used(base, verifier):
 # --- quorum ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["default", "threads", "processes"])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
 async def test_a_quorum_of_distinct_workers_agrees(base, kind):
     (base / "f").write_text("abc")
     pool = {
-        "default": lambda: None,
         "threads": lambda: ThreadPoolExecutor(3),
         "processes": lambda: ProcessPoolExecutor(3, mp_context=get_context("forkserver")),
     }[kind]()
@@ -177,8 +176,7 @@ async def test_a_quorum_of_distinct_workers_agrees(base, kind):
     assert (yes.verified, yes.method) == (True, "quorum"), yes.error
     no = await verifier.verify_evidence(file_sha256("f", "0" * 64).quorum(3))
     assert (no.status, "sha256 recorded" in no.error) == ("failed", True)
-    if pool is not None:
-        pool.shutdown()
+    pool.shutdown()
 
 
 async def test_too_few_workers_are_no_quorum(base):

@@ -67,6 +67,8 @@ def _row(found: Found) -> list[str]:
         value = str(value).lower()
     elif isinstance(value, tuple):
         value = " ".join(value) or None
+    elif isinstance(value, dict):
+        value = " ".join(f"{name}={spec}" for name, spec in value.items()) or None
     return [
         found.setting.name,
         "-" if value is None else str(value),

@@ -19,6 +19,7 @@ _SWITCH = {
 _ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*$")
 _WEB_URL = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _VARIABLE = re.compile(r"@env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_DATABASE = re.compile(r"sqlite:.+|postgres(ql)?://.+")
 _HOST_AND_PORT = re.compile(r".+:[0-9]+", re.ASCII)
 
 
@@ -252,6 +253,28 @@ class Hook(FieldEquality):
         if isinstance(value, list) and value and all(isinstance(each, str) for each in value) and value[0]:
             return tuple(value)
         raise ValueError
+
+
+@attrs.frozen(eq=False, repr=False)
+class Databases(FieldEquality):
+    """Databases by name, each as `sqlite:FILE` or `postgresql://…`."""
+
+    said: str = "names with sqlite:FILE or postgresql://…, as main=sqlite:shop.db"
+    toml: str = "table of text"
+
+    def from_text(self, text: str) -> dict[str, str]:
+        """Read what stands between blanks."""
+        pairs = [each.partition("=") for each in text.split()]
+        return self.from_toml({name: spec for name, _, spec in pairs})
+
+    def from_toml(self, value: object) -> dict[str, str]:
+        """Take a table."""
+        if not isinstance(value, dict) or not all(
+            isinstance(name, str) and name.isidentifier() and isinstance(spec, str) and _DATABASE.fullmatch(spec)
+            for name, spec in value.items()
+        ):
+            raise ValueError
+        return value
 
 
 def named_executor(text: str) -> tuple[str, str]:

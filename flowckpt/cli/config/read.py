@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.config.kinds import Choice
+from flowckpt.cli.config.kinds import Choice, Databases
 from flowckpt.cli.config.kinds import PathKind as FilePath
 from flowckpt.cli.config.settings import SETTINGS, TABLES, Setting, absolute_spec, nearest_store
 from flowckpt.cli.groups import near_words
@@ -221,6 +221,8 @@ def _of_file(setting: Setting, value: object, file: Path) -> Found:
 def _placed(setting: Setting, value: Any, directory: Path) -> Any:
     if isinstance(setting.kind, FilePath):
         return os.path.normpath(directory / Path(value).expanduser())
+    if isinstance(setting.kind, Databases):
+        return {name: absolute_spec(spec, directory) for name, spec in value.items()}
     return absolute_spec(value, directory) if setting.name == "store" else value
 
 

@@ -9,7 +9,20 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hook, Hosts, Kind, PathKind, Seconds, Switch, Text
+from flowckpt.cli.config.kinds import (
+    Age,
+    Choice,
+    Count,
+    Databases,
+    Executors,
+    Hook,
+    Hosts,
+    Kind,
+    PathKind,
+    Seconds,
+    Switch,
+    Text,
+)
 from flowckpt.core.system.attrs_base import FieldEquality
 
 
@@ -21,6 +34,7 @@ class Part(Enum):
     RETENTION = "`Retention`"
     RUN = "`RunOptions`"
     HOOKS = "`Hooks`"
+    EVIDENCE = "`register_database`"
     COMMAND = "the command"
 
 
@@ -209,6 +223,14 @@ SETTINGS: dict[str, Setting] = {
             option="--allow-network",
             metavar="HOST:PORT",
             default=(),
+            default_said="none",
+        ),
+        Setting(
+            "databases",
+            Part.EVIDENCE,
+            Databases(),
+            'The databases that claims of evidence name: db_row("main", …) reads the one called main.',
+            default={},
             default_said="none",
         ),
         Setting(

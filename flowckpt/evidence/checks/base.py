@@ -50,6 +50,7 @@ class Limits:
         network_seconds: the time of a network check, from name resolution to the last byte.
         body_bytes: the largest body of an API response.
         predicate_seconds: the time of a predicate.
+        retry_seconds: the time to wait for claims that are checked again.
     """
 
     file_bytes: int = 64 << 30
@@ -61,6 +62,7 @@ class Limits:
     network_seconds: float = 10.0
     body_bytes: int = 1 << 20
     predicate_seconds: float = 60.0
+    retry_seconds: float = 600.0
 
 
 def _header_text(headers: Mapping[str, str]) -> str:
@@ -118,6 +120,7 @@ class Settings:
         limits: time and memory.
         moment: why the claims are checked.
         facts: what is known of the step.
+        databases: the databases that the program has named, by name.
     """
 
     base_path: str
@@ -127,6 +130,7 @@ class Settings:
     limits: Limits = Limits()
     moment: Moment = Moment.NOW
     facts: StepFacts = StepFacts()
+    databases: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class MalformedClaimError(FlowckptError):

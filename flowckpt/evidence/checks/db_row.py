@@ -6,22 +6,27 @@ import re
 from pathlib import PurePath
 from typing import Any
 
+import attrs
+
 from flowckpt.evidence.checks.base import (
     VERIFIED,
     Check,
     CheckContext,
     MalformedClaimError,
     Outcome,
+    UncheckableClaimError,
     failed,
     mapping_in,
     text_in,
 )
 from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
-from flowckpt.evidence.databases import database_for
+from flowckpt.evidence.databases import database_for, postgres_url
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.documents import is_digest
+from flowckpt.evidence.sandbox import Sandbox
 
 MOST_SHOWN = 3
+DEFAULT_DATABASE = "main"
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+]*)://(.*)", re.DOTALL)
 
@@ -35,7 +40,7 @@ class DbRow(Check):
         """Compare every matching row, and want at least one."""
         facts = claim.expected
         table, where, values = text_in(facts, "table"), mapping_in(facts, "where"), mapping_in(facts, "values")
-        scheme, database = _database(claim)
+        scheme, database, context = _database(claim, context)
         kind = database_for(scheme)
         columns = list(values)
         deadline = context.deadline_after(context.settings.limits.query_seconds)
@@ -65,21 +70,41 @@ class DbRow(Check):
         return VERIFIED
 
 
-def _database(claim: Evidence) -> tuple[str, str]:
+def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckContext]:
+    """Return the scheme and the place of a claim's database, and what may be used to read it."""
     path = claim.metadata.get("db_path")
     if isinstance(path, PurePath):
         path = str(path)
     if path is not None:
         if type(path) is not str or not path:
             raise MalformedClaimError(f"metadata['db_path'] is {path!r:.80}, and not a path")
-        return "sqlite", path
-    address = claim.metadata.get("database")
+        return "sqlite", path, context
+    named = context.settings.databases
+    address = claim.metadata.get("database", DEFAULT_DATABASE if DEFAULT_DATABASE in named else None)
+    if isinstance(address, str) and address.isidentifier():
+        return _named_database(address, context)
     match = _SCHEME.fullmatch(address) if isinstance(address, str) else None
     if match is None or not isinstance(address, str):
         raise MalformedClaimError(
             "the claim names no database", remedy="Give it a metadata['db_path'], or a metadata['database'] URL."
         )
-    return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address
+    return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address, context
+
+
+def _named_database(name: str, context: CheckContext) -> tuple[str, str, CheckContext]:
+    """Return a database that the program named. Its place is the program's choice, so it may be outside the base path."""
+    spec = context.settings.databases.get(name)
+    if spec is None:
+        raise UncheckableClaimError(
+            f"there is no database {name!r} here",
+            remedy=f'Set databases = {{{name} = "sqlite:FILE"}} in [tool.flowckpt], or call register_database().',
+        )
+    scheme, _, rest = spec.partition(":")
+    if scheme == "sqlite":
+        sandbox = Sandbox(context.settings.base_path, allow_absolute=True)
+        return scheme, rest, attrs.evolve(context, sandbox=sandbox)
+    postgres_url.register(spec)  # also in a worker process, where nothing was registered
+    return scheme, spec, context
 
 
 def _difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:

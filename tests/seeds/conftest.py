@@ -1,0 +1,18 @@
+"""The command in a directory of its own, and nothing that one test leaves to the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowckpt.evidence import claims
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def flowckpt(tmp_path):
+    return Command(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _own_databases(monkeypatch):
+    monkeypatch.setattr(claims, "_DATABASES", {})
