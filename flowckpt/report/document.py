@@ -16,7 +16,7 @@ from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
-from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.rules.plan import Decision
 from flowckpt.engine.run.resumption import started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import redacted_text
@@ -30,7 +30,7 @@ _MOST_DETAILS = 3_000
 """How many steps show their arguments, output and claims: a report of 100,000 steps stays below 5 MB."""
 _MOST_VALUE, _MOST_TRACEBACK, _MOST_TEXT = 2_000, 6_000, 1_500_000
 _STATES = [*LaneState]
-RUNS = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)
+RUNS = frozenset(map(str, (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)))
 """The decisions of a plan by which a step runs."""
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
@@ -232,14 +232,26 @@ def duration_in_words(seconds: float) -> str:
     return f"{seconds / _DAY:.0f} days"
 
 
-def plan_sentence(plan: ResumePlan) -> str:
-    """Return what a resume would do, in a sentence."""
-    if plan.stops:
-        return f"A resume would stop: {plan.stops}"
-    runs = sum(step.decision in RUNS for step in plan.steps)
-    more = f"; the plan sees no further: {plan.ends_at}" if plan.ends_at else ""
-    reused = counted(plan.count(Decision.REUSE), "result")
-    return f"A resume would reuse {reused} and run {counted(runs, 'step')}{more}."
+def plan_sentence(plan: Mapping[str, Any]) -> str:
+    """Return what a resume would do in a sentence, from the document of a plan."""
+    if plan["stops"]:
+        return f"A resume would stop: {plan['stops']}"
+    decisions = [step["decision"] for step in plan["steps"]]
+    runs = counted(sum(map(RUNS.__contains__, decisions)), "step")
+    more = f"; the plan sees no further: {plan['ends_at']}" if plan["ends_at"] else ""
+    return f"A resume would reuse {counted(decisions.count('reuse'), 'result')} and run {runs}{more}."
+
+
+def planned_steps(plan: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the decision of a plan on each step, and the reasons of those that would run, by path."""
+    found = {}
+    for step in plan["steps"]:
+        decision = step["decision"]
+        reasons = [f"{each['kind']}: {each['detail']}" for each in step["reasons"]] if decision in RUNS else []
+        if decision == Decision.INTERRUPTED:  # also the state of a lane, which says nothing about a resume
+            decision, reasons = str(Decision.RERUN), reasons or ["it was interrupted"]
+        found[step["path"]] = decision, "; ".join(reasons)
+    return found
 
 
 def _ending(report: RunReport) -> str:

@@ -24,6 +24,8 @@ _SHAPES = {  # Mermaid's brackets by the kind of a step
     "command": ("[/", "/]"),
 }
 _MOST_LABEL = 40
+PLANNED = frozenset({"rerun", "new", "in_doubt"})
+"""The states of the steps that a resume would run."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Control characters, which no XML may hold, and marks that reverse the direction of text."""
 
@@ -37,6 +39,7 @@ def mermaid(graph: Graph) -> str:
     """Write a graph as a Mermaid flowchart."""
     names = {node.path: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
+    runs = [names[node.path] for node in graph.nodes if node.state in PLANNED]
 
     def add(outer: str, indent: str) -> None:
         for node in graph.nodes:
@@ -55,6 +58,7 @@ def mermaid(graph: Graph) -> str:
     for edge in graph.edges:
         label = f'|"{_quoted_for_mermaid(edge.label)}"|' if edge.label else ""
         lines.append(f"  {names[edge.source]} {'-.->' if edge.is_order else '-->'}{label} {names[edge.target]}")
+    lines += [f"  style {name} stroke-width:4px" for name in runs]
     if graph.note:
         lines.append(f"  %% {_one_line(graph.note)}")
     return "\n".join(lines) + "\n"
@@ -77,7 +81,8 @@ def dot(graph: Graph) -> str:
                 add(node.path, f"{indent}  ")
                 lines.append(f"{indent}}}")
             else:
-                lines.append(f"{indent}{names[node.path]} [label={_quoted_for_dot(_text(node))}];")
+                width = ", penwidth=3" if node.state in PLANNED else ""
+                lines.append(f"{indent}{names[node.path]} [label={_quoted_for_dot(_text(node))}{width}];")
 
     add("", "  ")
     for edge in graph.edges:

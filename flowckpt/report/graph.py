@@ -106,6 +106,7 @@ def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple
     last = {each.path: index for index, each in enumerate(lanes) if each.state not in left_out}
     counting = [each for index, each in enumerate(lanes) if last.get(each.path) == index]
     nodes = [*_visible(counting, decisions or {})]
+    nodes += _new_nodes(nodes, decisions or {})
     more = max(0, len(nodes) - MOST_NODES)
     nodes = nodes[:MOST_NODES]
     shown = {node.path: node for node in nodes}
@@ -143,6 +144,16 @@ def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) ->
         note = why or (counted(inner, "member") if inner and not is_box else "")
         label = lane.path[len(outer) + 1 :] if outer else lane.path
         yield Node(lane.path, label, lane.kind, decision or lane.state.value, note, outer, is_box)
+
+
+def _new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
+    """Yield the steps of a plan that the record does not have, with the boxes that are drawn."""
+    boxes = {"", *(node.path for node in nodes if node.is_box)}
+    known = {node.path for node in nodes}
+    for path, (decision, why) in decisions.items():
+        outer = path.rpartition("/")[0]
+        if decision == "new" and path not in known and outer in boxes:
+            yield Node(path, path[len(outer) + 1 :] if outer else path, "", decision, why, outer)
 
 
 def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:

@@ -113,7 +113,7 @@ def _plan(plan: ResumePlan) -> str:
     more = len(plan.steps) - len(rows)
     heading = _heading(plan.workflow_name, plan.workflow_id, "plan")
     shown = table(("Step", "A resume would", "Because", "Took"), rows)
-    return f"{heading}<p>{escape(plan_sentence(plan))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
+    return f"{heading}<p>{escape(plan_sentence(plan.to_document()))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
 
 
 def _list(runs: Sequence[RunInfo]) -> str:

@@ -28,7 +28,7 @@ from flowckpt.report.document import (
     lane_result_text,
     shown_value,
 )
-from flowckpt.report.drawing import STYLE, escape, svg
+from flowckpt.report.drawing import PLANNED, STYLE, escape, svg
 
 SCRIPTS = ("rows.js", "waterfall.js", "report.js")
 WATERFALL = """<div id="waterfall" class="waterfall"></div>
@@ -193,12 +193,12 @@ def _graph(report: RunReport) -> Iterator[str]:
         "mark steps that failed, or that a resume would run.</p>"
     )
     yield f'<div class="graph-frame" id="graph" tabindex="0" role="group" aria-label="Graph of the steps">{svg(report.graph, is_standalone=False)}</div>'
-    reasons = [[node.path, node.state.replace("_", " "), node.note] for node in report.graph.nodes if node.note]
     if report.graph.note:
         yield f"<p>{escape(report.graph.note)}.</p>"
-    if reasons:
-        yield "<details><summary>Notes on the steps</summary>"
-        yield f"{table(('Step', 'State', 'Note'), reasons)}</details>"
+    planned = [node for node in report.graph.nodes if node.state in PLANNED]
+    if planned:
+        rows = [[node.path, node.state.replace("_", " "), node.note] for node in planned]
+        yield f"<h3>What a resume would run</h3>{table(('Step', 'Decision', 'Because'), rows)}"
     yield "</section>"
 
 

@@ -230,7 +230,15 @@ def test_the_plan_is_shown_on_request(etl):
     file.write_text(file.read_text().replace("return len(pages)\n\n@", "return len(pages) + 0\n\n@"))
     page = report_of(etl, "one", "--plan")
     assert re.search(r"A resume would (reuse 33 results and run 1 step|stop: load: )", _Page(page).text)
-    assert re.search(r'class="node state-rerun" data-path="load"', page) or "resume would stop: load" in page
+    assert 'class="node state-rerun" data-path="load"' in page
+    assert re.search(r"What a resume would run Step Decision Because load rerun code: load\(\)", _Page(page).text)
+    drawn = etl("graph", "one", "--plan", "--format", "svg").expect(0)
+    assert 'class="node state-rerun" data-path="load"' in drawn.out and "A resume would" in drawn.err
+    text = etl("graph", "one", "--plan").expect(0).out
+    (name,) = re.findall(r'(n\d+)\["load: code', text)
+    assert f"style {name} stroke-width:4px" in text
+    assert "penwidth=3" in etl("graph", "one", "--plan", "--format", "dot").expect(0).out
+    assert "--plan needs a run" in etl("graph", "pipeline.py", "--plan").expect(2).err
 
 
 def test_a_report_can_go_to_standard_output(etl):

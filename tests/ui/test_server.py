@@ -91,6 +91,19 @@ def test_a_resume_first_says_what_it_will_do(server, waiting):
     assert "What it will do" in page and "reuse" in page and "build" in page
 
 
+def test_the_graph_of_a_run_shows_what_a_resume_would_run_and_why(server, waiting):
+    program = waiting.directory / "release.py"
+    program.write_text(program.read_text().replace('return {"number": number}', 'return {"number": number + 0}'))
+    plain = server.get("/runs/one").text
+    assert 'href="?plan=yes#graph-title"' in plain and "state-rerun" not in plain
+    page = server.get("/runs/one?plan=yes").text
+    assert 'class="node state-rerun" data-path="build"' in page
+    assert re.search(r"What a resume would run.*<td>rerun</td><td>code: work\(\)", page, re.DOTALL)
+    assert "A resume would stop: build: code: work()" in page
+    program.unlink()
+    assert "No plan could be made: " in server.get("/runs/one?plan=yes").text
+
+
 def test_the_json_api_answers_as_the_commands_do(server, waiting):
     assert server.get("/api/runs").document == waiting("list", "--json").document
     shown = waiting("show", "one", "--json").document
@@ -172,7 +185,8 @@ def test_a_read_only_page_has_no_route_that_writes(serve, waiting):
     headers = {"Authorization": f"Bearer {server.token}"}
     for path in ("/runs/one/approve", "/api/runs/one/approve", "/store/prune", "/runs/one"):
         assert server.ask(path, method="POST", body="{}", **headers).status in (404, 405)
-    assert "Approve" not in server.get("/runs/one").text
+    page = server.get("/runs/one?plan=yes").text  # a plan runs code of the program
+    assert "Approve" not in page and "Show the plan" not in page and "A resume would" not in page
 
 
 def test_the_list_is_filtered_and_paged(server, waiting):

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from flowckpt.cli.arguments import convert_inputs, typed_target
+from flowckpt.cli.commands.report import foreseen
 from flowckpt.cli.options import Command, input_option, store_option, without_repeats
 from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.files import write_output
@@ -23,7 +24,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt graph pipeline.py:etl
   flowckpt graph pipeline.py:etl -i source=orders.csv --format dot | dot -Tpng -o etl.png
-  flowckpt graph nightly --format svg -o nightly.svg"""
+  flowckpt graph nightly --plan --format svg -o nightly.svg"""
 
 _FORMATS: Mapping[str, Callable[[Graph], str]] = {"mermaid": mermaid, "dot": dot, "svg": svg}
 
@@ -34,10 +35,16 @@ _FORMATS: Mapping[str, Callable[[Graph], str]] = {"mermaid": mermaid, "dot": dot
     "--format", "form", type=click.Choice([*_FORMATS]), default="mermaid", show_default=True, help="The format."
 )
 @click.option("-o", "--output", metavar="FILE", help="The file to write; standard output by default.")
+@click.option("--plan", is_flag=True, help="Mark what a resume would run, and why. This loads the program of the run.")
 @input_option
 @store_option
 def command(
-    target_or_run: str, form: str, output: str | None, inputs: tuple[tuple[str, str], ...], store: str | None
+    target_or_run: str,
+    form: str,
+    output: str | None,
+    plan: bool,
+    inputs: tuple[tuple[str, str], ...],
+    store: str | None,
 ) -> None:
     """Draw the steps of a workflow or of a run, and which output went into which argument.
 
@@ -45,10 +52,12 @@ def command(
     looks at the output of a step.
     """
     if _is_target(target_or_run):
+        if plan:
+            raise click.UsageError(f"{target_or_run} is a workflow, and --plan needs a run")
         workflow, _ = typed_target(target_or_run)
         graph = graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
     else:
-        graph = _of_run(target_or_run, inputs, store)
+        graph = _of_run(target_or_run, inputs, store, is_planned=plan)
     text = _FORMATS[form](graph)
     if output is None or output == "-":
         write(text)
@@ -62,8 +71,8 @@ def _is_target(text: str) -> bool:
     return ":" in text or text.endswith(".py") or "/" in text
 
 
-def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None) -> Graph:
-    opened = opened_store(store, runs_nothing=True)
+def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *, is_planned: bool) -> Graph:
+    opened = opened_store(store, runs_nothing=not is_planned)
     try:
         run = chosen_run(opened, run)
     except CheckpointNotFoundError as error:
@@ -76,4 +85,7 @@ def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None) ->
         raise click.UsageError(f"{run} is a run, and its inputs are recorded: leave out -i")
     found = stored_run(opened, run)
     timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.begun)
-    return graph_of_run(found.latest.workflow_name, timeline.lanes)
+    decisions, said = foreseen(run, store) if is_planned else ({}, "")
+    if said:
+        say(f"flowckpt: {escaped(said)}")
+    return graph_of_run(found.latest.workflow_name, timeline.lanes, decisions)

@@ -20,7 +20,7 @@ from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.engine import RunOptions
 from flowckpt.errors import FlowckptError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import RUNS, plan_sentence, report_of
+from flowckpt.report.document import plan_sentence, planned_steps, report_of
 from flowckpt.report.page import page
 from flowckpt.stores.base import StoreBase
 
@@ -50,7 +50,7 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
     opened = opened_store(store, runs_nothing=not plan)
     run = chosen_run(opened, run)
     found = stored_run(opened, run)
-    decisions, note = _plan(run, store) if plan else ({}, "")
+    decisions, note = foreseen(run, store) if plan else ({}, "")
     report = report_of(
         run,
         found.latest,
@@ -86,13 +86,10 @@ def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
     return comparison
 
 
-def _plan(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
+def foreseen(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
+    """Return what a resume would do with each step, and why, by path; and the plan in one line, or why there is none."""
     try:
-        plan = planned_run(recorded_run(choose_store(store), run), RunOptions()).plan
+        plan = planned_run(recorded_run(choose_store(store), run), RunOptions()).plan.to_document()
     except FlowckptError as error:
         return {}, f"No plan could be made: {error.message}"
-    decisions = {
-        step.path: (str(step.decision), "; ".join(map(str, step.reasons))[:200] if step.decision in RUNS else "")
-        for step in plan.steps
-    }
-    return decisions, plan_sentence(plan)
+    return planned_steps(plan), plan_sentence(plan)

@@ -37,7 +37,7 @@ from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
 from flowckpt.engine.values import approved
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import RunReport, report_of, shown_value
+from flowckpt.report.document import RunReport, plan_sentence, planned_steps, report_of, shown_value
 from flowckpt.report.drawing import svg
 from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
 from flowckpt.stores.base import StoreBase
@@ -143,17 +143,21 @@ class Ui:
         run = _run_of(request)
         found = stored_run(self.store, run)
         comparison, _ = waited(read_comparison(self.store, run, found.latest, found.started_at))
-        report = self._report(run, found, comparison)
+        possible = [] if self.is_read_only else _possible(found)
+        is_planned = "resume" in possible and "plan" in request.query_params
+        plan = self.commands.document(["plan", "--json", "--", run])[1] if is_planned else None
+        report = self._report(run, found, comparison, plan)
         return self._page(
             request,
             "run.html",
             run=run,
             found=found,
             body=body_of(report),
-            actions=[] if self.is_read_only else [OF_RUN[name] for name in _possible(found)],
+            actions=[OF_RUN[name] for name in possible],
+            is_planned=is_planned,
             waits=[_wait_row(wait) for wait in found.waits],
             is_live=found.status in _LIVE,
-            from_step=[] if self.is_read_only else [name for name in _possible(found) if name in ("resume", "fork")],
+            from_step=[name for name in possible if name in ("resume", "fork")],
             version=_version(found),
         )
 
@@ -333,7 +337,18 @@ class Ui:
 
     # --- parts ---
 
-    def _report(self, run: str, found: StoredRun, comparison: Comparison | None = None) -> RunReport:
+    def _report(
+        self,
+        run: str,
+        found: StoredRun,
+        comparison: Comparison | None = None,
+        plan: Mapping[str, Any] | None = None,
+    ) -> RunReport:
+        decisions, said = {}, ""
+        if plan is not None and "steps" in plan:
+            decisions, said = planned_steps(plan), plan_sentence(plan)
+        elif plan is not None:
+            said = f"No plan could be made: {plan['error']['message']}"
         attempts, latest = run_history(self.store, run, found), found.latest
         return report_of(
             run,
@@ -344,6 +359,8 @@ class Ui:
             begun=found.begun,
             seen=found.seen,
             comparison=comparison,
+            decisions=decisions,
+            plan_note=said,
         )
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:

@@ -25,6 +25,7 @@
   }
 
   function show(newer) {
+    if (root.dataset.planned === "yes") { location.replace(location.pathname); return; } // the plan is out of date
     drawnAt = performance.now();
     version = newer.version;
     root.dataset.version = version;
