@@ -24,12 +24,12 @@ BOUNDS = {  # the figure today; behind it the target
     "modules loaded by flowckpt resume": 162,
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,
-    "lazy imports": 30,  # 25
+    "lazy doors": 25,  # 25
     "classes of more than 15 fields": 4,  # 0
     "functions of more than 60 lines": 8,
     "functions of more than 80 lines": 0,  # 0
     "import cycles": 0,  # 0
-    "import cycles when lazy imports count": 4,
+    "import cycles when lazy imports count": 2,
 }
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from flowckpt import evidence  # the codec lies a row above: claims are written down only where a store is at hand
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EvidenceError
 
@@ -121,12 +121,6 @@ def scrubbed(text: str, secrets: frozenset[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN).replace(repr(secret)[1:-1], HIDDEN)
     return text
-
-
-if TYPE_CHECKING:
-    documents: Any
-else:  # the codec lies a row above the records; claims are written down only where a store is at hand
-    documents = LazyModule("flowckpt.evidence.documents")
 
 
 class State(StrEnum):
@@ -280,7 +274,7 @@ class Evidence:
 
     def to_document(self) -> dict[str, Any]:
         """Return the claim as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = documents.document_of_evidence(self)
+        document: dict[str, Any] = evidence.documents.document_of_evidence(self)
         return document
 
     @classmethod
@@ -293,8 +287,8 @@ class Evidence:
         Raises:
             DecodingError: the document is not a claim.
         """
-        evidence: Evidence = documents.evidence_of_document(document)
-        return evidence
+        found: Evidence = evidence.documents.evidence_of_document(document)
+        return found
 
 
 _NONE: frozenset[str] = frozenset()
@@ -351,7 +345,7 @@ class EvidencePack(FieldEquality):
 
     def to_document(self) -> dict[str, Any]:
         """Return the pack as plain JSON; `from_document` returns an equal one."""
-        document: dict[str, Any] = documents.document_of_pack(self)
+        document: dict[str, Any] = evidence.documents.document_of_pack(self)
         return document
 
     @classmethod
@@ -364,7 +358,7 @@ class EvidencePack(FieldEquality):
         Raises:
             DecodingError: the document is not a pack.
         """
-        pack: EvidencePack = documents.pack_of_document(document)
+        pack: EvidencePack = evidence.documents.pack_of_document(document)
         return pack
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.lazy import lazy_exports
-from flowckpt.stores.base import Ability, CheckpointStore, Lease, StoreBase, adapt
 
 if TYPE_CHECKING:
     from flowckpt.core.codec import dumps
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
     from flowckpt.stores import memory as memory
     from flowckpt.stores import objects as objects
     from flowckpt.stores import postgres as postgres
+    from flowckpt.stores import queries as queries
     from flowckpt.stores import sqlite as sqlite
-    from flowckpt.stores.base import Compacted, Finding, RunSurvey
+    from flowckpt.stores.base import Ability, CheckpointStore, Compacted, Finding, Lease, RunSurvey, StoreBase, adapt
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
@@ -46,7 +46,7 @@ _EXPORTS = {
     "flowckpt.core.records.listing": "RunFilter",
     "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics FigureStatistics RunStatistics StepStatistics StoreStatistics",
     "flowckpt.stores.runs_base": "refused_as_encoding_error",
-    "flowckpt.stores.base": "Compacted Finding RunSurvey",
+    "flowckpt.stores.base": "Ability CheckpointStore Compacted Finding Lease RunSurvey StoreBase adapt",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",
     "flowckpt.stores.memory": "MemoryCheckpointStore",
@@ -95,4 +95,6 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="memory objects postgres sqlite")
+__getattr__, __dir__ = lazy_exports(
+    __name__, _EXPORTS, __all__, globals(), modules="memory objects postgres queries sqlite"
+)

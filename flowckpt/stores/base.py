@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import attrs
 
+from flowckpt import stores
 from flowckpt.core.records.listing import RunInfo, Selection
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -54,10 +54,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
-    from flowckpt.stores import queries
     from flowckpt.stores.log.sealing.keys import KeyRing
-else:
-    queries = LazyModule("flowckpt.stores.queries")
 
 
 class CheckpointStore(Protocol):
@@ -442,7 +439,7 @@ class StoreBase(ABC):
             CheckpointStorageError: the medium failed.
             StoreAbilityError: the store cannot list its runs.
         """
-        return await queries.added_up(self, workflow_id, limit=limit)
+        return await stores.queries.added_up(self, workflow_id, limit=limit)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read and verify everything; changes nothing.

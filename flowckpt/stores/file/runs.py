@@ -15,7 +15,6 @@ from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -27,6 +26,7 @@ from flowckpt.errors import (
     RunLockedError,
     VanishedError,
 )
+from flowckpt.stores import file as file_store
 from flowckpt.stores.base import Compacted, Lease
 from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, write_tombstone
@@ -52,10 +52,7 @@ from flowckpt.stores.log.sealing.protection import PLAIN
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import RunInfo
     from flowckpt.core.records.wait import Signal
-    from flowckpt.stores.file import compaction
     from flowckpt.stores.file.store_keys import TrustReport
-else:
-    compaction = LazyModule("flowckpt.stores.file.compaction")
 
 
 _FOLDERS = (BLOBS, SIGNALS)
@@ -411,7 +408,9 @@ class FileRuns(FileReader):
                 if directory is not None and owned.image.records:
                     number, now = owned.writer.number, self._clock.now()
                     begun = self.started_steps(workflow_id)
-                    compaction.compact_owned(self._filesystem, directory, owned.image, number, now, self.seals, begun)
+                    file_store.compaction.compact_owned(
+                        self._filesystem, directory, owned.image, number, now, self.seals, begun
+                    )
         finally:
             owned.release()
         return Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
@@ -426,8 +425,8 @@ class FileRuns(FileReader):
                 filesystem, seals = self._filesystem, self.seals
                 if reader.cleared_id_in(filesystem, directory) is not None:
                     return False  # or so it says; whoever tidies or claims it looks into that
-                attempts = compaction.attempts_in(filesystem, directory, workflow_id, seals)
-                return compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+                attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
+                return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
 
         return self._steadily(workflow_id, "read", look_once)
 
