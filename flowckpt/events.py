@@ -152,12 +152,14 @@ class StepRestored(Event):
         success: whether the result is an output; otherwise it is a failure, raised again at the `yield`.
         duration_ms: how long the step took when it was executed.
         step_type: its action.
+        taken_from: the run whose result `.cache()` took; empty for a result of the run itself.
     """
 
     path: str
     success: bool
     duration_ms: float
     step_type: str = "python"
+    taken_from: str = ""
 
 
 @attrs.frozen(repr=False, eq=False)

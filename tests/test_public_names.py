@@ -180,7 +180,7 @@ FIELDS = {
     """,
     "flowckpt.StepResult": """
     name step_type success output duration_ms error path started_at attempt tries function version location
-    fingerprint arguments evidence marks extra signal figures
+    fingerprint arguments evidence marks extra signal figures source
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure
@@ -201,7 +201,7 @@ FIELDS = {
     "flowckpt.RunOptions": """
     tags target base_path every interval steal on_stale on_code_change on_package_change reuse verify from_step force done
     not_done settled_by comment allow_network retry_budget
-    max_crashes executors rolls_back stay if_attempt
+    max_crashes executors rolls_back stay if_attempt no_cache
     """,
 }
 

@@ -59,6 +59,7 @@ class ResumeLine(FieldEquality):
             words += ["--target", self.target]
         if self.options.base_path is not None:
             words.append("--here")
+        words += ["--no-cache"] * self.options.no_cache
         for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]

@@ -186,6 +186,7 @@ _SECTIONS = {
         "verify",
         "allow_network",
         "force",
+        "no_cache",
         "only_plan",
     ),
     "Saving": ("every", "interval", "on_save_error"),
@@ -371,6 +372,15 @@ def rollback_option(command: F) -> F:
     )(command)
 
 
+def cache_option(command: F) -> F:
+    """Add `--no-cache`; the parameter is named as the field of `RunOptions`."""
+    return click.option(
+        "--no-cache",
+        is_flag=True,
+        help="Run steps with .cache() although another run has a result that they could take.",
+    )(command)
+
+
 def executor_option(command: F) -> F:
     """Add `--executor`."""
     return setting_option("executors")(command)
@@ -471,6 +481,7 @@ def policy_options(command: F) -> F:
             help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
         ),
         click.option("--force", is_flag=True, help="Run again whatever the resume would stop at."),
+        cache_option,
     )
     for option in reversed(added):
         command = option(command)

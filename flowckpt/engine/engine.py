@@ -422,7 +422,13 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         if latest is None:
             raise CheckpointNotFoundError(run)
         most, given = self._saving.limits.max_crashes, self._verifier
-        how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most}
+        how: Any = {
+            "inputs": inputs,
+            "options": options,
+            "verifier": given,
+            "max_crashes": most,
+            "clock": self._world.clock,
+        }
         return (await undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
 
     def plan_sync(

@@ -79,6 +79,9 @@ class BlockingStore(StoreBase, Generic[R]):
     remove_signals = in_runs(StoreBase.remove_signals)
     check = in_runs(StoreBase.check)
     tidy = in_runs(StoreBase.tidy)
+    read_index = in_runs(StoreBase.read_index)
+    write_index = in_runs(StoreBase.write_index)
+    clear_index = in_runs(StoreBase.clear_index)
 
     def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Call a function once an owned run is lost; see `StoreBase.call_when_lost`."""

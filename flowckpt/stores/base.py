@@ -209,6 +209,7 @@ class Ability(Enum):
     COMPACT = ("compactable", "compact")
     PRUNE = ("page_runs", "stored_bytes", "clear_unchanged")
     TIDY = ("tidy",)
+    INDEX = ("read_index", "write_index", "clear_index")
 
 
 class StoreBase(ABC):
@@ -759,6 +760,24 @@ class StoreBase(ABC):
 
     async def tidy(self) -> None:
         """Finish removals that a crash interrupted, and free space where this is cheap."""
+
+    # --- the index of results, for `.cache()`: it may be missing or old; whatever it says is checked against the runs
+
+    async def read_index(self, name: str) -> bytes | None:
+        """Return a part of the index of results; None if there is none, as in a store that keeps no index."""
+        del name
+        return None
+
+    async def write_index(self, name: str, content: bytes) -> None:
+        """Replace a part of the index of results as a whole; it need not be durable.
+
+        Args:
+            name: the part: small letters, digits and dashes.
+            content: what `read_index` returns from then on.
+        """
+
+    async def clear_index(self) -> None:
+        """Remove the index of results."""
 
 
 # Any store as a `StoreBase`.

@@ -258,6 +258,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def __init__(self) -> None:
         super().__init__(seconds=60.0)
         self.held: dict[str, _Run] = {}
+        self.index: dict[str, bytes] = {}
 
     @property
     def place(self) -> str:
@@ -490,6 +491,18 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def tidy(self) -> None:
         """Do nothing: nothing is ever removed by halves here."""
+
+    def read_index(self, name: str) -> bytes | None:
+        """Return a part of the index of results."""
+        return self.index.get(name)
+
+    def write_index(self, name: str, content: bytes) -> None:
+        """Replace a part of the index of results."""
+        self.index[name] = content
+
+    def clear_index(self) -> None:
+        """Remove the index of results."""
+        self.index.clear()
 
 
 def _place(info: RunInfo) -> tuple[Any, str]:

@@ -332,3 +332,37 @@ def test_an_edit_in_the_very_second_of_the_run_is_seen(flowckpt, tmp_path):
     program.write_text(text.replace("x + 1", "x + 2"))
     os.utime(program, ns=(at, at))  # the same size, the same second
     assert flowckpt("plan", "quick", "--json").expect(10).document["stale"] == 1
+
+
+CACHED = """
+import os
+from flowckpt import step, workflow
+
+def fetch(number: int) -> int:
+    if not os.path.exists("ready"):
+        raise OSError("not ready")
+    with open("log", "a") as file:
+        file.write("fetch\\n")
+    return number + 1
+
+@workflow
+def cached(number: int = 1):
+    return (yield step("fetch").python(fetch, number).cache().checkpoint())
+"""
+
+
+def test_a_plan_names_the_run_of_a_cached_result_and_no_cache_runs_it(flowckpt):
+    (flowckpt.directory / "cached.py").write_text(CACHED)
+    flowckpt("run", "cached.py", "--id", "late").expect(1)
+    (flowckpt.directory / "ready").touch()
+    flowckpt("run", "cached.py", "--id", "first").expect(0)
+    steps = flowckpt("plan", "late", "--json").document["steps"]
+    fetch = next(each for each in steps if each["path"] == "fetch")
+    assert (fetch["decision"], fetch["reasons"][-1]["kind"]) == ("cached", "cached")
+    assert "run first" in fetch["reasons"][-1]["detail"]
+    assert "1 cached" in flowckpt("plan", "late").out
+    assert "fetch: taken from run first" in flowckpt("resume", "late").expect(0).told
+    assert flowckpt("show", "late", "--json").document["steps"][-1]["source"]["workflow_id"] == "first"
+    assert "(from run first)" in flowckpt("show", "late", "--steps").out
+    flowckpt("run", "cached.py", "--id", "third", "--no-cache").expect(0)
+    assert flowckpt.log() == ["fetch"] * 2

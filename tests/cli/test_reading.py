@@ -20,6 +20,7 @@ STEP_KEYS = [
     "evidence",
     "marks",
     "figures",
+    "source",
 ]
 CHECKPOINT_KEYS = ["checkpoint_id", "sequence", "attempt", "reason", "saved_at", "verified"]
 

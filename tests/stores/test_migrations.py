@@ -49,6 +49,7 @@ STEPS = {
     2: "55bcd5bdefef05db",
     3: "4c6fe999e25a7fff",
     4: "2afd2a24cd0dea31",
+    5: "90d9f4cb634b7616",
 }
 """The beginning of the digest of each version's statements."""
 

@@ -21,6 +21,7 @@ from flowckpt.cli.options import (
     KeyValue,
     NewRunName,
     TargetName,
+    cache_option,
     color_option,
     events_option,
     executor_option,
@@ -83,6 +84,7 @@ Examples:
 @network_option
 @executor_option
 @rollback_option
+@cache_option
 @click.option(
     "--check", is_flag=True, help="Store nothing: run it once in memory, drive it again, and report what differs."
 )

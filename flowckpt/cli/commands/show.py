@@ -233,6 +233,8 @@ def _step_row(result: StepResult) -> list[str]:
         outcome, detail = "failed", f"{result.error.type}: {result.error.message}"[:200]
     if result.marks:
         outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in result.marks)})"
+    if result.source:
+        outcome += f" (from run {result.source['workflow_id']})"
     if result.figures:
         detail = f"{detail} [{figures_text(result.figures)}]"
     time = duration_text(result.duration_ms)

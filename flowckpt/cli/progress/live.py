@@ -124,6 +124,10 @@ class LiveProgress:
     def _on_restored(self, event: Any) -> None:
         is_reverified = event.path in self._evident
         self._evident.discard(event.path)
+        if event.taken_from:
+            self._counts.restored += 1
+            self._line = self._ended(event.path).append(f"  taken from run {shortened(event.taken_from, 80)}", "cyan")
+            return
         if not self._fan_outs.is_composite(event.path):
             self._counts.restore(is_reverified=is_reverified)
         if not event.success:

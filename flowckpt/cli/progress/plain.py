@@ -32,7 +32,9 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowResumed": lambda e: (
         f"run {e.workflow_id} of {e.workflow_name}: resumed from checkpoint {e.checkpoint_id}, attempt {e.attempt}"
     ),
-    "StepRestored": lambda e: f"{e.path}: restored, with its failure",
+    "StepRestored": lambda e: (
+        f"{e.path}: taken from run {e.taken_from}" if e.taken_from else f"{e.path}: restored, with its failure"
+    ),
     "StepRetrying": lambda e: (
         f"{e.path}: try {e.tries} failed with {e.error_type}: {e.error_message}; again in {e.delay_seconds:g} s"
     ),
@@ -92,12 +94,14 @@ class PlainLines:
         if isinstance(event, EvidenceVerified):
             self._claims[path] = event.claims
         self._fan_outs.note(event)
-        if isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
+        if isinstance(event, StepRestored) and event.taken_from:
+            self._counts.restored += 1
+        elif isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
             self._counts.restore(is_reverified=self._claims.pop(path, 0) > 0)
         if isinstance(event, StepsRestored):
             self._counts.restore(event.steps, is_reverified=False)
             return
-        if kind in _SILENT or (isinstance(event, StepRestored) and event.success):
+        if kind in _SILENT or (isinstance(event, StepRestored) and event.success and not event.taken_from):
             if kind == "StepStarted":
                 self._say_restored()
             return

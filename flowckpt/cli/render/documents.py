@@ -197,6 +197,7 @@ def step_document(result: StepResult) -> dict[str, Json]:
         "evidence": evidence_document(result),
         "marks": list(result.marks),
         "figures": dict(result.figures),
+        "source": dict(result.source) or None,
     }
 
 

@@ -48,6 +48,7 @@ _COLORS = {
     Decision.NEW: "blue",
     Decision.IN_DOUBT: "red",
     Decision.INTERRUPTED: "yellow",
+    Decision.CACHED: "green",
     Decision.ORPHANED: "bright_black",
     Decision.UNDO: "magenta",
     Decision.KEEP: "bright_black",
@@ -160,6 +161,7 @@ def _summary(plan: ResumePlan) -> str:
     parts = [f"{plan.count(Decision.REUSE)} reused"]
     parts.append(f"{len(rerun)} run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else ""))
     for decision, word in (
+        (Decision.CACHED, "cached"),
         (Decision.NEW, "new"),
         (Decision.INTERRUPTED, "interrupted"),
         (Decision.IN_DOUBT, "in doubt"),
@@ -360,6 +362,7 @@ _SAID = {
     Decision.NEW: "it is new: it was never recorded",
     Decision.IN_DOUBT: "it is in doubt",
     Decision.INTERRUPTED: "it was interrupted, and would run again",
+    Decision.CACHED: "it would take the result of another step",
     Decision.ORPHANED: "it is orphaned: it was recorded, and the workflow does not yield it any more",
     Decision.UNDO: "it would be undone: the run stopped while that was done",
     Decision.KEEP: "it is left as it is: nothing is run but what undoes",

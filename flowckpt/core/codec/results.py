@@ -67,13 +67,19 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         rest += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
         rest += f',"signal":{quote(result.signal)}'
-    if result.figures:
-        rest += f',"figures":{dumps(_figures(result.figures))}'
+    if result.figures or result.source:
+        rest += _seldom(result)
     if result.extra:
         rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
     origin = _origin(result.function, result.version, result.location, result.fingerprint)
     text = f'{{"path":{quote(path)}{what},"duration_ms":{duration}{when}{origin}{rest}}}'
     return text.encode(), ({blob.digest: blob} if blob else _EMPTY)
+
+
+def _seldom(result: StepResult) -> str:
+    """Return the fields that few results have."""
+    text = f',"figures":{dumps(_figures(result.figures))}' if result.figures else ""
+    return text + (f',"source":{dumps(dict(result.source))}' if result.source else "")
 
 
 def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
@@ -122,6 +128,19 @@ def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
         if not is_finite_number(value):
             raise ValueError(f"the figure {name!r:.80} is {value!r:.80}, which is not a finite number")
     return dict(figures)
+
+
+def _source(found: Any) -> dict[str, str]:
+    """Return what a result says of where it was made.
+
+    Raises:
+        ValueError: it says something else.
+    """
+    source = dict(found)
+    if source.keys() != {"workflow_id", "path", "ended_at"}:
+        raise ValueError(f"the source {source!r:.80} does not name a run, a path and a time")
+    datetime.fromisoformat(source["ended_at"])
+    return {name: str(text) for name, text in source.items()}
 
 
 def _name_in(path: str) -> str:
@@ -175,6 +194,7 @@ _KNOWN = {
     "marks",
     "signal",
     "figures",
+    "source",
 }
 
 
@@ -222,6 +242,8 @@ def result_from(
             document["marks"] = tuple(document["marks"])
         if "figures" in document:
             document["figures"] = _figures(document["figures"])
+        if "source" in document:
+            document["source"] = _source(document["source"])
         held = document.pop("output", None)
         if not is_itself(held):
             held = unpack(held, fetch) if line is None else Recorded(held, line, place)

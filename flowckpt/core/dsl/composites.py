@@ -148,6 +148,7 @@ class Composite(Action):
             "on_rerun": modifiers.on_rerun is not None,
             "rollback": modifiers.rollback is not None,
             "on": modifiers.placement is not None,
+            "cache": modifiers.cache_seconds is not None,
         }
         return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
 
@@ -223,8 +224,12 @@ class MapAction(FanOutAction):
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
         """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
-        if _is_workflow(self.function) and (modifiers.placement is not None or modifiers.files is not None):
-            return "on" if modifiers.files is None else modifiers.files.word
+        if _is_workflow(self.function):
+            given = {"on": modifiers.placement, "cache": modifiers.cache_seconds}
+            if modifiers.files is not None:
+                return modifiers.files.word
+            if found := [name for name, value in given.items() if value is not None]:
+                return found[0]
         return super().refused_modifier(modifiers)
 
     @property
@@ -280,7 +285,7 @@ class ParallelAction(FanOutAction):
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
         {"retry", "timeout", "ephemeral", "secret", "evidence", "reads", "writes", "at_most_once", "adopt", "on_rerun"}
-        | {"rollback", "on"}
+        | {"rollback", "on", "cache"}
     )
 
     steps: tuple[Step[Any], ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,7 @@ class Modifiers(FieldEquality):
         rollback: undoes the effect when the run fails or is cancelled, or None.
         is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
         placement: where it runs, or None for where the engine would have it.
+        cache_seconds: how old a result of another run may be that it takes: infinity for any age, None to take none.
     """
 
     has_checkpoint: bool = False
@@ -52,6 +54,7 @@ class Modifiers(FieldEquality):
     rollback: Callable[[Any], Any] | None = None
     is_secret: bool = False
     placement: Placement | None = None
+    cache_seconds: float | None = None
 
     @property
     def looks_back(self) -> bool:
@@ -69,6 +72,8 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
     Raises:
         StepDefinitionError: one of them needs a record, and another says that there is to be none.
     """
+    if modifiers.cache_seconds is not None:
+        _refuse_uncacheable(name, modifiers)
     if not modifiers.is_ephemeral:
         return modifiers
     remedy = "An ephemeral step is never recorded and runs at each replay; leave out one of the two."
@@ -101,6 +106,38 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
     return modifiers
 
 
+def _refuse_uncacheable(name: str, modifiers: Modifiers) -> None:
+    for which, is_given, why in (
+        ("at_most_once", modifiers.is_at_most_once, "its effect has to happen in this run"),
+        ("rollback", modifiers.rollback is not None, "this run must not undo the effect of another one"),
+        ("on_rerun", modifiers.on_rerun is not None, "this run must not undo the effect of another one"),
+        ("secret", modifiers.is_secret, "its output is never recorded"),
+        ("ephemeral", modifiers.is_ephemeral, "its output is never recorded"),
+    ):
+        if is_given:
+            raise StepDefinitionError(
+                f"step {name!r} is .cache() and has .{which}()",
+                step=name,
+                where=caller(),
+                remedy=f"Leave out one of the two: a cached step may take the result of another run, and {why}.",
+            )
+
+
+def checked_age(name: str, age: float | timedelta | None) -> float:
+    """Check the argument of `.cache()` and return it in seconds; infinity for any age."""
+    seconds = in_seconds(age)
+    if seconds is None:
+        return math.inf
+    if not is_finite_number(seconds) or seconds <= 0:
+        raise StepDefinitionError(
+            f"step {name!r}: .cache(max_age={seconds!r:.80}) must be seconds above 0, or a timedelta",
+            step=name,
+            where=caller(),
+            remedy="Write .cache(max_age=3600), or .cache() for a result of any age.",
+        )
+    return float(seconds)
+
+
 def refuse_needless_ephemeral(name: str) -> NoReturn:
     """Refuse `.secret()` and `.ephemeral()` on one step.
 
@@ -113,6 +150,31 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
         where=caller(),
         remedy="A secret step is run again at each replay as it is; leave .ephemeral() out.",
     )
+
+
+def given_twice(name: str, modifier: str) -> StepDefinitionError:
+    """Return the error of a step that is given one modifier twice."""
+    return StepDefinitionError(
+        f"step {name!r}: .{modifier}() is given twice",
+        step=name,
+        where=caller(),
+        remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
+    )
+
+
+def checked_function(name: str, modifier: str, function: Any) -> Any:
+    """Return the function that a modifier is given.
+
+    Raises:
+        StepDefinitionError: it is not callable.
+    """
+    if not callable(function):
+        raise StepDefinitionError(
+            f"step {name!r}: .{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})",
+            step=name,
+            where=caller(),
+        )
+    return function
 
 
 def in_seconds(time: Any) -> Any:

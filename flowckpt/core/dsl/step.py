@@ -71,12 +71,7 @@ class StepBase(FieldEquality):
 
     def _refuse_twice(self, modifier: str, was_given: bool) -> None:
         if was_given:
-            raise StepDefinitionError(
-                f"step {self.name!r}: .{modifier}() is given twice",
-                step=self.name,
-                where=caller(),
-                remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
-            )
+            raise checked.given_twice(self.name, modifier)
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
         """Modifier: take a checkpoint after the step succeeded.
@@ -242,7 +237,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: it is not callable, or `.adopt()` was given before.
         """
         self._refuse_twice("adopt", self.modifiers.adopt is not None)
-        adopt = self._callable("adopt", function)
+        adopt = checked.checked_function(self.name, "adopt", function)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, adopt=adopt)))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
@@ -258,7 +253,7 @@ class StepBase(FieldEquality):
                 before.
         """
         self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
-        undo = of_one_argument(self.name, "on_rerun", self._callable("on_rerun", function))
+        undo = of_one_argument(self.name, "on_rerun", checked.checked_function(self.name, "on_rerun", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, on_rerun=undo)))
 
     def _with_secret(self) -> Any:
@@ -282,7 +277,7 @@ class StepBase(FieldEquality):
                 before. The workflow is refused at the step if a parameter has the name of no argument.
         """
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
-        undo = of_output_and_arguments(self.name, self._callable("rollback", function))
+        undo = of_output_and_arguments(self.name, checked.checked_function(self.name, "rollback", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
@@ -304,15 +299,6 @@ class StepBase(FieldEquality):
         placed = checked.placement(self.name, executor, resources)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, placement=placed)))
 
-    def _callable(self, modifier: str, function: Any) -> Any:
-        if not callable(function):
-            raise StepDefinitionError(
-                f"step {self.name!r}: .{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})",
-                step=self.name,
-                where=caller(),
-            )
-        return function
-
     def version(self, tag: str) -> Self:
         """Modifier: tag what the step means. A recorded result with another tag is stale.
 
@@ -325,6 +311,23 @@ class StepBase(FieldEquality):
         self._refuse_twice("version", self.modifiers.version is not None)
         check_name(tag, "version tag")
         return self._with(attrs.evolve(self.modifiers, version=tag))
+
+    def cache(self, *, max_age: float | timedelta | None = None) -> Self:
+        """Modifier: take the result of an equal call in any run of the store, instead of running the step.
+
+        Calls are equal if function, code, arguments, `.version()` and `.reads()` are. The evidence of the other result is
+        checked first; a result that does not hold is not taken. Failures are never taken.
+
+        Args:
+            max_age: seconds or a `timedelta`: take no result that was made longer ago; any age by default.
+
+        Raises:
+            StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
+                output of its own: `.at_most_once()`, `.rollback()`, `.on_rerun()`, `.ephemeral()`, `.secret()`.
+        """
+        self._refuse_twice("cache", self.modifiers.cache_seconds is not None)
+        seconds = checked.checked_age(self.name, max_age)
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, cache_seconds=seconds)))
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ class WorldAction(Action):
             "at_most_once": modifiers.is_at_most_once,
             "ephemeral": modifiers.is_ephemeral,  # it is there to be recorded
             "on": modifiers.placement is not None,
+            "cache": modifiers.cache_seconds is not None,
             modifiers.files.word if modifiers.files else "": modifiers.files is not None,
         }
         return next((name for name, is_given in given.items() if is_given), "")

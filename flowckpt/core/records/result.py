@@ -88,6 +88,7 @@ class StepResult(FieldEquality):
         extra: unknown fields of a newer version, kept.
         signal: the id of the signal that the step took, or empty.
         figures: what the step recorded by `current_step().record(…)`: numbers by name, all calls and tries added up.
+        source: where the result was made, if `.cache()` took it: `workflow_id`, `path`, and `ended_at`; otherwise empty.
     """
 
     name: str
@@ -110,6 +111,7 @@ class StepResult(FieldEquality):
     extra: Mapping[str, Any] = attrs.field(factory=dict)
     signal: str = ""
     figures: Mapping[str, int | float] = attrs.field(factory=dict)
+    source: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def held_output(self) -> Any:
@@ -127,7 +129,7 @@ _EMPTY: Mapping[str, Any] = {}
 for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` rests upon them
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
-StepResult.arguments = StepResult.extra = StepResult.figures = _EMPTY
+StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = _EMPTY
 _new, _set = object.__new__, object.__setattr__
 
 

@@ -35,6 +35,7 @@ from flowckpt.core.replay import (
     drive,
     expand,
 )
+from flowckpt.core.system.clock import Clock
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import moved_reasons
 from flowckpt.engine.rules.in_doubt import (
@@ -51,6 +52,7 @@ from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
 from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
+from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
@@ -65,6 +67,7 @@ from flowckpt.execution.runner import output_annotation, restored_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
+    from flowckpt.stores.base import StoreBase
 
 
 # The plan of a step that waits: what was sent for it, and whether what is to be approved is as it was asked for.
@@ -118,12 +121,15 @@ class Planning(DryResponder):
         returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
         rewritten: what the steps that run again wrote before, by path.
+        cache: the results that steps with `.cache()` may take.
+        taken: those that the plan takes, by path.
     """
 
     workflow: Workflow[Any, Any]
     workflow_id: str
     resumption: Resumption
     verifying: ClaimChecker
+    cache: ResultCache
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
@@ -142,6 +148,7 @@ class Planning(DryResponder):
     has_run: bool = False
     returned: set[str] = attrs.field(init=False, factory=set)
     rewritten: dict[str, str] = attrs.field(init=False, factory=dict)
+    taken: dict[str, StepResult] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
     )
@@ -241,7 +248,7 @@ class Planning(DryResponder):
         decision = await self._restored(command)
         if decision is not Decision.REUSE:
             replay.rerun(command, keeps_rest=True)
-        return recorded_answer(command.step, command.result)
+        return recorded_answer(command.step, self.taken.get(command.path, command.result))
 
     async def _restored(self, command: Restore) -> Decision:
         self.seen.add(command.path)
@@ -249,8 +256,26 @@ class Planning(DryResponder):
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.look_again(command.step, command.result, restored_value)
         decision, reasons = await self.judged(command)
+        if decision is Decision.RERUN and (found := await self._cached(command.step, command.path)) is not None:
+            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.said))
         self.add(command.result, decision, reasons)
         return decision
+
+    async def _cached(self, step: Step[Any], path: str) -> Cached | None:
+        """Return the result that a step takes instead of running, and note it."""
+        judge = self.resumption.judge
+        if step.modifiers.cache_seconds is None or not judge.policy.takes_cached or judge.is_forced(path) or self.stops:
+            return None
+        is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.reruns), {*self.reruns}
+        found = await self.cache.find(
+            step,
+            path,
+            self.resumption.history.results,
+            lambda other: other not in again and (other in self.seen or not is_prefix),
+        )
+        if found is not None:
+            self.taken[path] = found.result
+        return found
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Add a step that has no recorded result; return what it returned before, if the record says it."""
@@ -374,6 +399,11 @@ class Planning(DryResponder):
             self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
+        if wait is None and (found := await self._cached(step, path)) is not None:
+            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.said))
+            self.steps.append(PlannedStep(path, Decision.CACHED, reasons, self.assumed(), location=command.location))
+            self.reruns.append(path)
+            return found.result
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
                 of_state = (*of_state, await waiting_reason(self, wait))
@@ -503,7 +533,7 @@ class Planning(DryResponder):
             return answer, step.modifiers.is_ephemeral
         before = len(self.reruns)
         await self._restored(Restore(path, step, result, enter.is_spare))
-        return recorded_answer(step, result), len(self.reruns) == before
+        return recorded_answer(step, self.taken.get(enter.path, result)), len(self.reruns) == before
 
     def _stopped_members(self, stopped: list[tuple[int, Enter]], *, is_moved: bool) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
@@ -661,7 +691,12 @@ class Planning(DryResponder):
 
 
 async def make_plan(
-    workflow: Workflow[Any, Any], workflow_id: str, resumption: Resumption, verifying: ClaimChecker
+    workflow: Workflow[Any, Any],
+    workflow_id: str,
+    resumption: Resumption,
+    verifying: ClaimChecker,
+    store: StoreBase,
+    clock: Clock,
 ) -> ResumePlan:
     """Return what a resume would do.
 
@@ -670,11 +705,14 @@ async def make_plan(
         workflow_id: the run.
         resumption: what the resume starts from.
         verifying: checks the recorded claims.
+        store: where runs are whose results a step may take.
+        clock: the time.
     """
     refresh()
     resumption.judge.packages.update(moved_versions(resumption.latest.metadata))
     doubts = await verifying.reports_of(_doubtful(resumption))
-    return await Planning(workflow, workflow_id, resumption, verifying, doubts).plan()
+    cache = ResultCache(store, workflow_id, verifying, clock, resumption.judge.secrets, is_plan=True)
+    return await Planning(workflow, workflow_id, resumption, verifying, cache, doubts).plan()
 
 
 def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
@@ -732,7 +770,7 @@ def _hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[Planne
 
 
 def _is_work(step: PlannedStep) -> bool:
-    return step.decision in (Decision.RERUN, Decision.IN_DOUBT, Decision.INTERRUPTED)
+    return step.decision in (Decision.RERUN, Decision.IN_DOUBT, Decision.INTERRUPTED, Decision.CACHED)
 
 
 def _made(expansion: Expansion) -> Iterator[Enter]:

@@ -23,6 +23,7 @@ class Decision(StrEnum):
         NEW: it was not recorded and runs.
         IN_DOUBT: it is to be done at most once, and was started or done; the reasons say what follows.
         INTERRUPTED: it was running when its process died, and runs again.
+        CACHED: it takes the result of an equal call; the reason names the run.
         ORPHANED: it was recorded, and the workflow no longer yields it.
         UNDO: it is undone, because the run stopped during a rollback.
         KEEP: it stays as it is while others are undone.
@@ -33,6 +34,7 @@ class Decision(StrEnum):
     NEW = "new"
     IN_DOUBT = "in_doubt"
     INTERRUPTED = "interrupted"
+    CACHED = "cached"
     ORPHANED = "orphaned"
     UNDO = "undo"
     """Undo what it did: the run stopped while its steps were undone."""
@@ -45,7 +47,7 @@ class PlannedStep:
     """The action of a resume for one step, with its reasons.
 
     Each reason has a `kind` (`evidence`, `reads`, `packages`, `arguments`, `nondeterminism`, `code`, `version`, `forced`,
-    `upstream`, `failed`, `undone`, `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
+    `upstream`, `failed`, `undone`, `undoing`, `started` or `cached`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
 
     Attributes:
         decision: what the resume would do.

@@ -28,6 +28,7 @@ class ReasonKind(StrEnum):
         UNDONE: it was undone when the run failed or was cancelled.
         UNDOING: it has to be undone.
         STARTED: it was started, and its end was never recorded.
+        CACHED: its result is in the record of a step with an equal call.
     """
 
     EVIDENCE = "evidence"
@@ -56,6 +57,8 @@ class ReasonKind(StrEnum):
     """Undoing its effect has begun, and is not finished."""
     STARTED = "started"
     """It was started, and its end was never recorded."""
+    CACHED = "cached"
+    """A step with an equal call has the result, which `.cache()` takes."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -163,6 +166,7 @@ class ResumePolicy(FieldEquality):
             from where the workflow yields something else than the record says.
         is_taken_over: whether the run was taken from an owner that may still be running a step of it.
         settled: decisions about steps in doubt, by path.
+        takes_cached: whether steps with `.cache()` may take results of other runs.
     """
 
     on_stale: OnStale | None = None
@@ -173,6 +177,7 @@ class ResumePolicy(FieldEquality):
     is_forced: bool = False
     is_taken_over: bool = False
     settled: Mapping[str, Settled] = attrs.field(factory=dict)
+    takes_cached: bool = True
 
     @property
     def reruns_what_follows(self) -> bool:

@@ -91,6 +91,12 @@ class RunContext:
         return run.inbox.Inbox(checkpointer.store, self.workflow_id, metadata, self.clock, self.waits, history)
 
     @cached_property
+    def cache(self) -> run.result_cache.ResultCache:
+        """The results of other runs that steps with `.cache()` may take."""
+        store = self.recorder.checkpointer.store
+        return run.result_cache.ResultCache(store, self.workflow_id, self.claims, self.clock, self.secrets)
+
+    @cached_property
     def requests(self) -> run.requests.Requests:
         """Requests to the run that were left in the store."""
         latest = self.recorder.resumed_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -132,6 +132,8 @@ class StepEnd:
         signal: the id of the signal that it took.
         is_adopted: whether it was not run, but proved done.
         figures: what it recorded of itself, all tries together.
+        source: where its result was made, if `.cache()` took it.
+        taken_from: the run that it was taken from; empty otherwise.
     """
 
     outcome: Outcome
@@ -143,6 +145,8 @@ class StepEnd:
     signal: str = ""
     is_adopted: bool = False
     figures: Figures = _NONE
+    source: Mapping[str, str] = _NONE
+    taken_from: str = ""
 
 
 @attrs.define(eq=False, repr=False)
@@ -206,7 +210,7 @@ class Recorder:
         action, failure, marks, outcome = step.action, end.failure, end.marks, end.outcome
         if not action.is_composite:
             notifier = self.notifier
-            if end.is_adopted:
+            if end.is_adopted or end.taken_from:
                 notifier.restored += 1
             else:
                 notifier.executed += 1
@@ -238,6 +242,8 @@ class Recorder:
         }
         fields["evidence"] = None if outcome.committed is None else outcome.committed.document
         fields["marks"], fields["signal"], fields["extra"], fields["figures"] = marks, end.signal, _NONE, end.figures
+        if end.taken_from:
+            fields["source"] = end.source
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)

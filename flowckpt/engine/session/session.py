@@ -341,7 +341,7 @@ class Session:
         if options.asked_limits:
             metadata[LIMITS] = options.asked_limits
         claims = ClaimChecker(self._verifier, options.verify, base_path, options.allow_network)
-        judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
+        judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
     async def _resumed(self, lease: Lease) -> Drive | RecordedEnd:
@@ -379,7 +379,9 @@ class Session:
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
         settled = judge.policy.settled
         if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
-            plan = await dry.planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
+            plan = await dry.planner.make_plan(
+                self._workflow, self._workflow_id, resumption, claims, self._store, self._world.clock
+            )
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
             if is_completed and latest.metadata.get(IMPORTED) is True:  # it goes on after all

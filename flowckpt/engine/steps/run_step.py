@@ -27,6 +27,7 @@ from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import recorded_error, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import FlowckptError, StepFailedError
+from flowckpt.execution.claims import Committed
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import RemoteError, users_frames
 from flowckpt.execution.redaction import refuse_secret_names
@@ -82,10 +83,10 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
                 return await _reuse(run, call, found.reused)
         if not recorder.start_saved or modifiers.is_at_most_once or checkpointer.partial or notifier.dropped_states:
             await _begin(run, call, found)
-    recorder.in_flight[path] = 1
-    if notifier.emit is not None and (found is None or found.outcome is None):
-        await notifier.emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
-    end = await _try(run, call, found, tries_when_lost, None if before is None else before.since)
+    since = None if before is None else before.since
+    end = None if modifiers.cache_seconds is None else await _cached(run, call)
+    if end is None:
+        end = await _try(run, call, found, tries_when_lost, since)
     if run.services.is_used:
         end.figures = run.services.take_figures(path)
     recorder.record(call, end)
@@ -141,6 +142,26 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     return restored_value(step, result), None
 
 
+async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
+    """Take the result of an equal call; None if there is none that holds."""
+    judge, path, clock = run.judge, call.path, run.clock
+    if not judge.policy.takes_cached or judge.is_forced(path):
+        return None
+    started_at, started_ns = clock.now(), clock.elapsed_ns()
+    found = await run.cache.find(call.step, path, run.recorder.checkpointer.history.results)
+    if found is None:
+        return None
+    files = None if call.step.modifiers.files is None else run.runner.files
+    if files is not None and not files.restored(run.claims.verifier.base_path, found.result):
+        return None
+    run.waits.end(path)
+    evidence = found.result.evidence
+    committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
+    outcome = Outcome(restored_value(call.step, found.result), found.tree, committed=committed)
+    duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
+    return StepEnd(outcome, None, started_at, duration_ms, source=found.source, taken_from=found.workflow_id)
+
+
 async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:
     """Make durable what must be before the step runs."""
     step, path, recorder = call.step, call.path, run.recorder
@@ -162,7 +183,7 @@ async def _try(
     tries_when_lost: int,
     since: datetime | None,
 ) -> StepEnd:
-    """Run the step, as often as it may be tried, and return how it ended.
+    """Emit that the step starts, run it, as often as it may be tried, and return how it ended.
 
     Args:
         run: the attempt.
@@ -172,6 +193,9 @@ async def _try(
         since: when its first try started, if the run was suspended after one.
     """
     modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
+    run.recorder.in_flight[call.path] = 1
+    if run.notifier.emit is not None and (found is None or found.outcome is None):
+        await run.notifier.emit(events.StepStarted(call.workflow_id, call.path, call.step.action.step_type))
     if note_started is not None and not modifiers.is_ephemeral:
         secrets = run.judge.secrets
         note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
@@ -206,6 +230,9 @@ async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpoint
     if failure is not None:
         error, message, figures = failure.type, failure.message, end.figures
         await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, error, message, figures))
+    elif end.taken_from:
+        step_type = call.step.action.step_type
+        await emit(events.StepRestored(workflow_id, path, True, end.duration_ms, step_type, end.taken_from))
     elif end.is_adopted:
         settled = run.judge.policy.settled.get(path)
         await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))

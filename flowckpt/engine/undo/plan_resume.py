@@ -14,6 +14,7 @@ import attrs
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import ResumePlan
@@ -43,7 +44,7 @@ class PlannedResume:
     verifying: ClaimChecker
 
 
-async def plan_resume(
+async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of the resume
     store: StoreBase,
     workflow: Workflow[Any, Any],
     workflow_id: str,
@@ -53,6 +54,7 @@ async def plan_resume(
     options: RunOptions,
     verifier: EvidenceVerifier | None = None,
     max_crashes: int = MAX_CRASHES,
+    clock: Clock | None = None,
 ) -> PlannedResume:
     """Return what a resume would do; nothing is run or saved.
 
@@ -65,6 +67,7 @@ async def plan_resume(
         options: how it would be resumed.
         verifier: checks the claims, or None for one that looks where the run was started.
         max_crashes: how often the run may die at one step, where its record does not say.
+        clock: the time; the system's by default.
 
     Raises:
         InputMismatchError: an input differs from the recorded one.
@@ -81,9 +84,9 @@ async def plan_resume(
             crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
         return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
     read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
-    resumption = await read(store=store, max_crashes=max_crashes)
-    plan = await make_plan(workflow, workflow_id, resumption, verifying)
+    resumption, clock = await read(store=store, max_crashes=max_crashes), clock or SystemClock()
+    plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
     if latest.status is Status.COMPLETED and latest.metadata.get(IMPORTED) is True and not plan.is_nothing_to_do:
         resumption = await read(store=store, max_crashes=max_crashes, drops_answers=True)
-        plan = await make_plan(workflow, workflow_id, resumption, verifying)
+        plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
     return PlannedResume(plan, resumption.judge.reports, verifying)

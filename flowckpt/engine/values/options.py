@@ -173,6 +173,7 @@ class RunOptions(FieldEquality):
         rolls_back: whether a run that fails or is cancelled undoes steps that have a `.rollback()`.
         stay: how many seconds in total the process stays while everything waits. By default it stays for waits that end
             within a minute; otherwise the run is suspended.
+        no_cache: run steps with `.cache()` although the store has a result that they could take.
         if_attempt: resume only if this is the run's newest attempt; otherwise `RunMovedOnError`.
     """
 
@@ -200,6 +201,7 @@ class RunOptions(FieldEquality):
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
     if_attempt: int | None = None
+    no_cache: bool = False
 
     @property
     def policy(self) -> policies.ResumePolicy:
@@ -213,6 +215,7 @@ class RunOptions(FieldEquality):
             is_forced=self.force,
             is_taken_over=self.steal,
             settled=self._settled,
+            takes_cached=not self.no_cache,
         )
 
     @property

@@ -11,6 +11,7 @@ RUNS = "runs"
 LOCK = "lock"
 BLOBS = "blobs"
 SIGNALS = "signals"
+INDEX = "index"
 HEAD = "head-"
 IDENTITY = "store.json"
 

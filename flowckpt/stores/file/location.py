@@ -13,7 +13,9 @@ from typing import TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
+from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, write_all
+from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -21,8 +23,8 @@ from flowckpt.errors import (
     ReadOnlyStoreError,
     UnsupportedFilesystemError,
 )
-from flowckpt.stores.file.directory import read_image
-from flowckpt.stores.file.layout import RUNS, is_temporary, run_directory
+from flowckpt.stores.file.directory import read_file, read_image
+from flowckpt.stores.file.layout import INDEX, RUNS, is_temporary, run_directory, temporary_name
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
@@ -150,6 +152,55 @@ class Location:
                 finally:
                     self._filesystem.close(root)
         return self._identity
+
+    # The index of results is written without a sync: what a power cut makes of it is found, and it is made again.
+
+    def read_index(self, name: str) -> bytes | None:
+        """Return a part of the index of results."""
+        with self._translated("", "read"), self._opened_index() as directory:
+            if directory is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    return read_file(self._filesystem, directory, name)
+            return None
+
+    def write_index(self, name: str, content: bytes) -> None:
+        """Replace a part of the index of results."""
+        filesystem, temporary = self._filesystem, temporary_name(current_process(), new_token(8))
+        with self._translated("", "write the index of"), self._opened_index(is_made=True) as directory:
+            if directory is None:  # there is no store
+                return
+            file = filesystem.create(directory, temporary)
+            try:
+                write_all(filesystem, file, content)
+            finally:
+                filesystem.close(file)
+            filesystem.rename(directory, temporary, name)
+
+    def clear_index(self) -> None:
+        """Remove the index of results."""
+        with self._translated("", "clear the index of"), self._opened_index() as directory:
+            for name in () if directory is None else self._filesystem.names(directory):
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.unlink(directory or 0, name)
+
+    @contextlib.contextmanager
+    def _opened_index(self, *, is_made: bool = False) -> Iterator[int | None]:
+        with self._opened_root() as root:
+            if root is None:
+                yield None
+                return
+            if is_made:
+                with contextlib.suppress(FileExistsError):
+                    self._filesystem.make_directory(root, INDEX)
+            try:
+                directory = self._filesystem.open_directory(root, INDEX)
+            except FileNotFoundError:
+                yield None
+                return
+            try:
+                yield directory
+            finally:
+                self._filesystem.close(directory)
 
     def _remove_directory(self, workflow_id: str) -> None:
         root = self._filesystem.open_root(str(self.path))

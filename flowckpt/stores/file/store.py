@@ -8,6 +8,7 @@
                        signals/ID.json  messages for the run, each written by its sender
                        lock             locked by the owner while it lives
                        head             how far the run has come, where there is a key
+               index/NAME               the index of results, where there is no key; it may be missing or old
                store.json               which store this is, where there is a key
                keys-00000001.json       which keys it is sealed with, without their secrets
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.stores.async_store import RetainingStore, in_runs
-from flowckpt.stores.base import StoreBase
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file.runs import FileRuns
 from flowckpt.stores.log.sealing.protection import protection_of
 
@@ -75,6 +76,9 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
         self.runs = FileRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
+
+        if self.runs.seals.has_key:  # the index would say which runs have made equal calls
+            self.abilities = self.abilities - {Ability.INDEX}
 
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"

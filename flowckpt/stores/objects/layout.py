@@ -12,6 +12,7 @@
     runs/RUN/000001.values/SHA256                       large values
     runs/RUN/000001.signals/ID.json                     messages for the run, each created by its sender
     runs/RUN/000001.cleared                             the run was cleared; what comes next has the number 000002
+    index/NAME                                          the index of results, overwritten; it may be missing or old
 
 The numbers have a fixed width, so the order of keys is that of numbers.
 """
@@ -29,6 +30,7 @@ from flowckpt.stores.file.layout import run_directory, signal_name
 
 RUNS = "runs"
 MARK = "store.json"
+INDEX = "index"
 MOST = 10**12 - 1
 """The highest number that an attempt or a record can have."""
 

@@ -38,7 +38,7 @@ from flowckpt.stores.objects.claim import (
     sweep_late,
     sweep_values,
 )
-from flowckpt.stores.objects.layout import RunKeys, run_keys
+from flowckpt.stores.objects.layout import INDEX, RunKeys, run_keys
 from flowckpt.stores.objects.reader import ObjectReader, RunRead, listed_runs
 from flowckpt.stores.objects.run_writer import AttemptWriter, GatheringWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
@@ -217,6 +217,18 @@ class ObjectRuns(ObjectReader):
         if signal_ids:
             keys = look(self.bucket, workflow_id) if owned is None else owned.keys
             self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
+
+    def read_index(self, name: str) -> bytes | None:
+        """Return a part of the index of results."""
+        return self.bucket.get(f"{INDEX}/{name}", "", "read the index")
+
+    def write_index(self, name: str, content: bytes) -> None:
+        """Replace a part of the index of results."""
+        self.bucket.overwrite(f"{INDEX}/{name}", content, "", "write the index")
+
+    def clear_index(self) -> None:
+        """Remove the index of results."""
+        self.bucket.delete([each.key for each in self.bucket.objects(INDEX, "")], "", "clear the index")
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run, after a tombstone."""

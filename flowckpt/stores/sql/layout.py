@@ -280,6 +280,16 @@ CREATE TABLE IF NOT EXISTS pins (
 )
 """The tables of retention. Some databases of the versions 2 and 3 have it already: it was once written into the first."""
 
+VERSION_5 = (
+    """
+CREATE TABLE result_index (
+  name TEXT NOT NULL PRIMARY KEY,
+  content {bytes} NOT NULL
+){strict}
+""",
+)
+"""The fifth version adds the index of results, which `.cache()` reads; it is made of the runs, and may be emptied."""
+
 
 # The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
 #
@@ -290,7 +300,7 @@ CREATE TABLE IF NOT EXISTS pins (
 Step = str | Callable[[Session], None]
 """A statement, or work on the rows that are there."""
 
-MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4)
+MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4, VERSION_5)
 """The steps that lead from version n to n + 1, at index n."""
 
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant

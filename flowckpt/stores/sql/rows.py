@@ -88,6 +88,10 @@ ADVANCE = (
 )
 """The fence: it changes a row only where the writer still owns the run, and keeps the row until the commit."""
 
+REPLACE_INDEX = (
+    insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
+)
+
 IS_THERE = (
     "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "
     "WHERE c.run = ? AND c.sequence = ? AND c.digest = ? AND a.writer = ?"

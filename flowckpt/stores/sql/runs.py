@@ -200,6 +200,22 @@ class SqlRuns(SqlReader):
         if signal_ids:
             self.database.write(workflow_id, "signal", lambda session: signals.remove(session, workflow_id, signal_ids))
 
+    # --- the index of results --------------------------------------------------------------------------------------
+
+    def read_index(self, name: str) -> bytes | None:
+        """Return a part of the index of results."""
+        statement = "SELECT content FROM result_index WHERE name = ?"
+        found = self.database.read("", "read the index", lambda session: session.execute(statement, (name,)))
+        return bytes(found[0][0]) if found else None
+
+    def write_index(self, name: str, content: bytes) -> None:
+        """Replace a part of the index of results."""
+        self.database.write("", "write the index", lambda session: session.change(rows.REPLACE_INDEX, (name, content)))
+
+    def clear_index(self) -> None:
+        """Remove the index of results."""
+        self.database.write("", "clear the index", lambda session: session.change("DELETE FROM result_index"))
+
     # --- keeping it small ------------------------------------------------------------------------------------------
 
     def pin(self, workflow_id: str, sequence: int) -> None:

@@ -1,0 +1,367 @@
+"""Results of other runs that a step with `.cache()` may take, and the index that finds them.
+
+The index decides nothing. It says which runs have recorded a call, by a digest of what identifies it; a result is taken
+only from the record of its run, after that was compared with the step once more, and its evidence was checked. So an index
+that is missing, old or damaged costs time, and never an answer: it is made of the runs, when a step first finds nothing
+in it, and what was recorded since is added whenever a run first finds nothing.
+
+A store that keeps no index (a third party's, or one with a key) has one in memory for each attempt. So has a plan, which
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
+from math import isinf
+from typing import Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.dsl import Step
+from flowckpt.core.identity.arguments import UNKNOWN
+from flowckpt.core.identity.call import CallIdentity, identify
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.system.clock import Clock
+from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.rules.reasons import ResumePolicy
+from flowckpt.engine.run.resumption import moved_versions
+from flowckpt.errors import FlowckptError
+from flowckpt.evidence.report import VerificationReport
+from flowckpt.execution.claims import ClaimChecker
+from flowckpt.execution.runner import restored_value
+from flowckpt.stores.base import Ability, StoreBase
+
+_log = logging.getLogger("flowckpt")
+
+_RUNS = "runs"
+"""The part of the index that says which runs it was made of, and how far each had come."""
+_MOST = 16
+"""How many results of one call the index names: the newest, and of those with equal evidence the newest two."""
+_MOST_ALIKE = 2
+_MOST_SOURCES = 4
+"""How many runs are kept in memory of those that something was taken from: a map takes all of its results from one."""
+_FEW_GONE = 100
+"""How many removed runs the index may name before it is made again, if fewer are left."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Cached:
+    """A result that a step takes.
+
+    Attributes:
+        result: the result, under the step's own path.
+        tree: its output as it is recorded.
+        report: the answers to its claims now; None without any.
+        source: where it was made, as `StepResult.source` says it.
+        workflow_id: the run that it is taken from.
+        path: the step of that run.
+    """
+
+    result: StepResult
+    tree: Any
+    report: VerificationReport | None
+    source: Mapping[str, Any]
+    workflow_id: str
+    path: str
+
+    @property
+    def said(self) -> str:
+        """Its place, in a sentence."""
+        return f"step {self.path} of run {self.workflow_id} has its result"
+
+
+def call_key(step_type: str, call: CallIdentity | StepResult) -> str:
+    """Return what stands for a call in the index; empty for a call that cannot be compared with another one."""
+    is_known = call.fingerprint if step_type == "python" else step_type == "command"
+    if not is_known or UNKNOWN in call.arguments.values():
+        return ""
+    said = [step_type, call.function, call.fingerprint, call.version, sorted(call.arguments.items())]
+    return sha256(codec.dumps(said).encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def is_source(result: StepResult) -> bool:
+    """Return whether another step may take a result: one that was executed, succeeded, and left nothing to be undone."""
+    return result.success and not result.marks and not result.signal
+
+
+def ended_at(result: StepResult) -> datetime | None:
+    """Return when the step was executed that made a result, in whichever run that was."""
+    if result.source:
+        return datetime.fromisoformat(result.source["ended_at"])
+    return None if result.started_at is None else result.started_at + timedelta(milliseconds=result.duration_ms)
+
+
+# The index: which runs have recorded a call.
+
+
+Note = list[str]
+"""The run, the path, when the step was executed, and a digest of its claims."""
+
+
+@attrs.define(eq=False, repr=False)
+class ResultIndex:
+    """The index of one store, as one attempt or one plan uses it.
+
+    Attributes:
+        store: the store.
+        is_kept: whether the store keeps it; else it is in memory.
+    """
+
+    store: StoreBase
+    is_kept: bool
+    _parts: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
+    _is_damaged: bool = attrs.field(init=False, default=False)
+
+    async def notes(self, key: str) -> list[Note]:
+        """Return where a call was recorded, the newest execution first."""
+        part = await self._read(key[:2])
+        return sorted(part.get(key, ()), key=lambda note: note[2], reverse=True)
+
+    async def refresh(self, own: str) -> bool:
+        """Add what was recorded since the index was made; return whether there was anything.
+
+        Args:
+            own: the run that asks, whose results are not needed.
+        """
+        runs = await self._read(_RUNS)
+        listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs()}
+        gone = len(runs.keys() - listed.keys())
+        if self._is_damaged or gone > max(len(listed), _FEW_GONE):
+            _log.warning("the index of results in %r is made again", self.store) if self._is_damaged else None
+            await self._clear()
+            runs = {}
+        new = [run for run, mark in listed.items() if run != own and runs.get(run) != mark]
+        if not new:
+            return False
+        added: dict[str, dict[str, list[Note]]] = {}
+        for run in reversed(new):  # the oldest first
+            for result in await self._results_of(run):
+                self._add(added, run, result)
+            runs[run] = listed[run]
+        for name, notes in added.items():
+            part = await self._read(name)
+            for key, more in notes.items():
+                part[key] = _newest([*part.get(key, ()), *more])
+            await self._write(name, part)
+        await self._write(_RUNS, runs)
+        return True
+
+    async def _results_of(self, run: str) -> Iterable[StepResult]:
+        try:
+            latest = await self.store.load_latest(run)
+        except FlowckptError as error:  # the run's own damage: whoever uses the run is told
+            _log.info("run %s is left out of the index of results: %s", run, error.message)
+            return ()
+        return () if latest is None else latest.step_results
+
+    def _add(self, added: dict[str, dict[str, list[Note]]], run: str, result: StepResult) -> None:
+        moment = ended_at(result)
+        key = call_key(result.step_type, result) if is_source(result) and moment is not None else ""
+        if key and moment is not None:
+            claims = sha256(codec.dumps((result.evidence or {}).get("pack")).encode()).hexdigest()[:16]
+            added.setdefault(key[:2], {}).setdefault(key, []).append([run, result.path, encode_time(moment), claims])
+
+    async def _read(self, name: str) -> dict[str, Any]:
+        if not self.is_kept:
+            return self._parts.setdefault(name, {})
+        content = await self.store.read_index(name)
+        if content is None:
+            return {}
+        try:
+            found = {**json.loads(content)}
+            is_sound = name == _RUNS or all(_is_note(note) for notes in found.values() for note in notes)
+        except (ValueError, TypeError):
+            is_sound = False
+        self._is_damaged |= not is_sound
+        return found if is_sound else {}
+
+    async def _write(self, name: str, part: dict[str, Any]) -> None:
+        if self.is_kept:
+            await self.store.write_index(name, codec.dumps(part).encode())
+        else:
+            self._parts[name] = part
+
+    async def _clear(self) -> None:
+        self._parts.clear()
+        self._is_damaged = False
+        if self.is_kept:
+            await self.store.clear_index()
+
+
+def _mark(info: RunInfo) -> str:
+    return f"{info.attempt}.{info.steps}.{encode_time(info.updated_at)}"
+
+
+def _is_note(note: Any) -> bool:
+    return isinstance(note, list) and len(note) == 4 and all(isinstance(each, str) for each in note)
+
+
+def _newest(notes: Sequence[Note]) -> list[Note]:
+    """Return the notes to keep of one call: of those with equal claims a few, and each place once."""
+    places: dict[tuple[str, str], Note] = {(note[0], note[1]): note for note in notes}
+    kept: list[Note] = []
+    alike: dict[str, int] = {}
+    for note in sorted(places.values(), key=lambda note: note[2], reverse=True):
+        alike[note[3]] = alike.get(note[3], 0) + 1
+        if alike[note[3]] <= _MOST_ALIKE and len(kept) < _MOST:
+            kept.append(note)
+    return kept
+
+
+# Taking a result.
+
+
+class ResultCache:
+    """Finds results that the steps of one attempt, or of one plan, may take.
+
+    Args:
+        store: where the runs are.
+        workflow_id: the run that takes them.
+        claims: checks what they claim.
+        clock: the time.
+        secrets: the secrets of the run.
+        is_plan: whether nothing may be written.
+    """
+
+    def __init__(
+        self,
+        store: StoreBase,
+        workflow_id: str,
+        claims: ClaimChecker,
+        clock: Clock,
+        secrets: KnownSecrets,
+        *,
+        is_plan: bool = False,
+    ) -> None:
+        self._store = store
+        self._workflow_id = workflow_id
+        self._claims = claims
+        self._clock = clock
+        self._secrets = secrets
+        self._index = ResultIndex(store, not is_plan and store.has(Ability.INDEX))
+        self._is_fresh = False
+        self._sources: dict[str, tuple[CheckpointData, dict[str, StepResult]]] = {}
+        self._told: set[str] = set()
+        self._own: dict[str, list[StepResult]] = {}
+        self._own_results: Sequence[StepResult] = ()
+        self._own_count = 0
+
+    async def find(
+        self, step: Step[Any], path: str, own: Sequence[StepResult], counts: Callable[[str], bool] = bool
+    ) -> Cached | None:
+        """Return a result that a step can take; None if it has to run.
+
+        Args:
+            step: the step.
+            path: its path.
+            own: the results that the run itself has so far: the list of its history, which grows.
+            counts: returns whether the result of a path in it can be taken.
+        """
+        key = self._key(step)
+        if not key:
+            return None
+        for result in self._of_own(own).get(key, ()):
+            if result.path != path and counts(result.path):
+                found = await self._checked(step, path, self._workflow_id, result, {})
+                if found is not None:
+                    return found
+        try:
+            found = await self._looked_up(step, path, key)
+            if found is None and not self._is_fresh:
+                self._is_fresh = True
+                if await self._index.refresh(self._workflow_id):
+                    found = await self._looked_up(step, path, key)
+        except FlowckptError as error:  # a cache that cannot be read costs time, and fails nothing
+            self._tell(f"step {step.name}: no result of another run is taken: {error.message}")
+            return None
+        return found
+
+    def _of_own(self, results: Sequence[StepResult]) -> Mapping[str, list[StepResult]]:
+        """Return the results of the run itself by what stands for their calls."""
+        if results is not self._own_results or len(results) < self._own_count:
+            self._own, self._own_results, self._own_count = {}, results, 0
+        for index in range(self._own_count, len(results)):
+            result = results[index]
+            if is_source(result) and (key := call_key(result.step_type, result)):
+                self._own.setdefault(key, []).append(result)
+        self._own_count = len(results)
+        return self._own
+
+    def _key(self, step: Step[Any]) -> str:
+        passed = KnownSecrets()
+        call = identify(step.action, self._secrets, step.modifiers.version)
+        plain = identify(step.action, passed, step.modifiers.version)
+        if passed.is_any or plain.arguments != call.arguments:
+            why = "its arguments hold a secret, which nothing recorded could be compared with"
+        elif key := call_key(step.action.step_type, call):
+            return key
+        else:
+            unknown = [name for name, value in call.arguments.items() if value == UNKNOWN]
+            why = (
+                f"the argument {unknown[0]!r} cannot be compared" if unknown else "the code of its function is unknown"
+            )
+        self._tell(f"step {step.name}: .cache() takes no result: {why}")
+        return ""
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("run %s: %s", self._workflow_id, text)
+
+    async def _looked_up(self, step: Step[Any], path: str, key: str) -> Cached | None:
+        for run, its_path, _, _ in await self._index.notes(key):
+            if run == self._workflow_id:
+                continue
+            latest, results = await self._source(run)
+            result = results.get(its_path)
+            if latest is None or result is None or not is_source(result):
+                continue
+            found = await self._checked(step, path, run, result, latest.metadata)
+            if found is not None:
+                return found
+        return None
+
+    async def _source(self, run: str) -> tuple[CheckpointData | None, Mapping[str, StepResult]]:
+        if run not in self._sources:
+            try:
+                latest = await self._store.load_latest(run)
+            except FlowckptError as error:
+                _log.info("nothing is taken from run %s: %s", run, error.message)
+                latest = None
+            if latest is None:
+                return None, {}
+            if len(self._sources) >= _MOST_SOURCES:
+                del self._sources[next(iter(self._sources))]
+            self._sources[run] = latest, {result.path: result for result in latest.step_results}
+        return self._sources[run]
+
+    async def _checked(
+        self, step: Step[Any], path: str, run: str, result: StepResult, metadata: Mapping[str, Any]
+    ) -> Cached | None:
+        """Return a result that was found, if it is that of the step and holds now."""
+        moment, limit = ended_at(result), step.modifiers.cache_seconds or 0.0
+        if moment is None or not (isinf(limit) or self._clock.now() - moment <= timedelta(seconds=limit)):
+            return None
+        taken = attrs.evolve(result, path=path, name=step.name)
+        judge = Judge(ResumePolicy(), secrets=self._secrets)
+        judge.packages.update(moved_versions(metadata))
+        try:
+            report = None
+            if taken.evidence is not None:
+                report = judge.reports[path] = await self._claims.look_again(step, taken, restored_value)
+            if judge.reasons(step, taken):
+                return None
+            tree = plain_tree(result.held_output, path)
+        except FlowckptError as error:
+            _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)
+            return None
+        source = result.source or {"workflow_id": run, "path": result.path, "ended_at": encode_time(moment)}
+        return Cached(taken, tree, report, source, run, result.path)
