@@ -528,26 +528,7 @@ class SignalsContract(StoreUnderTest):
         assert (info.waits, info.due_at) == ((), None)
 
 
-class IndexContract(StoreUnderTest):
-    """The index of results, which `.cache()` reads."""
-
-    async def test_a_part_of_the_index_is_what_was_written_last_until_all_is_removed(self, store: StoreBase) -> None:
-        index, large = self.able(store, Ability.INDEX), bytes(range(256)) * 300
-        assert await index.read_index("3f") is None
-        await store.save(RUN, checkpoint(1, results("a")))
-        for name, content in (("3f", b"{}"), ("runs", large), ("3f", b"[1]")):
-            await index.write_index(name, content)
-        await store.release(RUN)
-        again = self.another(store)
-        assert [await again.read_index(name) for name in ("3f", "runs", "40")] == [b"[1]", large, None]
-        await again.clear_index()
-        assert await index.read_index("runs") is None
-        latest = await store.load_latest(RUN)
-        assert latest is not None
-        assert latest.step_results == results("a")
-
-
-class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract, IndexContract):
+class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract):
     """The promises of stores about their references, the forms they read, and each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.abilities import AbilityContract
-from flowckpt.testing.store_under_test import NOON, RUN, checkpoint, results, same
+from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results, same
 
 __all__ = ["EXACT", "HOSTILE_IDS", "NOON", "RUN", "CheckpointStoreContract", "checkpoint", "results", "same"]
 
@@ -129,7 +129,26 @@ def _stable_id(value: object) -> str:
     return text[:30].encode("ascii", "replace").decode()
 
 
-class CheckpointStoreContract(AbilityContract):
+class IndexContract(StoreUnderTest):
+    """The index of results, which `.cache()` reads."""
+
+    async def test_a_part_of_the_index_is_what_was_written_last_until_all_is_removed(self, store: StoreBase) -> None:
+        index, large = self.able(store, Ability.INDEX), bytes(range(256)) * 300
+        assert await index.read_index("3f") is None
+        await store.save(RUN, checkpoint(1, results("a")))
+        for name, content in (("3f", b"{}"), ("runs", large), ("3f", b"[1]")):
+            await index.write_index(name, content)
+        await store.release(RUN)
+        again = self.another(store)
+        assert [await again.read_index(name) for name in ("3f", "runs", "40")] == [b"[1]", large, None]
+        await again.clear_index()
+        assert await index.read_index("runs") is None
+        latest = await store.load_latest(RUN)
+        assert latest is not None
+        assert latest.step_results == results("a")
+
+
+class CheckpointStoreContract(AbilityContract, IndexContract):
     """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object."""
 
     # --- what is not there -----------------------------------------------------------------------------------------

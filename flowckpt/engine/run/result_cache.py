@@ -175,6 +175,7 @@ class ResultIndex:
         content = await self.store.read_index(name)
         if content is None:
             return {}
+        found: dict[str, Any] = {}
         try:
             found = {**json.loads(content)}
             is_sound = name == _RUNS or all(_is_note(note) for notes in found.values() for note in notes)
