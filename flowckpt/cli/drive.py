@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -47,10 +48,13 @@ from flowckpt.errors import (
     RunUndoneError,
     SecretMissingError,
     StaleStepError,
+    StepInDoubtError,
     WorkflowChangedError,
 )
 from flowckpt.execution.interrupts import RunInterrupted
 
+_NOTED = (StaleStepError, StepInDoubtError, WorkflowChangedError)
+"""The errors after which a run is listed as stale: it continues only if a person changes or decides something."""
 _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
 
 
@@ -76,10 +80,12 @@ class Resuming(FieldEquality):
     Attributes:
         attempt: the attempt that it goes on from.
         line: the resume as it was typed.
+        is_noted: whether the run is listed as stale if the resume stops until a person decides.
     """
 
     attempt: int
     line: ResumeLine
+    is_noted: bool = False
 
 
 Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
@@ -135,6 +141,7 @@ def follow(
             chosen, resuming = answer
             return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
         _show_refusal(error, session, workflow_id, store, line)
+        _note_stop(error, session, workflow_id, resuming)
         return code_of_error(error)
     result = ending.result
     if result is None:
@@ -154,6 +161,7 @@ def follow(
     except OutputFailedError as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
+    _note_stop(result.error, session, workflow_id, resuming, attempt=result.attempt)
     if isinstance(result.error, STOPS) and line is not None:
         show_stop(result.error, line)
     elif code is ExitCode.SUSPENDED:
@@ -178,6 +186,27 @@ def _show_refusal(
         show_what_is_left(workflow_id, session.store, store)
     elif isinstance(error, _RESUMABLE) and line is None:  # a resume that was refused would be refused again
         show_resume_hint(workflow_id, store)
+
+
+def _note_stop(
+    error: Exception | None, session: Session, workflow_id: str, resuming: Resuming | None, *, attempt: int = 0
+) -> None:
+    """Note that a run needs a person, or no longer does; a new attempt makes the notes of earlier ones void."""
+    if resuming is None or not resuming.is_noted:
+        return
+    if not isinstance(error, _NOTED) and attempt != resuming.attempt:
+        return
+    from flowckpt.maintenance import recovery  # noqa: PLC0415 - few resumes stop, or have nothing to do
+
+    async def note() -> None:
+        if not isinstance(error, _NOTED):
+            await recovery.forget_stale(session.store, workflow_id)
+        elif (info := await session.store.describe_run(workflow_id)) is not None:
+            code = code_of_error(error)
+            await recovery.note_stale(session.store, SystemClock(), info, code, error.message, noted_by="resume")
+
+    with contextlib.suppress(FlowckptError):  # it is only listed otherwise, and the resume has said it
+        waited(note())
 
 
 def _show_end(result: WorkflowResult, signal_name: str, session: Session, store: StoreChoice, form: Form) -> None:

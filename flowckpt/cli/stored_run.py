@@ -142,7 +142,7 @@ def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCou
 
 
 def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
-    """Return those of some runs that need a person, as `flowckpt recover` noted, with what they ask, by id."""
+    """Return those of some runs that need a person, as `flowckpt resume` or `flowckpt recover` noted, with what they ask, by id."""
 
     async def look() -> dict[str, str]:
         return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}

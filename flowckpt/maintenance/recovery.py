@@ -204,14 +204,16 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
         await keeping.give_up()
 
 
-# A run that stopped to ask a person: a note in its mailbox, so that the run is listed so and reported once.
+# A run whose resume stopped to ask a person: a note in its mailbox, so that the run is listed so, and reported once.
 
 
-def _note_id(info: RunInfo, exit_code: int) -> str:
-    return "-".join(filter(None, ("stale", str(info.attempt), str(exit_code), birth_of(info.metadata)[:8])))
+STALE_STATUSES = RECOVERED_STATUSES | {Status.FAILED}
+"""How a run stands that may need a person: it has not completed, and nobody cancelled it."""
 
 
-async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: int, detail: str) -> bool:
+async def note_stale(
+    store: StoreBase, clock: Clock, info: RunInfo, exit_code: int, detail: str, *, noted_by: str = ""
+) -> bool:
     """Note that a run needs a person; return whether that is news: later recoverers do not report it again.
 
     Args:
@@ -220,9 +222,10 @@ async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: i
         info: the run as it stands.
         exit_code: how its resume stopped.
         detail: what the resume asked.
+        noted_by: what stopped, if it is not a recoverer, so that a recoverer still reports it once.
     """
-    data = {"attempt": info.attempt, "detail": detail}
-    signal_id, birth = _note_id(info, exit_code), birth_of(info.metadata)
+    data, birth = {"attempt": info.attempt, "detail": detail}, birth_of(info.metadata)
+    signal_id = "-".join(filter(None, ("stale", str(info.attempt), str(exit_code), birth[:8], noted_by)))
     note = Signal(signal_id, "stale", clock.now(), data, kind=WaitKind.STALE, birth=birth)
     try:
         return await store.send_signal(info.workflow_id, note)
@@ -232,8 +235,8 @@ async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: i
 
 async def stale_note(store: StoreBase, info: RunInfo) -> str:
     """Return what a resume of a run asked a person since its newest attempt; empty if none did."""
-    is_due = info.status in RECOVERED_STATUSES
-    return await stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if is_due else ""
+    may_ask = info.status in STALE_STATUSES
+    return await stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if may_ask else ""
 
 
 async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any], attempt: int) -> str:
@@ -243,6 +246,14 @@ async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[st
     messages = sent_to(metadata, await store.signals(workflow_id))
     notes = [each for each in messages if each.kind is WaitKind.STALE]
     return next((str(each.data["detail"]) for each in reversed(notes) if each.data["attempt"] == attempt), "")
+
+
+async def forget_stale(store: StoreBase, workflow_id: str) -> None:
+    """Remove the notes of a run that no longer stops, although its resume left no new attempt."""
+    if store.has(Ability.SIGNALS):
+        notes = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.STALE]
+        if notes:
+            await store.remove_signals(workflow_id, notes)
 
 
 # What became of a run that was to be recovered.

@@ -198,6 +198,41 @@ def test_recover_leaves_it_lists_it_and_reports_it_once(shop: Shop, tmp_path: Pa
     assert shop.command.log() == ["fetch", "charge 12", "mail 12"]
 
 
+def test_a_run_at_which_a_resume_stopped_is_listed_too_and_recover_still_reports_it_once(
+    shop: Shop, tmp_path: Path
+) -> None:
+    dead(shop, tmp_path)
+    shop.command("resume", "one").expect(10)
+    (listed,) = shop.command("list", "--status", "stale", "--json").expect(0).document
+    assert listed["stale"] == "the recorded result of step 'charge' of run 'one' is stale: arguments: amount: 12 → 13"
+    assert "one (pay): left as it is" in shop.command("recover").expect(1).err
+    assert "as reported before" in shop.command("recover").expect(0).err
+    shop.edit("python(charge, amount + 1)", "python(charge, amount)")
+    shop.command("resume", "one").expect(0)
+    assert shop.command("list", "--status", "stale", "--json").document == []
+
+
+HANDLED = """    try:
+        yield step("mail").python(mail, amount).checkpoint()
+    except OSError:
+        yield step("give up").python(note, "give up").checkpoint()
+        raise
+"""
+
+
+def test_a_failed_run_is_listed_until_its_resume_no_longer_stops(shop: Shop) -> None:
+    """Also if that resume runs nothing and leaves no attempt, because the workflow handled the failure."""
+    shop.edit('    yield step("mail").python(mail, amount).checkpoint()\n', HANDLED)
+    shop.command("run", "pay.py", "--id", "one").expect(1)
+    shop.edit("python(charge, amount)", "python(charge, amount + 1)")
+    shop.command("resume", "one").expect(10)
+    assert "failed (stale)" in shop.command("list").expect(0).out
+    shop.edit("python(charge, amount + 1)", "python(charge, amount)")
+    shop.command("resume", "one").expect(1)
+    assert "stale" not in shop.command("list").expect(0).out
+    assert shop.command.log() == ["fetch", "charge 12", "mail 12", "give up"]
+
+
 def test_an_option_of_recover_decides(shop: Shop, tmp_path: Path) -> None:
     dead(shop, tmp_path)
     shop.command("recover").expect(1)

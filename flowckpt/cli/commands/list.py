@@ -13,7 +13,7 @@ from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import crash_loops, stale_runs
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
-from flowckpt.maintenance.recovery import RECOVERED_STATUSES
+from flowckpt.maintenance.recovery import STALE_STATUSES
 
 _EXAMPLE = """\b
 Examples:
@@ -34,7 +34,7 @@ _NOW = _HEADER.index("NOW")
     "statuses",
     type=click.Choice([*map(str, Status), _STALE]),
     multiple=True,
-    help="Only runs of this status; repeatable. Stale ones need a person, as recover found.",
+    help="Only runs of this status; repeatable. Stale ones need a person: resume or recover stopped at them.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
@@ -57,11 +57,11 @@ def command(
 
     A run is crashed if its record says running and its process is gone. It is in a crash loop if it died so often at
     the same step that a resume needs --force. It is a task if a CheckpointManager made it: only the program that made
-    it continues it. It is stale if flowckpt recover could not resume it because it needs a person. A run whose record
+    it continues it. It is stale if resume or recover stopped because it needs a person. A run whose record
     cannot be read is named on standard error, and the exit code is 11; the others are listed.
     """
     opened = opened_store(store, runs_nothing=True)
-    names = {*statuses} - {_STALE} | ({*map(str, RECOVERED_STATUSES)} if _STALE in statuses else set())
+    names = {*statuses} - {_STALE} | ({*map(str, STALE_STATUSES)} if _STALE in statuses else set())
     most = None if _STALE in statuses or is_waiting else limit
     wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=most)
     survey = surveyed_runs(opened, wanted)

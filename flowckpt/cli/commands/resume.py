@@ -129,7 +129,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if only_plan:
         return render.plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
-    resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
+    line = ResumeLine(run, choice, options, target, on_save_error)
+    resuming = Resuming(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
     session = _session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
