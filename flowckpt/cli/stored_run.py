@@ -12,7 +12,7 @@ from flowckpt.cli.settings import max_crashes_setting
 from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
-from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits, sent_to
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, open_waits, sent_to
 from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
@@ -38,6 +38,7 @@ class StoredRun:
         left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
         seen: the last sign of life of the process that died, where the run has crashed and the store knows it.
+        stale: what the last resume asked a person; empty if none did since the newest attempt.
     """
 
     latest: CheckpointData
@@ -51,6 +52,7 @@ class StoredRun:
     left_behind: int = 0
     begun: tuple[str, ...] = ()
     seen: datetime | None = None
+    stale: str = ""
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -98,13 +100,16 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
         crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     begun = await started_steps_of(store, workflow_id, latest)
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen)
+    stale = "" if info is None else await stale_note(store, info)
+    return StoredRun(
+        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen, stale
+    )
 
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
     taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
     found = sent_to(latest.metadata, await store.signals(workflow_id))
-    return [signal for signal in found if signal.signal_id not in taken]
+    return [signal for signal in found if signal.signal_id not in taken and signal.kind is not WaitKind.STALE]
 
 
 def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:

@@ -204,12 +204,16 @@ def test_a_run_at_which_a_resume_stopped_is_listed_too_and_recover_still_reports
     dead(shop, tmp_path)
     shop.command("resume", "one").expect(10)
     (listed,) = shop.command("list", "--status", "stale", "--json").expect(0).document
+    assert listed["stale"] == shop.command("show", "one", "--json").document["stale"]
+    assert shop.command("show", "one", "--json").document["signals"] == []
+    assert "needs a person: the recorded result of step 'charge'" in shop.command("show", "one").out
     assert listed["stale"] == "the recorded result of step 'charge' of run 'one' is stale: arguments: amount: 12 → 13"
     assert "one (pay): left as it is" in shop.command("recover").expect(1).err
     assert "as reported before" in shop.command("recover").expect(0).err
     shop.edit("python(charge, amount + 1)", "python(charge, amount)")
     shop.command("resume", "one").expect(0)
     assert shop.command("list", "--status", "stale", "--json").document == []
+    assert "person" not in shop.command("show", "one").out and "not taken" not in shop.command("show", "one").out
 
 
 HANDLED = """    try:

@@ -187,6 +187,8 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
+    if run.stale:
+        lines.append(f"needs a person: {escaped(run.stale)}")
     lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
     if run.crash_loop is not None:
         lines.append(

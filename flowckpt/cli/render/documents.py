@@ -173,6 +173,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),
         "crash_loop": _crash_loop_document(run.crash_loop),
+        "stale": run.stale or None,
         "figures": dict(sum_figures(latest.step_results)),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
