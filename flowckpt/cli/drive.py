@@ -189,7 +189,7 @@ def _show_refusal(
 
 
 def _note_stop(
-    error: Exception | None, session: Session, workflow_id: str, resuming: Resuming | None, *, attempt: int = 0
+    error: BaseException | None, session: Session, workflow_id: str, resuming: Resuming | None, *, attempt: int = 0
 ) -> None:
     """Note that a run needs a person, or no longer does; a new attempt makes the notes of earlier ones void."""
     if resuming is None or not resuming.is_noted:
