@@ -140,8 +140,7 @@ def follow(
                 return code_of_error(error)
             chosen, resuming = answer
             return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
-        _show_refusal(error, session, workflow_id, store, line)
-        _note_stop(error, session, workflow_id, resuming)
+        _show_refusal(error, session, workflow_id, store, resuming)
         return code_of_error(error)
     result = ending.result
     if result is None:
@@ -172,9 +171,11 @@ def follow(
 
 
 def _show_refusal(
-    error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, line: ResumeLine | None
+    error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, resuming: Resuming | None
 ) -> None:
-    """Show why a run could not be started or resumed, and what to do."""
+    """Show why a run could not be started or resumed, and what to do; note that it needs a person if it does."""
+    line = None if resuming is None else resuming.line
+    _note_stop(error, session, workflow_id, resuming)
     if isinstance(error, STOPS) and line is not None:
         show_stop(error, line)
         return
