@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
-from flowckpt.core.records.listing import Selection
+from flowckpt.core.records.listing import RunList, Selection
 from flowckpt.errors import (
     CheckpointStorageError,
     EncodingError,
@@ -433,7 +433,7 @@ class RunsBase(Medium[W]):
         survey = self.survey_runs()
         refuse_failed(survey.unreadable)
         self._log_unreadable(survey.unreadable)
-        return [*survey.runs]
+        return RunList(survey.runs)
 
     def _log_unreadable(self, findings: Sequence[Finding]) -> None:
         for finding in findings:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, open_store, step, workflow
+from flowckpt.core.records.listing import RunList
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 from flowckpt.report.document import read_report
@@ -44,6 +45,15 @@ def ran():
     return result, report, listed
 
 
+def test_a_list_of_runs_is_drawn_in_its_cell(tmp_path, ran):
+    _, _, listed = ran
+    assert listed._repr_html_() == html_fragment([*listed]) and listed == [*listed]
+    for spec in (f"file:{tmp_path / 'runs'}", f"sqlite:{tmp_path / 'runs.db'}"):
+        store = open_store(spec)
+        assert asyncio.run(store.list_runs())._repr_html_().count("No runs.") == 1
+        store.close()
+
+
 def test_a_cell_shows_results_runs_plans_and_lists_as_text(ran):
     result, report, listed = ran
     plan = ResumePlan(
@@ -54,6 +64,7 @@ def test_a_cell_shows_results_runs_plans_and_lists_as_text(ran):
         (report, "1 step executed."),
         (plan, "A resume would reuse 0 results and run 1 step."),
         (listed, "completed"),
+        (RunList(listed), "completed"),
         (listed[0], "odd <b>"),
         ([], "No runs."),
     ):

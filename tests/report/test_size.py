@@ -1,8 +1,10 @@
-"""A report of 100,000 steps stays small."""
+"""A report of 100,000 steps stays small, and a browser draws only the rows in view."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
@@ -13,7 +15,8 @@ from flowckpt.report.page import page
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_report_of_100_000_steps_is_smaller_than_5_mb():
+@pytest.fixture(scope="module")
+def text():
     results = [
         StepResult(
             "fan",
@@ -32,6 +35,35 @@ def test_a_report_of_100_000_steps_is_smaller_than_5_mb():
     )
     saved = CheckpointRef("run", "@started", 1, 1, Reason.STARTED, START, 0, 0)
     attempt = Attempt(1, latest, [(saved, Standing.COUNTS)], [(each, Standing.COUNTS) for each in results])
-    text = page(report_of("run", latest, Status.COMPLETED, [attempt], now=START))
+    return page(report_of("run", latest, Status.COMPLETED, [attempt], now=START))
+
+
+def test_a_report_of_100_000_steps_is_smaller_than_5_mb(text):
     assert len(text.encode()) < 5_000_000
     assert "Completed after 5 min. 100000 steps executed." in text
+
+
+SCROLL = """async () => {
+    const frames = [...document.querySelectorAll(".rows")], most = [];
+    for (const frame of frames) {
+        for (let part = 0; part <= 10; part++) {
+            const before = new Set(frame.querySelectorAll(".row"));
+            frame.scrollTop = (frame.scrollHeight * part) / 10;
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            const rows = [...frame.querySelectorAll(".row")];
+            most.push(rows.length, rows.filter((row) => !before.has(row)).length);
+        }
+    }
+    return [Math.max(...most), document.querySelectorAll("*").length, frames.map((frame) => frame.getAttribute("aria-rowcount"))];
+}"""
+
+
+def test_a_browser_draws_only_the_rows_in_view(text, tab, tmp_path):
+    (tmp_path / "big.html").write_text(text)
+    tab.goto(f"file://{tmp_path}/big.html")
+    tab.locator(".waterfall .row").first.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight"):  # opens the map, and then its members
+        tab.keyboard.press(key)
+    most, elements, rows = tab.evaluate(SCROLL)
+    assert most < 100 and elements < 1500 and rows == ["100002", "100001"]
+    assert tab.locator("#steps .row").last.inner_text().startswith("fan/[99999]") and tab.said == []

@@ -241,6 +241,10 @@ def _checked_before(_: object, __: object, value: Any) -> None:
         )
 
 
+class RunList(list[RunInfo], ShownInNotebook):
+    """Runs, most recently started first; a notebook shows them as a table."""
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RunFilter(FieldEquality):
     """Selects runs; None or empty means any.
@@ -275,7 +279,7 @@ class RunFilter(FieldEquality):
         """Return the selected ones among runs that are in the order of the list."""
         if self.before is not None:
             runs = self._after(self.before, [*runs])
-        return [info for info in runs if self.takes(info)][: self.limit]
+        return RunList([info for info in runs if self.takes(info)][: self.limit])
 
     @staticmethod
     def _after(before: tuple[datetime, str], runs: list[RunInfo]) -> list[RunInfo]:
