@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import heapq
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records.listing import RunInfo
@@ -28,7 +33,7 @@ from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
 from flowckpt.stores.file.hints import started_in
-from flowckpt.stores.file.layout import LOCK, head_number, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.layout import LOCK, RUNS, head_number, run_directory, segment_name, segment_numbers
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
@@ -54,6 +59,28 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("flowckpt")
+
+_FEW = 100
+"""So many runs are all read for a list."""
+_TICK = 1.0
+"""Seconds by which a file may seem older than its content: the system gives it the time of its last tick."""
+
+
+@attrs.define
+class _Looked:
+    """The runs that a list has read, by the names of their directories."""
+
+    found: dict[str, RunInfo] = attrs.field(factory=dict)
+    left_out: dict[str, Finding] = attrs.field(factory=dict)
+    locked: FlowckptError | None = None
+
+    def survey(self, wanted: RunFilter | None) -> RunSurvey:
+        if self.locked is not None and not self.found:
+            raise self.locked
+        runs = [self.found[name] for name in sorted(self.found)]
+        runs.sort(key=lambda info: info.started_at, reverse=True)
+        left_out = [self.left_out[name] for name in sorted(self.left_out)]
+        return RunSurvey(runs if wanted is None else wanted.of(runs), left_out)
 
 
 class FileReader(Location, LogRuns[FileRunWriter]):
@@ -191,21 +218,74 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and the damaged ones; it raises what `list_runs` does."""
         self._check_reader()
-        found, left_out = [], []
-        locked: FlowckptError | None = None
-        for name in self._run_names():
-            try:
-                info = self._steadily(name, "list", lambda name=name: self._describe(name))  # type: ignore[misc]
-                if info is not None:
-                    found.append(info)
-            except (FlowckptError, ValueError, LookupError, TypeError) as error:
-                if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
-                    locked = error
-                left_out.append(_finding(name, error))
-        if locked is not None and not found:
-            raise locked
-        found.sort(key=lambda info: info.started_at, reverse=True)
-        return RunSurvey(found if wanted is None else wanted.of(found), left_out)
+        names = self._run_names()
+        looked = None
+        if wanted is not None and wanted.limit is not None and len(names) > _FEW:
+            looked = self._survey_newest(names, wanted, wanted.limit)
+        if looked is None:
+            looked = _Looked()
+            for name in names:
+                self._survey_one(name, looked)
+        return looked.survey(wanted)
+
+    def _survey_one(self, name: str, looked: _Looked) -> RunInfo | None:
+        try:
+            info = self._steadily(name, "list", lambda: self._describe(name))
+        except (FlowckptError, ValueError, LookupError, TypeError) as error:
+            if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
+                looked.locked = error
+            looked.left_out[name] = _finding(name, error)
+            return None
+        if info is not None:
+            looked.found[name] = info
+        return info
+
+    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _Looked | None:
+        """Look at runs, the one that was written to last first, until no other can be among the wanted ones.
+
+        A run started before its newest segment was written to, and the time of a file costs less than its content. Return None if a run shows that the times of the files are not those of its records.
+        """
+        written = self._last_writes(names)
+        looked = _Looked()
+        starts: list[float] = []  # of the wanted runs, the earliest first
+        for name in sorted(names, key=written.__getitem__, reverse=True):
+            if len(starts) == limit and starts[0] > written[name]:
+                break
+            info = self._survey_one(name, looked)
+            if info is None:
+                continue
+            start = info.started_at.timestamp()
+            if start > written[name]:
+                return None
+            if wanted.takes(info) and (wanted.before is None or info.started_at < wanted.before[0]):
+                (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, start)
+        return looked
+
+    def _last_writes(self, names: Iterable[str]) -> dict[str, float]:
+        """Return when the newest segment of each run was written to; infinity where that is unknown."""
+        found = dict.fromkeys(names, math.inf)
+        with contextlib.suppress(OSError), self._opened_root() as root:
+            if root is not None:
+                runs = self._filesystem.open_directory(root, RUNS)
+                try:
+                    for name in found:
+                        found[name] = self._last_write(runs, name)
+                finally:
+                    self._filesystem.close(runs)
+        return found
+
+    def _last_write(self, runs: int, name: str) -> float:
+        filesystem, opened = self._filesystem, list[int]()
+        try:
+            opened.append(filesystem.open_directory(runs, name))
+            newest = segment_numbers(filesystem.names(opened[0]))[-1]
+            opened.append(filesystem.open_read(opened[0], segment_name(newest)))
+            return (filesystem.status(opened[1]).written_at or math.inf) + _TICK
+        except (OSError, IndexError):
+            return math.inf
+        finally:
+            for each in opened:
+                filesystem.close(each)
 
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs; a missing key is not damage."""
