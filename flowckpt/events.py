@@ -135,7 +135,8 @@ class StepStarted(Event):
     """A step was started; emitted once, however many tries follow.
 
     Attributes:
-        step_type: its action: `python`, `command`, `map`, `parallel`, `workflow`, `now`, `uuid` or `random`.
+        step_type: its action: `python`, `command`, `map`, `parallel`, `workflow`, `start`, `signal`, `now`, `uuid` or
+            `random`.
         members: for a map or group, its number of steps; None if unknown, and for any other step.
     """
 

@@ -19,6 +19,7 @@ from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_ne
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution import remote, world
+from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
@@ -400,6 +401,15 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         """Resume a run and return its result; see `WorkflowEngine.resume`."""
         return await self.prepare_resume(workflow, workflow_id, options, inputs).result()
 
+    @staticmethod
+    async def join() -> None:
+        """Wait until the runs that `.start()` steps have started in this loop have ended or are suspended.
+
+        `run_sync` and `flowckpt run` do this by themselves. If the loop ends first, the runs are suspended, and `flowckpt recover`
+        continues them.
+        """
+        await session.outbox.company().join(Interrupts())
+
     # --- without running anything ------------------------------------------------------------------------------------
 
     async def plan(
@@ -573,7 +583,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             folds_restored: whether restored steps in a row have one event.
         """
         with taken.interrupts:
-            return in_own_loop(taken.result(on_event, folds_restored=folds_restored))
+            return in_own_loop(taken.whole(on_event, folds_restored=folds_restored))
 
     # --- what stands behind the doors ------------------------------------------------------------------------------
 
@@ -628,11 +638,19 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
         refuse_while_loading()
-        parts = self.store, self._world, workflow, run, options or RunOptions()
-        own: dict[str, Any] = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
-        own["listeners"] = self._listeners
-        how = {**own, **how}
-        return session.session.Session(*parts, inputs=inputs, **how)
+        ports = session.session.Ports(
+            self.store,
+            self._world,
+            self._verifier,
+            self._saving,
+            self._executors,
+            self._listeners,
+            self._drive_started,
+        )
+        return session.session.Session(ports, workflow, run, options or RunOptions(), inputs=inputs, **how)
+
+    async def _drive_started(self, workflow: Workflow[..., Any], workflow_id: str) -> WorkflowResult:
+        return await self.prepare_resume(workflow, workflow_id, None, {}).joined()
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class StepRunner:
         secrets: the secrets of the run; it learns those that steps return.
         world: what steps may ask.
         executors: where they can run besides here, by name; what is built in need not be given.
+        act: starts other runs, and sends them signals.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class StepRunner:
         secrets: KnownSecrets,
         world: Nondeterminism,
         executors: Mapping[str, Given] | None = None,
+        act: Callable[[Any, StepCall], Awaitable[Any]] | None = None,
     ) -> None:
+        self._act = act
         self._interrupts = interrupts
         self._checker = checker
         self._secrets = secrets
@@ -270,7 +273,9 @@ class StepRunner:
                 threads=self._threads,
             )
         if not isinstance(action, dsl.command.CommandAction):
-            assert isinstance(action, dsl.world.WorldAction)
+            if not isinstance(action, dsl.world.WorldAction):
+                assert self._act is not None
+                return await self._act(action, call)
             return self._world.answer(action)
         return await execution.command.run_command(
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records import Reason, Status
-from flowckpt.core.records.listing import MANAGED, RunInfo
+from flowckpt.core.records.listing import MANAGED, RunInfo, is_not_begun
 from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -30,6 +30,7 @@ class Why(StrEnum):
     """Why a run is to be resumed."""
 
     CRASHED = "crashed"
+    STARTED = "started"
     STOPPED = "stopped"
     DUE = "due"
     SIGNALLED = "signalled"
@@ -43,6 +44,7 @@ class Why(StrEnum):
 
 _SAID = {
     Why.CRASHED: "its process is gone",
+    Why.STARTED: "another run started it",
     Why.STOPPED: "it was stopped, and can continue",
     Why.DUE: "its time has come",
     Why.SIGNALLED: "what it waits for was sent",
@@ -91,7 +93,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     if info.status is not Status.SUSPENDED:
         return None
     if not waits or STOPPED in info.metadata:
-        return Why.STOPPED
+        return Why.STARTED if is_not_begun(info.metadata, info.attempt) else Why.STOPPED
     if due_at is not None and due_at <= now:
         return Why.DUE
     return Why.SIGNALLED if is_signalled else None

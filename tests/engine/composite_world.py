@@ -39,6 +39,16 @@ WAITING: dict[str, Any] = {
 }
 
 
+@workflow("started")
+def started(item: Any) -> Generator[Any, Any, Any]:
+    """Return what it was started with; another run starts it."""
+    return (yield step("take").python(as_it_is, item).checkpoint())
+
+
+async def as_it_is(item: Any) -> Any:
+    return item
+
+
 class World:
     """A directory, the code of the steps in its present edition, and what the steps did."""
 
@@ -180,6 +190,14 @@ class World:
             made = {"now": now, "uuid": uuid, "random": random}[node.kind](node.name)
         elif node.kind in WAITING:
             made = WAITING[node.kind](made, f"go{node.number}")
+        elif node.kind == "start":
+            made = made.start(started, item=told)
+        elif node.kind == "mail":
+            signal = f"mail{node.number}-{digest(seed)}"
+            sent = step("send").signal("run", signal, told)
+            return parallel(
+                sent.checkpoint() if node.has_checkpoint else sent, step("get").wait(signal), name=node.name
+            )
         elif node.kind == "command":
             name, said = name_of(node.number, told), digest(node.edition, *told)
             made = made.command(["sh", "-c", WRITE, "sh", said, str(self.root / name), f"{name}:{said}"])
@@ -227,7 +245,7 @@ def recorded(node: Node, output: Any) -> Any:
     """Return what of an output is recorded: a plan does not have the rest."""
     if node.kind == "group" and output != "failed":
         return [recorded(each, of) for each, of in zip(node.inner, output, strict=True) if each.kind != "model"]
-    if node.kind in RECORDED:
+    if node.kind in RECORDED or node.kind == "start":
         return node.kind
     if node.kind == "approval":
         return output.by

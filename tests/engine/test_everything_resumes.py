@@ -1,7 +1,7 @@
 """A run of a random program out of all constructs, that dies again and again, ends as one that was never interrupted.
 
 Functions, async and on threads, commands, retries, answers that are recorded, maps, groups, child workflows, sleeps, signals
-and approvals; steps at most once; failures that are handled, and one that ends the run, which is undone and then mended.
+and approvals; other runs that are started, and signals to a run; steps at most once; failures that are handled, and one that ends the run, which is undone and then mended.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import attrs
 import pytest
-from composite_program import RECORDED, SENT, WAITS, Node, all_nodes, breakable, programs
-from composite_world import World
+from composite_program import RECORDED, RUNS, SENT, WAITS, Node, all_nodes, breakable, programs
+from composite_world import World, started
 from crashing import SimulatedCrash
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -28,6 +28,7 @@ from flowckpt.core.records import StepResult, WaitKind
 from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.execution import python
+from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
 
 
@@ -112,6 +113,7 @@ class Life:
         event("suspended")
         outside = WorkflowEngine(self.store, clock=self.clock)
         asked = [wait for wait in result.waits if wait.kind is not WaitKind.SLEEP and wait.name != "never"]
+        assert not any(wait.name.startswith("mail") for wait in asked), "it was sent, and is lost"
         for wait in asked:
             if wait.kind is WaitKind.SIGNAL:
                 outside.signal_sync("run", wait.name, f"data of {wait.name}")
@@ -120,6 +122,19 @@ class Life:
         self.saves.sent += len(asked)
         if not asked:
             self.clock.advance((result.due_at - self.clock.now()).total_seconds())
+
+    def started(self) -> dict[str, Any]:
+        """Lead the runs that were started to their ends; return the output of each, by the step that started it."""
+        self.store.runs.owned.clear()
+        engine, outputs = WorkflowEngine(self.store, clock=self.clock), {}
+        for due in asyncio.run(due_runs(self.store, self.clock)):
+            assert engine.resume_sync(started, workflow_id=due.workflow_id).status == "completed"
+        for info in asyncio.run(self.store.list_runs()):
+            if info.workflow_id != "run":
+                path = info.metadata["started_by"]["path"]
+                assert path not in outputs, "it was started twice"
+                outputs[path] = repr(asyncio.run(self.store.load_latest(info.workflow_id)).output)
+        return outputs
 
     def _latest(self) -> Any:
         return asyncio.run(self.store.load_latest("run"))
@@ -161,7 +176,7 @@ def history(results: Any) -> dict[str, tuple[Any, ...]]:
     told = {}
     for each in results:
         output = each.output
-        if each.step_type in RECORDED:
+        if each.step_type in (*RECORDED, "start"):
             output = each.step_type
         elif isinstance(output, dict) and "by" in output:
             output = output["by"]
@@ -231,13 +246,19 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
         ] == []
         assert asyncio.run(life.store.signals("run")) == []
         life.check_what_was_durable(latest)
+        lost = fan_outs_that_failed(latest.step_results)
+        assert of_others(life.started(), lost) == of_others(whole.started(), lost)
+
+
+def of_others(outputs: dict[str, Any], lost: tuple[str, ...]) -> dict[str, Any]:
+    return {path: output for path, output in outputs.items() if not f"{path}/".startswith(lost)}
 
 
 def any_of(*more: str) -> Any:
     """Draw a program, and how it is interrupted."""
     deaths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
     return given(
-        programs(*WAITS, *more, most=5),
+        programs(*WAITS, *RUNS, *more, most=5),
         deaths,
         st.booleans(),
         st.one_of(st.none(), st.integers(0, 3), st.integers(0, 9)),

@@ -12,7 +12,7 @@ from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import crash_loops, stale_runs
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
+from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_begun
 from flowckpt.maintenance.recovery import STALE_STATUSES
 
 _EXAMPLE = """\b
@@ -104,7 +104,7 @@ def _now(info: RunInfo, *, is_whole: bool) -> str:
     if info.owner is not None and not is_whole:
         return f"process {info.owner.pid} on {info.owner.host}"
     if not info.waits:
-        return ""
+        return "started, and not run yet" if is_not_begun(info.metadata, info.attempt) else ""
     if is_whole:
         return "; ".join(wait.said for wait in info.waits)
     first, more = info.waits[0].said, len(info.waits) - 1

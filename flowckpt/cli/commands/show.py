@@ -20,7 +20,7 @@ from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
-from flowckpt.core.records.listing import IMPORTED, CheckpointRef, is_task
+from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_begun, is_task
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
@@ -166,6 +166,10 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
             run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
             said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
             lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
+    if started_by := latest.metadata.get(STARTED_BY):
+        lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
+        if is_not_begun(latest.metadata, latest.attempt) and run.owner is None:
+            lines.append("due: no process has run it yet; 'flowckpt recover' does")
     for each in latest.metadata.get(SETTLED, ()):
         because = f" ({each['comment']})" if each["comment"] else ""
         said = (

@@ -16,7 +16,7 @@ from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.core.records import StepResult
-from flowckpt.core.records.listing import MANAGED, CheckpointRef, Owner, RunInfo, is_task
+from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Owner, RunInfo, is_task
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
@@ -166,6 +166,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "target": codec.encode(dict(latest.metadata.get("target", {}))),
         "rolled_back_to": codec.encode(latest.metadata.get("rolled_back_to")),
         "forked_from": codec.encode(latest.metadata.get("forked_from")),
+        "started_by": codec.encode(latest.metadata.get(STARTED_BY)),
         "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),

@@ -96,6 +96,29 @@ class PythonAction(Action):
         return _name_of_function(function) if type(function) is FunctionType else function_name(function)
 
 
+class RunAction(Action):
+    """The base of the actions on other runs: one is started, or sent a signal.
+
+    Both are exactly once. The id of the run, or of the message, is derived from the run that acts, the path of the step and its
+    arguments, so a step that is repeated after a crash finds what it made.
+    """
+
+    __slots__ = ()
+    refuses_modifiers: ClassVar[bool] = True
+
+    def refused_modifier(self, modifiers: Any) -> str:
+        """Return a modifier that makes no sense with this action, or an empty text."""
+        given = {
+            "at_most_once": modifiers.is_at_most_once,  # it is exactly once without it
+            "adopt": modifiers.adopt is not None,
+            "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
+            "on": modifiers.placement is not None,
+            "timeout": modifiers.timeout_seconds is not None,
+            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
+        }
+        return next((name for name, is_given in given.items() if is_given), "")
+
+
 def parameters_of(function: Callable[..., Any]) -> Collection[str]:
     """Return the names of a function's parameters; nothing for a builtin without a signature."""
     try:

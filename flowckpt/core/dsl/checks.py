@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 
 from flowckpt.core.dsl.path import MAX_NAME_LENGTH
 from flowckpt.core.system.functions import cached_per_function
-from flowckpt.errors import StepDefinitionError
+from flowckpt.errors import StepDefinitionError, StepNotYieldedError
 
 # A step is a value: one that a workflow creates and forgets to yield leaves no trace. So the steps that are created while
 # a run is driven are noted by their action, which all modifiers of a step share, and struck off when they are yielded.
@@ -193,3 +194,68 @@ def explicit_arguments(
             where=caller(),
         )
     return tuple(args), dict(kwargs)
+
+
+# What a step is given for a function. A step and a workflow are known by what they have: their modules import this one.
+
+
+def is_step(value: object) -> bool:
+    """Return whether a value is a step, with or without an action."""
+    return hasattr(type(value), "modifiers") and hasattr(value, "name")
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def argument_not_yielded(name: str, argument: Any) -> StepNotYieldedError:
+    """Return the error of a step that gets another step as an argument.
+
+    Args:
+        name: the name of the step; empty if it is not known.
+        argument: the other step.
+    """
+    got = f"step {name!r} gets the step {argument.name!r}" if name else f"a step gets the step {argument.name!r}"
+    where = caller() if name else ""
+    return StepNotYieldedError(f"{got} as an argument, not the output of that step", step=argument.name, where=where)
+
+
+def described(value: object) -> str:
+    """Return a wrong argument as an error shows it."""
+    return repr(value) if is_step(value) else f"{value!r:.80} ({type(value).__name__})"
+
+
+def check_function(step_name: str, function: object, action: str) -> None:
+    """Refuse anything but a named function: its name is part of what the step is.
+
+    Raises:
+        StepDefinitionError: it is not callable, a lambda, or a workflow.
+    """
+    if hasattr(type(function), "secret_inputs"):
+        raise StepDefinitionError(
+            f"step {step_name!r}: .{action}() was given the workflow {getattr(function, 'name', '')!r}, which is not a function to call",
+            step=step_name,
+            where=caller(),
+            remedy="Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
+        )
+    if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
+        raise _not_a_named_function(step_name, function, action)
+
+
+def _not_a_named_function(step_name: str, function: object, action: str) -> StepDefinitionError:
+    if callable(function):
+        what = f"a lambda ({getattr(getattr(_unwrapped(function), '__code__', None), 'co_filename', '?')})"
+        remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
+    else:
+        what = f"{described(function)}, which cannot be called"
+        remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
+        if is_step(function):
+            remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
+    return StepDefinitionError(
+        f"step {step_name!r}: .{action}() needs a named function, got {what}",
+        step=step_name,
+        where=caller(),
+        remedy=remedy,
+    )

@@ -1,4 +1,4 @@
-"""Actions that are made of steps: a fan-out over items, steps side by side, a workflow inside the workflow.
+"""Actions that are made of steps: a fan-out over items, steps side by side, a workflow inside the workflow or as another run.
 
 The steps of a composite have their place under its path. Those of a fan-out stand in brackets (`pages/[17]`,
 `pages/[de]`, `parallel/[load]`): each is there for itself, and none comes before another. Those of a child workflow do not
@@ -13,11 +13,19 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action, PythonAction, function_name, parameters_of
-from flowckpt.core.dsl.checks import CREATED, caller, check_name, note_created
+from flowckpt.core.dsl.actions import Action, PythonAction, RunAction, function_name, parameters_of
+from flowckpt.core.dsl.checks import (
+    CREATED,
+    argument_not_yielded,
+    caller,
+    check_function,
+    check_name,
+    described,
+    note_created,
+)
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.path import encode_name, path_of
-from flowckpt.core.dsl.step import Step, argument_not_yielded, check_function, described
+from flowckpt.core.dsl.step import Step
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
@@ -341,6 +349,40 @@ class WorkflowAction(Composite):
         return self.inputs
 
 
+@attrs.frozen
+class StartAction(RunAction):
+    """Start another run.
+
+    Attributes:
+        workflow: what it runs.
+        inputs: its inputs as they were given, by name.
+    """
+
+    step_type: ClassVar[str] = "start"
+
+    workflow: Workflow[Any, Any]
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the generator function."""
+        return self.workflow.function_name
+
+    @property
+    def output_type(self) -> Any:
+        """The id of the run."""
+        return str
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of the inputs."""
+        return self.workflow.signature.parameters
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the inputs, with defaults applied."""
+        return self.workflow.bind(self.inputs)
+
+
 def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     index = 0
     try:
@@ -478,11 +520,13 @@ def parallel_action(
     return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
 
 
-def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> WorkflowAction:
-    """Check the arguments of `.workflow()`; see there."""
+def workflow_action(
+    name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[str, Any], word: str = "workflow"
+) -> WorkflowAction:
+    """Check the arguments of `.workflow()`, or of another action that takes a workflow; see there."""
     if not isinstance(child, Workflow):
         raise StepDefinitionError(
-            f"step {name!r}: .workflow() needs a workflow, got {described(child)}",
+            f"step {name!r}: .{word}() needs a workflow, got {described(child)}",
             step=name,
             where=caller(),
             remedy="Decorate the generator function with @workflow, and pass it uncalled.",
@@ -502,6 +546,21 @@ def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mappin
         if bound[secret] is not None:
             bound[secret] = Secret(bound[secret])
     return WorkflowAction(child, bound)
+
+
+def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> StartAction:
+    """Check the arguments of `.start()`; see there."""
+    bound = workflow_action(name, child, args, inputs, word="start").inputs
+    secret = next((each for each in child.secret_inputs if bound[each] is not None), "")
+    if secret:
+        raise StepDefinitionError(
+            f"step {name!r}: .start(): the input {secret!r} of workflow {child.name!r} is secret, so the record of the new "
+            "run could not hold it, and no other process could run it",
+            step=name,
+            where=caller(),
+            remedy=f"Run it inside this run, .workflow({child.name}, …), or let it read the secret itself.",
+        )
+    return StartAction(child, dict(inputs))
 
 
 def _checked_concurrency(name: str, concurrency: Any) -> int | None:

@@ -21,7 +21,9 @@ from flowckpt.core.dsl.actions import Action, PythonAction
 from flowckpt.core.dsl.checks import (
     CREATED,
     MOST_NOTED,
+    argument_not_yielded,
     caller,
+    check_function,
     check_name,
     explicit_arguments,
     note_created,
@@ -328,63 +330,6 @@ class StepBase(FieldEquality):
         self._refuse_twice("cache", self.modifiers.cache_seconds is not None)
         seconds = checked.checked_age(self.name, max_age)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, cache_seconds=seconds)))
-
-
-def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def argument_not_yielded(name: str, argument: StepBase) -> StepNotYieldedError:
-    """Return the error of a step that gets another step as an argument.
-
-    Args:
-        name: the name of the step; empty if it is not known.
-        argument: the other step.
-    """
-    got = f"step {name!r} gets the step {argument.name!r}" if name else f"a step gets the step {argument.name!r}"
-    where = caller() if name else ""
-    return StepNotYieldedError(f"{got} as an argument, not the output of that step", step=argument.name, where=where)
-
-
-def described(value: object) -> str:
-    """Return a wrong argument as an error shows it."""
-    return repr(value) if isinstance(value, StepBase) else f"{value!r:.80} ({type(value).__name__})"
-
-
-def check_function(step_name: str, function: object, action: str) -> None:
-    """Refuse anything but a named function: its name is part of what the step is.
-
-    Raises:
-        StepDefinitionError: it is not callable, a lambda, or a workflow.
-    """
-    if isinstance(function, Workflow):
-        raise StepDefinitionError(
-            f"step {step_name!r}: .{action}() was given the workflow {function.name!r}, which is not a function to call",
-            step=step_name,
-            where=caller(),
-            remedy="Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
-        )
-    if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
-        raise _not_a_named_function(step_name, function, action)
-
-
-def _not_a_named_function(step_name: str, function: object, action: str) -> StepDefinitionError:
-    if callable(function):
-        what = f"a lambda ({getattr(getattr(_unwrapped(function), '__code__', None), 'co_filename', '?')})"
-        remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
-    else:
-        what = f"{described(function)}, which cannot be called"
-        remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
-        if isinstance(function, StepBase):
-            remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
-    return StepDefinitionError(
-        f"step {step_name!r}: .{action}() needs a named function, got {what}",
-        step=step_name,
-        where=caller(),
-        remedy=remedy,
-    )
 
 
 P = ParamSpec("P")
@@ -722,6 +667,40 @@ class StepBuilder(StepBase):
             InputError: an input is unknown or missing.
         """
         return self._created(composites.workflow_action(self.name, child, args, inputs))
+
+    def start(self, workflow: Workflow[P, Any], /, *args: P.args, **inputs: P.kwargs) -> Step[str]:
+        """Action: start another run, exactly once, without waiting for it; the output is its id.
+
+        The id is derived from this run, the path of the step and the inputs, so a step repeated after a crash starts
+        nothing twice. The run is in the same store and has its own history and fate. This process runs it in parallel;
+        if the process ends first, `flowckpt recover` continues the run.
+
+        Args:
+            workflow: the workflow, not called.
+            *args: not allowed; only for type checkers.
+            **inputs: its inputs, recorded with the new run.
+
+        Raises:
+            StepDefinitionError: it is not a workflow, or an input is secret.
+            InputError: an input is unknown or missing.
+        """
+        return self._created(composites.start_action(self.name, workflow, args, inputs))
+
+    def signal(self, run: str, name: str, data: Any = None) -> Step[None]:
+        """Action: send a signal to another run in the same store, exactly once; the next wait of this name takes it.
+
+        The id of the message is derived from this run, the path of the step and its arguments, so a step repeated after a
+        crash sends nothing twice.
+
+        Args:
+            run: the id of the run.
+            name: the signal's name.
+            data: its data.
+
+        Raises:
+            StepDefinitionError: an argument is invalid.
+        """
+        return self._created(waits.signal_action(self.name, run, name, data))
 
     def command(
         self,

@@ -1,4 +1,4 @@
-"""Actions that wait: for a time, for a signal, for somebody's approval.
+"""Actions that wait: for a time, for a signal, for somebody's approval; and the one that sends a signal.
 
 A wait is durable: the run may end while it waits, and is suspended then. So a wait has no tries and no time limit of one
 try; it has a deadline of its own, which stays where it is when the run is resumed.
@@ -7,14 +7,14 @@ try; it has a deadline of its own, which stays where it is when the run is resum
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action
-from flowckpt.core.dsl.checks import caller, check_name
+from flowckpt.core.dsl.actions import Action, RunAction
+from flowckpt.core.dsl.checks import argument_not_yielded, caller, check_name, is_step
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import WaitKind
@@ -170,6 +170,32 @@ class ApprovalAction(Waiting):
         return bound if self.ask is None else {**bound, "ask": self.ask}
 
 
+@attrs.frozen
+class SignalAction(RunAction):
+    """Send another run a signal.
+
+    Attributes:
+        run: the id of the run.
+        signal: the name of the signal.
+        data: what it carries.
+    """
+
+    step_type: ClassVar[str] = "signal"
+
+    run: str
+    signal: str
+    data: Any = None
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments."""
+        return self.arguments().keys()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the run, the signal and the data."""
+        return {"run": self.run, "signal": self.signal, "data": self.data}
+
+
 def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     """Check the arguments of `.sleep()`; see there."""
     if (time is None) is (until is None):
@@ -214,6 +240,22 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
         raise _refused(name, "approval", said, "Write one of them.")
     patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
     return ApprovalAction(approval, claims, patience, on_rejection == "return", ask)
+
+
+def signal_action(name: str, run: Any, signal: Any, data: Any) -> SignalAction:
+    """Check the arguments of `.signal()`; see there."""
+    for each in (run, signal, data):
+        if is_step(each):
+            raise argument_not_yielded(name, each)
+    if not isinstance(run, str) or not run.strip():
+        raise StepDefinitionError(
+            f"step {name!r}: .signal() needs the id of a run, got {run!r:.80} ({type(run).__name__})",
+            step=name,
+            where=caller(),
+            remedy="A step with .start() returns the id of the run that it started.",
+        )
+    check_name(signal, "signal's name")
+    return SignalAction(run, signal, data)
 
 
 def _why_no_type(annotation: Any) -> str:

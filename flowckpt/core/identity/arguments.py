@@ -35,7 +35,8 @@ import attrs
 from flowckpt.core.codec import Json
 from flowckpt.core.codec import encode as encode_leaf
 from flowckpt.core.codec.types import is_named_tuple, is_pydantic
-from flowckpt.core.dsl.step import Step, argument_not_yielded
+from flowckpt.core.dsl.checks import argument_not_yielded
+from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system.functions import cached_per_function

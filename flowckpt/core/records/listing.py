@@ -30,6 +30,16 @@ AUTHENTICATED = "authenticated"
 """The value of that mark if the file was signed with a key of the store. Otherwise it is True, and no answer counts."""
 
 
+STARTED_BY = "started_by"
+"""In the metadata of a run that another one started: that run, the path of its step, and the attempt that recorded the start."""
+
+
+def is_not_begun(metadata: Mapping[str, Any], attempt: int) -> bool:
+    """Return whether a run was started by another one, and no process has driven it yet."""
+    started_by = metadata.get(STARTED_BY)
+    return isinstance(started_by, Mapping) and started_by.get("attempt") == attempt
+
+
 def is_task(data: CheckpointData) -> bool:
     """Return whether a checkpoint belongs to a task of a `CheckpointManager`."""
     return data.workflow_name == MANAGED and MANAGER in data.metadata

@@ -66,7 +66,8 @@ class StepResult(FieldEquality):
 
     Attributes:
         name: the step's name as written.
-        step_type: its action: `python`, `command`, `map`, `parallel` or `workflow`; `rollback` for undoing a step.
+        step_type: its action: `python`, `command`, `map`, `parallel`, `workflow`, `start`, `signal` …; `rollback` for undoing a
+            step.
         success: whether it ended without an error.
         output: what it returned, decoded afresh at each access.
         duration_ms: how long it took, all tries together.

@@ -22,7 +22,7 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.records.listing import ROLLED_BACK
+from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -431,7 +431,9 @@ def _first_checkpoint(
         append_result(history, result)
     paths = {result.path for result in results}
     metadata = {
-        name: value for name, value in without_waits(without_reusable(latest.metadata)).items() if name != ROLLED_BACK
+        name: value
+        for name, value in without_waits(without_reusable(latest.metadata)).items()
+        if name not in (ROLLED_BACK, STARTED_BY)
     }
     metadata[BIRTH] = new_token(16)
     if LIMITS in metadata:  # it has made no retries yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +48,7 @@ class RunContext:
         waits: what its steps wait for.
         budget: how many retries its steps may make.
         look_at_ns: when to look for requests to cancel the run, by the clock's `elapsed_ns`.
+        rest: waits as long as another run of this process may end a wait; returns whether a wait can end.
         generators: the generators that were started, to be closed at the end.
         services: what its steps can ask of the engine while they run.
     """
@@ -62,6 +64,7 @@ class RunContext:
     waits: Waits
     budget: RetryBudget
     look_at_ns: int
+    rest: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]]
     generators: list[Replay] = attrs.field(init=False, factory=list)
     services: RunServices = attrs.field(init=False)
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.engine.session import control, respond, session, suspend
+    from flowckpt.engine.session import control, outbox, respond, session, suspend
 
-__all__ = ["control", "respond", "session", "suspend"]
+__all__ = ["control", "outbox", "respond", "session", "suspend"]
 
 __getattr__ = lazy_modules(__name__, *__all__)

@@ -15,7 +15,7 @@ from flowckpt.core.codec.fitting import annotation_of
 from flowckpt.core.identity.arguments import recorded_arguments
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import MANAGED, RunInfo
-from flowckpt.core.records.wait import Signal, Wait, WaitKind, birth_of, open_waits, sent_to
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.values.options import RunOptions
@@ -275,4 +275,23 @@ def _asked_signal(signal: str) -> None:
 
 async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
     latest = await store.load_latest(workflow_id)
-    return latest is not None and any(result.signal == signal_id for result in latest.step_results)
+    return latest is not None and _has_taken(latest, signal_id)
+
+
+def _has_taken(latest: CheckpointData, signal_id: str) -> bool:
+    return signal_id in latest.metadata.get(TAKEN, ()) or any(each.signal == signal_id for each in latest.step_results)
+
+
+async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
+    """Return whether a run has a message of an id, or has taken it.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        SettingError: the store cannot deliver signals.
+    """
+    inbox, latest = _able(store), await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    if _has_taken(latest, signal_id):
+        return True
+    return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
-from flowckpt.engine import dry, undo
+from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.partial import kept_partial
@@ -78,6 +78,7 @@ from flowckpt.errors import (
     UnknownExecutorError,
 )
 from flowckpt.execution.claims import ClaimChecker
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
@@ -85,6 +86,7 @@ from flowckpt.maintenance import retention as retention_rules
 from flowckpt.stores.base import Lease, StoreBase
 
 if TYPE_CHECKING:
+    from flowckpt.engine.session import outbox
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.executors.base import Given
@@ -137,12 +139,34 @@ def _is_harmless(description: str) -> bool:
 _log = logging.getLogger("flowckpt")
 
 
+@attrs.frozen(eq=False, repr=False)
+class Ports:
+    """The parts that all sessions of an engine share.
+
+    Attributes:
+        store: where checkpoints go.
+        world: the time, ids and random numbers.
+        verifier: checks what the steps claim, or None for one that looks where the run was started.
+        saving: how a run is saved besides its explicit checkpoints.
+        executors: where steps can run besides here, by name.
+        listeners: called with every event.
+        drive: drives a run that a run of the engine starts.
+    """
+
+    store: StoreBase
+    world: Nondeterminism
+    verifier: EvidenceVerifier | None
+    saving: Saving
+    executors: Mapping[str, Given]
+    listeners: Sequence[Listener]
+    drive: outbox.Drive
+
+
 class Session:
     """One start or one resume: it takes the run, drives it, and gives it back whatever happens.
 
     Args:
-        store: where checkpoints go.
-        world: the time, ids and random numbers.
+        ports: what the engine lends it.
         workflow: what is run.
         workflow_id: the run.
         options: what was said about the run beside its inputs.
@@ -150,45 +174,36 @@ class Session:
         inputs: the inputs as they were given, for a resume perhaps none.
         if_exists: what a start does if the store has the run.
         is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
-        verifier: checks what the steps claim, or None for one that looks where the run was started.
-        saving: how the run is saved besides its explicit checkpoints.
-        executors: where steps can run besides here, by name.
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
     """
 
-    def __init__(  # noqa: PLR0913 - one parameter for each port of a session
+    def __init__(
         self,
-        store: StoreBase,
-        world: Nondeterminism,
+        ports: Ports,
         workflow: Workflow[Any, Any],
         workflow_id: str,
         options: RunOptions,
         *,
-        bound: BoundInputs | None = None,
         inputs: Mapping[str, Any],
-        verifier: EvidenceVerifier | None,
-        saving: Saving,
-        executors: Mapping[str, Given],
+        bound: BoundInputs | None = None,
         if_exists: IfExists = IfExists.FAIL,
         is_cancel: bool = False,
-        listeners: Sequence[Listener] = (),
     ) -> None:
         self.interrupts = Interrupts()
-        self._store = store
-        self._world = world
+        self._ports = ports
+        self._store = ports.store
+        self._world = ports.world
+        self._saving = ports.saving
         self._workflow = workflow
         self._workflow_id = workflow_id
         self._options = options
         self._bound = bound
         self._inputs = inputs
-        self._verifier = verifier
-        self._saving = saving
         self._if_exists = if_exists
         self._is_cancel = is_cancel
-        self._executors = executors
-        self._listeners = listeners
+        self._has_acted = self._stays = False
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -206,19 +221,27 @@ class Session:
     def cancelling(self) -> Session:
         """Return a session that only undoes the steps of the run and ends the run as cancelled."""
         given = self._inputs if self._bound is None else {**self._inputs, **self._bound.secrets}
-        return Session(
-            self._store,
-            self._world,
-            self._workflow,
-            self._workflow_id,
-            RunOptions(),
-            inputs=given,
-            verifier=self._verifier,
-            saving=self._saving,
-            executors=self._executors,
-            is_cancel=True,
-            listeners=self._listeners,
-        )
+        return Session(self._ports, self._workflow, self._workflow_id, RunOptions(), inputs=given, is_cancel=True)
+
+    async def whole(self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool) -> WorkflowResult:
+        """Drive the run, and the runs that it starts, to their ends; see `result`."""
+        self._stays = True
+        try:
+            result = await self.result(on_event, folds_restored=folds_restored)
+        except BaseException:
+            if self._has_acted:
+                await session.outbox.company().stop()
+            raise
+        if self._has_acted:
+            self.interrupts.watch(asyncio.current_task())
+            await session.outbox.company().join(self.interrupts)
+        return result
+
+    async def joined(self) -> WorkflowResult:
+        """Drive a run that another one started, and stay as long as another one may end its waits."""
+        self._stays = self._has_acted = True
+        session.outbox.company().enter(self)
+        return await self.result()
 
     async def result(
         self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool = False
@@ -235,7 +258,7 @@ class Session:
         _check_loop("engine.run")
         emit = self._sink(on_event)
         async with self._taken() as drive:
-            wants_each = any(not getattr(each, "folds_restored", False) for each in self._listeners)
+            wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
             folds = (folds_restored or on_event is None) and not wants_each  # a log has one line for them
             await drive.run(emit, folds_restored=folds)
         assert drive.result is not None
@@ -260,7 +283,7 @@ class Session:
 
     def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
         """Return what emits events, without the secrets of the run; None if nobody listens."""
-        listeners: list[Listener] = [*self._listeners]
+        listeners: list[Listener] = [*self._ports.listeners]
         if _is_log_read():
             listeners.append(LogListener())
         if listeners:
@@ -291,6 +314,8 @@ class Session:
             redact_error(error, self._secrets)
             raise
         finally:
+            if self._has_acted:
+                session.outbox.company().leave(self)
             is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
             await finish_despite_cancel(given_back(store, lease, is_away=is_away), is_last=True)
 
@@ -340,7 +365,7 @@ class Session:
             metadata["saving"] = options.asked_saving
         if options.asked_limits:
             metadata[LIMITS] = options.asked_limits
-        claims = ClaimChecker(self._verifier, options.verify, base_path, options.allow_network)
+        claims = ClaimChecker(self._ports.verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
@@ -351,7 +376,7 @@ class Session:
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         crash_count = await self._crash_count(lease, latest)
-        claims = ClaimChecker.of(latest, self._verifier, self._options)
+        claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
         end = None
         if self._is_cancel:
             end = undo.compensate.cancelling(self._workflow_id, latest)
@@ -489,9 +514,9 @@ class Session:
             is_repeated=self._bound is None,
         )
         executors: Mapping[str, Given] = {}
-        is_wanted = options.executors or self._executors or origin.metadata.get(RECORDED)
+        is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
         if is_wanted and undoing is None:  # undoing is done here
-            executors = chosen_executors(origin.metadata, self._executors, options.executors)
+            executors = chosen_executors(origin.metadata, self._ports.executors, options.executors)
         limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
         world = self._world
         notifier = Notifier()
@@ -516,14 +541,31 @@ class Session:
             notifier,
             origin.judge,
             origin.claims,
-            StepRunner(self.interrupts, origin.claims, origin.judge.secrets, world, executors),
+            StepRunner(
+                self.interrupts, origin.claims, origin.judge.secrets, world, executors, partial(self._act, origin)
+            ),
             origin.waits,
             RetryBudget(
                 limit, checkpointer, SHORT_SECONDS if options.stay is None else min(options.stay, SHORT_SECONDS)
             ),
             world.clock.elapsed_ns() + LOOK_NS,
+            self._rest,
         )
         return Drive(workflow, replay, context, undoing, options.stay)
+
+    async def _act(self, origin: _Origin, action: Any, call: StepCall) -> str | None:
+        """Start another run, or send it a signal."""
+        if not self._has_acted:
+            self._has_acted = True
+            session.outbox.company().enter(self)
+        clock, secrets = self._world.clock, origin.judge.secrets
+        return await session.outbox.Outbox(self._store, clock, secrets, origin.metadata, self._ports.drive).act(
+            action, call
+        )
+
+    async def _rest(self, can_end: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait as long as another run of this loop may end a wait; return whether a wait can end."""
+        return self._has_acted and self._stays and await session.outbox.company().rest(self, can_end)
 
     def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._saving

@@ -67,10 +67,12 @@ class _Staying:
 
     async def until_one_has_ended(self, waits: tuple[Wait, ...]) -> bool:
         """Wait until one of the waits can end; tell whether one can before the process is to go."""
+        run, clock = self.context, self.context.clock
+        if await waited(run.rest(lambda: self._can_end(waits)), run.interrupts):
+            return True
         seconds = self._allowed(waits)
         if seconds <= 0:
             return False
-        run, clock = self.context, self.context.clock
         if run.notifier.emit is not None:
             await run.notifier.emit(WorkflowWaiting(run.workflow_id, waits, due_at(waits), seconds))
         has_people = any(not wait.is_timed for wait in waits)
@@ -93,6 +95,12 @@ class _Staying:
                     look = min(look * 2, last_look)
         finally:
             self._stayed += (clock.elapsed_ns() - began_ns) / 1e9
+
+    async def _can_end(self, waits: tuple[Wait, ...]) -> bool:
+        run = self.context
+        await run.look_for_requests()
+        run.interrupts.raise_noted(asyncio.current_task())
+        return await run.inbox.can_end_any(waits, is_fresh=True)
 
     def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
         """Listen for messages, where the store can tell of them."""

@@ -500,6 +500,12 @@ _METADATA: Mapping[str, Check] = {
     "birth": _is_text,
     "imported": lambda value: value is True or value == AUTHENTICATED,
     "forked_from": _is_optional_mapping,
+    "started_by": lambda value: (
+        type(value) is dict
+        and _is_text(value.get("workflow_id"))
+        and _is_text(value.get("path"))
+        and is_count(value.get("attempt"), 1)
+    ),
     "rolled_back_to": _is_optional_mapping,
     "rolling_back": lambda value: value is None or _is_way_back(value),
     "superseded": lambda value: type(value) is list and all(type(each) is dict for each in value),

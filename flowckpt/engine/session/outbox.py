@@ -1,0 +1,274 @@
+"""The acts of a run on other runs: it starts one, or sends one a signal. Exactly once, whatever crashes.
+
+    derive the id from the place ──► is it there already? ── no ──► make it durable ──► the step is recorded
+
+A crash before the last arrow repeats the step, which finds what it made. A run that was started is due: this process drives
+it in parallel if it lives that long, and `recover` does otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import Context
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.dsl.actions import RunAction
+from flowckpt.core.dsl.composites import StartAction
+from flowckpt.core.dsl.waits import SignalAction
+from flowckpt.core.identity.fingerprint import code_of
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData, History, Reason, Status
+from flowckpt.core.records.checkpoint import BIRTH
+from flowckpt.core.records.listing import STARTED_BY, is_not_begun
+from flowckpt.core.records.wait import birth_of
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.ids import new_token
+from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
+from flowckpt.engine.run.lease import taken
+from flowckpt.engine.session import respond
+from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_output
+from flowckpt.engine.values.target import describe_target
+from flowckpt.errors import FlowckptError, RunLockedError, SignalRefusedError
+from flowckpt.execution.current_step import StepCall
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.python import waited
+from flowckpt.execution.redaction import refuse_secrets
+from flowckpt.stores.base import StoreBase
+
+if TYPE_CHECKING:
+    from flowckpt.engine.values.result import WorkflowResult
+
+_MOST = 16
+"""How many started runs one loop drives at the same time."""
+
+_LOOK_SECONDS = 1.0
+"""How often a run that stays for others looks for messages from other processes."""
+
+_log = logging.getLogger(__name__)
+
+Drive = Callable[[Workflow[Any, Any], str], Coroutine[Any, Any, "WorkflowResult"]]
+"""Resumes a run of a workflow, by the id of the run."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Outbox:
+    """Acts on other runs for the steps of one run.
+
+    Attributes:
+        store: where all of them are.
+        clock: the time.
+        secrets: what no other run may be given.
+        metadata: of the run that acts.
+        drive: drives a run that was started.
+    """
+
+    store: StoreBase
+    clock: Clock
+    secrets: KnownSecrets
+    metadata: Mapping[str, Any]
+    drive: Drive
+
+    async def act(self, action: RunAction, call: StepCall) -> str | None:
+        """Start the run, or send the signal, unless an earlier try of the step did."""
+        if isinstance(action, StartAction):
+            return await finish_despite_cancel(self._start(action, call))
+        assert isinstance(action, SignalAction)
+        return await finish_despite_cancel(self._signal(action, call))
+
+    async def _start(self, action: StartAction, call: StepCall) -> str:
+        workflow = action.workflow
+        refuse_output(workflow, call.path)
+        bound = bind_inputs(workflow, action.inputs)
+        refuse_secrets(bound.tree, self.secrets, f"{call.path}: inputs")
+        run = self._derived(call, workflow.name, bound.hash)
+        latest = await self.store.load_latest(run)
+        if latest is None:
+            latest = await self._recorded(workflow, run, bound, call)
+        if latest.status is Status.SUSPENDED and is_not_begun(latest.metadata, latest.attempt):
+            company().begin(partial(self.drive, workflow, run))
+        return run
+
+    async def _recorded(
+        self, workflow: Workflow[Any, Any], run: str, bound: BoundInputs, call: StepCall
+    ) -> CheckpointData:
+        """Make a new run durable, and return its first checkpoint, or the newest if another process was quicker."""
+        try:
+            async with taken(self.store, run) as lease:
+                if lease.latest is not None:
+                    return lease.latest
+                metadata = {
+                    "target": describe_target(workflow),
+                    "tags": {},
+                    "defaulted": list(bound.defaulted),
+                    "base_path": self.metadata.get("base_path") or str(Path.cwd()),
+                    BIRTH: new_token(16),
+                    STARTED_BY: {"workflow_id": call.workflow_id, "path": call.path, "attempt": lease.attempt},
+                }
+                facts = RunFacts(run, workflow.name, bound.hash, bound.recorded, code_of(workflow.function).fingerprint)
+                made = Checkpointer(
+                    self.store,
+                    self.clock,
+                    facts,
+                    metadata,
+                    lease.attempt,
+                    lease.last_sequence,
+                    History(),
+                    SavePolicy(None, False),
+                )
+                return await made.save(Reason.STARTED, status=Status.SUSPENDED)
+        except RunLockedError:
+            latest = await self.store.load_latest(run)
+            if latest is None:
+                raise
+            return latest
+
+    async def _signal(self, action: SignalAction, call: StepCall) -> None:
+        data = codec.encode(action.data, place=f"{call.path}: data")
+        refuse_secrets({"name": action.signal, "data": data}, self.secrets, f"{call.path}: data")
+        signal_id = self._derived(call, action.run, action.signal, data)
+        if await respond.was_sent(self.store, action.run, signal_id):
+            return
+        sender = f"run {call.workflow_id}"
+        try:
+            await respond.send_signal(
+                self.store, self.clock, action.run, action.signal, data=action.data, by=sender, signal_id=signal_id
+            )
+        except SignalRefusedError:
+            if not await respond.was_sent(self.store, action.run, signal_id):
+                raise
+
+    def _derived(self, call: StepCall, *what: Any) -> str:
+        """Return an id that the same step of the same run always gets, and nothing else."""
+        place = [birth_of(self.metadata), call.workflow_id, call.path, *what]
+        return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:26]
+
+
+# The runs that one loop drives because another one started them, and those that started them.
+
+
+class Company:
+    """The runs of one loop that may signal each other: those that act on other runs, and those that were started here.
+
+    A run of which all steps wait stays here as long as another one is active, which may end its wait.
+
+    Attributes:
+        tasks: what drives the runs that were started.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[WorkflowResult | None]] = set()
+        self._room = asyncio.Semaphore(_MOST)
+        self._active: set[object] = set()
+        self._resting: dict[object, int] = {}
+        self._changes = 0
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    def enter(self, member: object) -> None:
+        """Count a run as active, until it leaves."""
+        self._active.add(member)
+        self._note()
+
+    def leave(self, member: object) -> None:
+        """Count a run no longer; does nothing if it is not counted."""
+        self._active.discard(member)
+        self._note()
+
+    def begin(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> None:
+        """Drive a run in a task of the loop."""
+        task = asyncio.get_running_loop().create_task(self._driven(drive), context=Context())
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[WorkflowResult | None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            self._failure = task.exception() or self._failure
+
+    async def _driven(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> WorkflowResult | None:
+        try:
+            async with self._room:
+                return await drive()
+        except RunLockedError:
+            return None  # another process drives it
+        except FlowckptError as error:
+            _log.warning("a run that was started here has stopped: %s", error.message)
+            return None
+
+    async def rest(self, member: object, can_end: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait as long as another run may end a wait of this one; return whether a wait can end.
+
+        Args:
+            member: the run.
+            can_end: returns whether a wait can end.
+        """
+        self.leave(member)
+        self._resting[member] = -1
+        try:
+            while True:
+                seen, changed = self._changes, self._changed
+                if await can_end():
+                    return True
+                self._resting[member] = seen
+                # Nothing is active, and every other one has looked since the last one came to rest: nothing will come.
+                if not self._active and all(each == self._changes for each in self._resting.values()):
+                    return False
+                if seen == self._changes:
+                    with contextlib.suppress(TimeoutError):  # a message from another process
+                        await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
+        finally:
+            del self._resting[member]
+            self.enter(member)
+
+    def _note(self) -> None:
+        self._changes += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def join(self, interrupts: Interrupts) -> None:
+        """Wait until the runs that were started have ended or are suspended; a signal suspends them.
+
+        Raises:
+            BaseException: what is not an error of a run ended one of them.
+        """
+        while running := set(self.tasks):
+            try:
+                await waited(asyncio.wait(running), interrupts)
+            except asyncio.CancelledError:
+                await self.stop()
+                if not interrupts.noted:
+                    raise
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def stop(self) -> None:
+        """Suspend the runs that were started."""
+        while running := set(self.tasks):
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+_companies: WeakKeyDictionary[asyncio.AbstractEventLoop, Company] = WeakKeyDictionary()
+
+
+def company() -> Company:
+    """Return the company of the running loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _companies:
+        _companies[loop] = Company()
+    return _companies[loop]

@@ -1,0 +1,81 @@
+"""Runs that a run starts and wakes, from the shell: killed between the start and its record, and recovered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+PROGRAM = """
+import os, signal
+from flowckpt import step, workflow
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+    return line
+
+@workflow
+def invoice(order: int):
+    yield step("send").python(note, f"invoice {order}").checkpoint()
+    return order
+
+@workflow
+def collects():
+    first = yield step("first").wait("paid")
+    second = yield step("second").wait("paid", timeout=0, default=None)
+    yield step("note").python(note, f"paid {first} {second}")
+
+def killed_once():
+    if not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@workflow
+def orders():
+    run = yield step("bill").start(invoice, order=7)
+    yield step("tell").signal("books", "paid", 7)
+    yield step("dies").python(killed_once).checkpoint()
+    return run
+"""
+
+
+@pytest.fixture
+def shop(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(PROGRAM)
+    return flowckpt
+
+
+def test_a_kill_between_the_start_and_its_record_starts_one_run_and_sends_one_signal(shop):
+    shop("run", "shop.py:collects", "--id", "books").expect(3)
+    shop("run", "shop.py:orders", "--id", "orders").expect(-9)
+    listed = {each["workflow_name"]: each for each in shop("list", "--json").expect(0).document}
+    bill = listed["invoice"]["workflow_id"]
+    shown = shop("show", bill).expect(0).out
+    assert "started by: bill of run orders" in shown
+    ran = shop("resume", "orders", "--json").expect(0)
+    assert ran.document["output"] == bill, "the same run"
+    shop("recover").expect(0)
+    assert {each["workflow_id"]: each["status"] for each in shop("list", "--json").expect(0).document} == {
+        "orders": "completed",
+        "books": "completed",
+        bill: "completed",
+    }
+    assert shop("show", bill, "--json").expect(0).document["started_by"]["workflow_id"] == "orders"
+    assert sorted({*shop.log()}) == ["invoice 7", "paid 7 None"]
+    assert shop.log().count("paid 7 None") == 1
+    assert json.loads(shop("show", "books", "--json").expect(0).out)["signals"] == []
+
+
+def test_a_run_that_no_process_has_run_yet_is_listed_so_and_recovered(shop):
+    (shop.directory / "shop.py").write_text(
+        PROGRAM.replace('    yield step("tell")', '    killed_once()\n    yield step("tell")')
+    )
+    shop("run", "shop.py:orders", "--id", "orders").expect(-9)
+    assert "started, and not run yet" in shop("list").expect(0).out
+    [bill] = [each["workflow_id"] for each in shop("list", "--workflow", "invoice", "--json").expect(0).document]
+    assert "no process has run it yet" in shop("show", bill).expect(0).out
+    shop("cancel", "orders", "--no-rollback").expect(0)
+    recovered = shop("recover").expect(0)
+    assert "another run started it" in recovered.err + recovered.out
+    assert shop.log() == ["invoice 7"]
