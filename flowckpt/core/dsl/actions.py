@@ -114,6 +114,7 @@ class RunAction(Action):
             "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
             "on": modifiers.placement is not None,
             "timeout": modifiers.timeout_seconds is not None,
+            "cache": modifiers.cache_seconds is not None,
             modifiers.files.word if modifiers.files else "": modifiers.files is not None,
         }
         return next((name for name, is_given in given.items() if is_given), "")
