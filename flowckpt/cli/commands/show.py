@@ -161,15 +161,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     if run.owner is not None:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
-    for key in ("rolled_back_to", "forked_from"):
-        if point := latest.metadata.get(key):
-            run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
-            said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
-            lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
-    if started_by := latest.metadata.get(STARTED_BY):
-        lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
-        if is_not_begun(latest.metadata, latest.attempt) and run.owner is None:
-            lines.append("due: no process has run it yet; 'flowckpt recover' does")
+    lines += _origin_lines(run)
     for each in latest.metadata.get(SETTLED, ()):
         because = f" ({each['comment']})" if each["comment"] else ""
         said = (
@@ -205,6 +197,21 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
     return lines if latest.error is None else [*lines, *_error_lines(latest.error, latest.step_results)]
+
+
+def _origin_lines(run: StoredRun) -> list[str]:
+    """Return where the run comes from: another run, or an earlier checkpoint of its own."""
+    latest, lines = run.latest, []
+    for key in ("rolled_back_to", "forked_from"):
+        if point := latest.metadata.get(key):
+            run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
+            said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
+            lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
+    if started_by := latest.metadata.get(STARTED_BY):
+        lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
+        if is_not_begun(latest.metadata, latest.attempt) and run.owner is None:
+            lines.append("due: no process has run it yet; 'flowckpt recover' does")
+    return lines
 
 
 def _count_lines(latest: CheckpointData) -> list[str]:
