@@ -343,6 +343,8 @@ def _detail(result: StepResult) -> dict[str, Any]:
             detail[name] = value
     if result.figures:
         detail["figures"] = {name: figure_text(value) for name, value in result.figures.items()}
+    if result.source:
+        detail["taken from"] = f"step {result.source['path']} of run {result.source['workflow_id']}"
     if result.marks:
         detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
     return detail

@@ -27,6 +27,7 @@ from flowckpt import (
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import StepDefinitionError
 from flowckpt.evidence import file_sha256
+from flowckpt.maintenance import export_run, import_run
 from flowckpt.stores.log.sealing.keys import KeyRing, new_key
 from flowckpt.testing import FakeClock
 
@@ -256,7 +257,36 @@ def test_an_index_that_cannot_be_written_costs_time_only(tmp_path):
     store = FileCheckpointStore(tmp_path / "store")
     WorkflowEngine(store).run_sync(etl)
     (tmp_path / "store" / "index").write_text("a file in the way")
-    assert WorkflowEngine(store).run_sync(etl).output == "rows of a"
+    assert WorkflowEngine(store).run_sync(etl).steps.restored == 1
+
+
+def test_nothing_is_taken_from_an_imported_run_before_a_person_has_resumed_it(tmp_path):
+    """Anybody may have made its file, with results of functions that they know."""
+    source = WorkflowEngine(MemoryCheckpointStore())
+    source.run_sync(etl, workflow_id="made elsewhere")
+    asyncio.run(export_run(source.store, "made elsewhere", tmp_path / "run"))
+    store = MemoryCheckpointStore()
+    asyncio.run(import_run(store, tmp_path / "run"))
+    calls.clear()
+    assert WorkflowEngine(store).run_sync(etl).steps.executed == 1
+
+
+def returning(number: int) -> str:
+    calls.append(number)
+    return "the-token-of-another"
+
+
+@workflow
+def with_token(token: Secret[str] | None = None):
+    return (yield step("call").python(returning, 1).cache())
+
+
+def test_a_result_that_holds_a_secret_of_this_run_is_not_taken():
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(with_token)
+    result = engine.run_sync(with_token, token="the-token-of-another")
+    assert calls == [1, 1]
+    assert result.status == "failed", "as it does without .cache()"
 
 
 def test_a_store_with_a_key_keeps_no_index(tmp_path):

@@ -28,7 +28,7 @@ from flowckpt.core.identity.arguments import UNKNOWN
 from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, StepResult
-from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.listing import IMPORTED, RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.reasons import ResumePolicy
@@ -36,6 +36,7 @@ from flowckpt.engine.run.resumption import moved_versions
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.execution.claims import ClaimChecker
+from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import restored_value
 from flowckpt.stores.base import Ability, StoreBase
 
@@ -58,6 +59,7 @@ class Cached:
 
     Attributes:
         result: the result, under the step's own path.
+        value: its output as the generator gets it.
         tree: its output as it is recorded.
         report: the answers to its claims now; None without any.
         source: where it was made, as `StepResult.source` says it.
@@ -66,6 +68,7 @@ class Cached:
     """
 
     result: StepResult
+    value: Any
     tree: Any
     report: VerificationReport | None
     source: Mapping[str, Any]
@@ -122,17 +125,31 @@ class ResultIndex:
 
     async def notes(self, key: str) -> list[Note]:
         """Return where a call was recorded, the newest execution first."""
-        part = await self._read(key[:2])
+        try:
+            part = await self._read(key[:2])
+        except FlowckptError:  # the refresh that follows says why
+            return []
         return sorted(part.get(key, ()), key=lambda note: note[2], reverse=True)
 
     async def refresh(self, own: str) -> bool:
         """Add what was recorded since the index was made; return whether there was anything.
 
+        An index that the store cannot keep now is made in memory.
+
         Args:
             own: the run that asks, whose results are not needed.
         """
+        if self.is_kept:
+            try:
+                return await self._refresh(own)
+            except FlowckptError as error:
+                _log.info("the index of results in %r cannot be kept: %s", self.store, error.message)
+                self.is_kept = False
+        return await self._refresh(own)
+
+    async def _refresh(self, own: str) -> bool:
         runs = await self._read(_RUNS)
-        listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs()}
+        listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs() if not info.is_held}
         gone = len(runs.keys() - listed.keys())
         if self._is_damaged or gone > max(len(listed), _FEW_GONE):
             _log.warning("the index of results in %r is made again", self.store) if self._is_damaged else None
@@ -323,8 +340,8 @@ class ResultCache:
                 continue
             latest, results = await self._source(run)
             result = results.get(its_path)
-            if latest is None or result is None or not is_source(result):
-                continue
+            if latest is None or result is None or not is_source(result) or IMPORTED in latest.metadata:
+                continue  # removed, or rolled back; or of an imported run, which anybody may have made
             found = await self._checked(step, path, run, result, latest.metadata)
             if found is not None:
                 return found
@@ -360,9 +377,11 @@ class ResultCache:
                 report = judge.reports[path] = await self._claims.look_again(step, taken, restored_value)
             if judge.reasons(step, taken):
                 return None
-            tree = plain_tree(result.held_output, path)
+            value, tree = restored_value(step, taken), plain_tree(result.held_output, path)
+            if self._secrets.is_any:
+                refuse_secrets(tree, self._secrets, path)
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)
             return None
         source = result.source or {"workflow_id": run, "path": result.path, "ended_at": encode_time(moment)}
-        return Cached(taken, tree, report, source, run, result.path)
+        return Cached(taken, value, tree, report, source, run, result.path)

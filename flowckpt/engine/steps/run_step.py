@@ -157,7 +157,7 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     run.waits.end(path)
     evidence = found.result.evidence
     committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
-    outcome = Outcome(restored_value(call.step, found.result), found.tree, committed=committed)
+    outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     return StepEnd(outcome, None, started_at, duration_ms, source=found.source, taken_from=found.workflow_id)
 
