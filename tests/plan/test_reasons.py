@@ -153,6 +153,7 @@ def test_an_edit_does_not_undo_what_was_done_once_but_another_call_is_another_ef
         ("started", False),
         ("undone", False),
         ("undoing", False),
+        ("cached", False),
     ],
 )
 def test_what_moved_makes_stale_and_what_was_asked_for_does_not(kind: str, makes_stale: bool) -> None:
@@ -163,7 +164,7 @@ def test_what_moved_makes_stale_and_what_was_asked_for_does_not(kind: str, makes
 
 
 def test_every_kind_of_reason_is_in_the_table_above() -> None:
-    assert len(ReasonKind) == 13
+    assert len(ReasonKind) == 14
 
 
 GONE = Reason(ReasonKind.EVIDENCE, "rows.csv does not exist")
@@ -257,4 +258,4 @@ def test_steps_are_found_by_path_and_counted_by_decision() -> None:
     made = plan(KEPT, ASIDE, FETCH, CLEAN, SEND)
     assert made.step("fetch") is FETCH
     assert made.step("nowhere") is None
-    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0, 0, 0, 0]
+    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0, 0, 0, 0, 0]
