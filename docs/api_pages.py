@@ -9,6 +9,7 @@ PUBLIC = (
     "flowckpt.evidence",
     "flowckpt.stores",
     "flowckpt.maintenance",
+    "flowckpt.otel",
     "flowckpt.testing",
 )
 
@@ -91,6 +92,7 @@ PAGES = (
             "InSync",
             "configured_engine",
             "Hooks",
+            *_from("flowckpt.otel", "Telemetry export_by_environment"),
             "configured_options",
             "RunHistory",
             "Moment",

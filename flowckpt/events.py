@@ -65,7 +65,7 @@ class Event:
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(
-            getattr(self, each.name) == getattr(other, each.name) for each in attrs.fields(type(self))
+            getattr(self, each.name) == getattr(other, each.name) for each in attrs.fields(type(self)) if each.eq
         )
 
     def __hash__(self) -> int:
@@ -85,10 +85,12 @@ class WorkflowStarted(Event):
     Attributes:
         workflow_name: its workflow.
         attempt: 1, or more if earlier starts crashed before their first save.
+        birth: tells the run from others that have had its id; the same in all its attempts.
     """
 
     workflow_name: str
     attempt: int = 1
+    birth: str = attrs.field(default="", eq=False)
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -101,12 +103,14 @@ class WorkflowResumed(Event):
         recorded: the number of results that this attempt continues from; for a failed run, those before the failed
             step.
         checkpoint_id: the checkpoint that it continues from.
+        birth: as for `WorkflowStarted`; empty for a run recorded without one.
     """
 
     workflow_name: str
     attempt: int
     recorded: int
     checkpoint_id: str
+    birth: str = attrs.field(default="", eq=False)
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -296,11 +300,13 @@ class EvidenceVerified(Event):
     Attributes:
         moment: `now` after the step, `resume` before its recorded result is reused, `in_doubt` if its end is unknown.
         claims: the number of claims found to hold.
+        duration_ms: how long the check took.
     """
 
     path: str
     moment: str
     claims: int
+    duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -311,12 +317,14 @@ class EvidenceFailed(Event):
         moment: as for `EvidenceVerified`.
         reason: why, in one sentence.
         details: the finding for each claim.
+        duration_ms: how long the check took.
     """
 
     path: str
     moment: str
     reason: str
     details: tuple[str, ...] = ()
+    duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -328,12 +336,14 @@ class CheckpointSaved(Event):
         sequence: its place in the run.
         reason: why it was taken.
         steps: the number of results it holds.
+        duration_ms: how long the store took to make it durable; 0 if that is not known.
     """
 
     checkpoint_id: str
     sequence: int
     reason: str
     steps: int
+    duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen(repr=False, eq=False)

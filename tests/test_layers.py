@@ -24,6 +24,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "identity and replay": ("core.identity", "core.replay"),
     "ports": ("evidence", "stores"),
     "policy": ("execution", "maintenance"),
+    "listeners": ("otel",),
     "engine: rules": ("engine.rules",),
     "engine: values": ("engine.values",),
     "engine: one attempt": ("engine.run",),
@@ -44,7 +45,12 @@ HEIGHT = {part: height for height, parts in enumerate(ROWS.values()) for part in
 NEIGHBOURS_THAT_MEET = {("__main__", "cli")}
 """`python -m flowckpt` is the command line and nothing more."""
 
-IMPORTS_IN_FUNCTIONS = {"core/system/ids.py": {"ulid"}, "stores/sqlite/library.py": {"apsw"}, "cli/*": None}
+IMPORTS_IN_FUNCTIONS = {
+    "core/system/ids.py": {"ulid"},
+    "stores/sqlite/library.py": {"apsw"},
+    "cli/*": None,
+    "otel.py": None,
+}
 """Where a function may import, and what; None for anything."""
 
 IMPORTS_BY_NAME = {

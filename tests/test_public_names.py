@@ -64,6 +64,9 @@ NAMES = {
     CopiedRun ExportedRun ImportLimits ImportedRun PruneReport PrunedRun Resting copy_run export_document
     export_documents export_run import_run prune_checkpoints read_export removable
     """,
+    "flowckpt.otel": """
+    Telemetry export_by_environment
+    """,
     "flowckpt.testing": """
     CheckpointStoreContract CrashFinding CrashReport CrashesFoundError EvidenceContract FakeClock RetentionContract
     WorkflowTester explore_crashes
@@ -193,7 +196,7 @@ FIELDS = {
     evidence_list require_all allow_partial min_verified extra
     """,
     "flowckpt.evidence.Verdict": """
-    evidence status error verified_at details method
+    evidence status error verified_at details method duration_ms
     """,
     "flowckpt.evidence.VerificationReport": """
     outcome verdicts reason

@@ -160,10 +160,10 @@ def max_crashes_setting() -> int:
     return int(command_settings()["max_crashes"])
 
 
-def hooks_setting(
+def listeners_setting(
     choice: StoreChoice | None, settings: Settings | None = None, *, is_reported: bool = False
 ) -> list[Listener]:
-    """Return the hooks that are set, as listeners of an engine; none within a hook, which would start itself.
+    """Return the listeners that are set: hooks, and telemetry. Within a hook, there are no hooks: it would start itself.
 
     Args:
         choice: the store of the runs, for a `flowckpt` command in a hook; None for one that only the program knows.
@@ -171,27 +171,33 @@ def hooks_setting(
         is_reported: whether the crash loop of the run was reported before, and its hook does not run.
 
     Raises:
-        SettingError: a setting is unknown or invalid.
+        SettingError: a setting is unknown or invalid, or the extra `otel` is missing.
     """
     settings = command_settings() if settings is None else settings
     found = [each for each in settings.found.values() if each.setting.part is Part.HOOKS]
     given = {each.setting.argument: each.value for each in found}
     if is_reported:
         given.pop("on_crash_loop")
-    if not any(given[name] for name in given if name != "timeout") or "FLOWCKPT_HOOK" in os.environ:
-        return []
-    from flowckpt.cli.hooks import Hooks  # noqa: PLC0415 - most commands have none
+    listeners: list[Listener] = []
+    if any(given[name] for name in given if name != "timeout") and "FLOWCKPT_HOOK" not in os.environ:
+        from flowckpt.cli.hooks import Hooks  # noqa: PLC0415 - most commands have none
 
-    in_file = settings.file is not None and any(each.source is Source.PYPROJECT for each in found)
-    environment = {} if choice is None else store_variables(choice)
-    directory = settings.file.parent if in_file and settings.file is not None else None
-    return [Hooks(**given, directory=directory, environment=environment)]
+        in_file = settings.file is not None and any(each.source is Source.PYPROJECT for each in found)
+        environment = {} if choice is None else store_variables(choice)
+        directory = settings.file.parent if in_file and settings.file is not None else None
+        listeners.append(Hooks(**given, directory=directory, environment=environment))
+    if settings["otel"]:
+        from flowckpt.otel import Telemetry, export_by_environment  # noqa: PLC0415 - most commands have none
+
+        export_by_environment()
+        listeners.append(Telemetry(exports_from_workers=True))
+    return listeners
 
 
 def command_engine(
     store: StoreBase, choice: StoreChoice, on_save_error: str | None, *, is_reported: bool = False
 ) -> WorkflowEngine:
-    """Return the engine with which a command drives a run; for the arguments, see `hooks_setting`.
+    """Return the engine with which a command drives a run; for the arguments, see `listeners_setting`.
 
     Raises:
         SettingError: a setting is unknown or invalid.
@@ -200,7 +206,7 @@ def command_engine(
         store,
         on_save_error=on_save_error or "fail",
         retention=retention_set_here(),
-        listeners=hooks_setting(choice, is_reported=is_reported),
+        listeners=listeners_setting(choice, is_reported=is_reported),
         **limits_setting(),
     )
 
@@ -236,7 +242,7 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
     if checkpoint_store is None:
         choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"])
         checkpoint_store = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
-    arguments["listeners"] = (*arguments.get("listeners", ()), *hooks_setting(choice, settings))
+    arguments["listeners"] = (*arguments.get("listeners", ()), *listeners_setting(choice, settings))
     return WorkflowEngine(checkpoint_store, **arguments)
 
 

@@ -59,6 +59,7 @@ class Verdict:
         verified_at: when it was checked, aware and in UTC.
         details: what differs, leaf by leaf.
         method: how it was checked, if there are several ways: `stat`, `hash`, `captured`, `quorum`.
+        duration_ms: how long the check took, together with the claims that were checked at the same time.
     """
 
     evidence: Evidence
@@ -67,6 +68,7 @@ class Verdict:
     verified_at: datetime
     details: tuple[str, ...] = ()
     method: str = ""
+    duration_ms: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def verified(self) -> bool:

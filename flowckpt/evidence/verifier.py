@@ -449,9 +449,10 @@ class EvidenceVerifier:
             The pack to record, and its report. A claim whose facts could not be captured does not hold.
         """
         claims = list(pack.evidence_list)
+        started_ns = self._clock.elapsed_ns()
         outcomes = await self._patiently(claims, partial(self._committed, facts=facts))
-        now = self._clock.now()
-        verdicts = [self._verdict(claim, outcome, now) for claim, outcome in zip(claims, outcomes, strict=True)]
+        now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
+        verdicts = [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
         recorded = attrs.evolve(pack, evidence_list=claims)
         return recorded, decided(recorded, verdicts)
 
@@ -513,9 +514,10 @@ class EvidenceVerifier:
     async def _verdicts(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
         databases = registered_databases()
         settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts, databases=databases)
+        started_ns = self._clock.elapsed_ns()
         outcomes = await self._patiently(list(claims), partial(self._outcomes, settings=settings))
-        now = self._clock.now()
-        return [self._verdict(claim, outcome, now) for claim, outcome in zip(claims, outcomes, strict=True)]
+        now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
+        return [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
 
     async def _outcomes(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         outcomes: list[Outcome] = [_NOT_RECHECKED] * len(claims)
@@ -607,7 +609,7 @@ class EvidenceVerifier:
         sandbox = Sandbox(settings.base_path, allow_absolute=settings.allow_absolute)
         return CheckContext(settings, sandbox, self._clock, self._predicates, self._executor)
 
-    def _verdict(self, claim: Evidence, outcome: Outcome, now: datetime) -> Verdict:
+    def _verdict(self, claim: Evidence, outcome: Outcome, now: datetime, took_ms: float = 0.0) -> Verdict:
         error, details = outcome.error, outcome.details
         if error is not None:
             secrets = {*secrets_in(claim.expected, claim.hidden_names), *secrets_in(claim.metadata, claim.hidden_names)}
@@ -617,7 +619,7 @@ class EvidenceVerifier:
             error = _for_people(error, hidden)
             details = tuple(_for_people(detail, hidden) for detail in details)
             details = () if details == (error,) else details
-        return Verdict(claim, outcome.status, error, now, details, outcome.method)
+        return Verdict(claim, outcome.status, error, now, details, outcome.method, took_ms)
 
 
 def _for_people(text: str, secrets: frozenset[str]) -> str:

@@ -29,6 +29,7 @@ import attrs
 
 from flowckpt.core.dsl.command import CommandAction
 from flowckpt.core.system.process import has_living, signal_session
+from flowckpt.execution.current_step import carried
 
 # Lines on their way from a thread into a loop, as fast as they are taken, in bounded memory.
 
@@ -388,6 +389,8 @@ class CommandProcess:
         self._streams: list[_Stream] = []
         self._stdin = memoryview(b"")
         self._given: bytes | None = None
+        along = carried.get()
+        self._variables = {} if along is None else along.variables
         self._exit_is_polled = False
         self._stop = StopRequest()
 
@@ -466,7 +469,7 @@ class CommandProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         action = self._action
-        environment = dict(os.environ)
+        environment = {**os.environ, **self._variables}
         env, self._given = action.given()
         for name, value in env.items():
             if value is None:

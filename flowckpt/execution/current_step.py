@@ -266,6 +266,23 @@ set_call = _current.set
 """Set which step runs now, in this context and in those that are copied from it; None for none."""
 
 
+@attrs.frozen
+class Carried:
+    """The luggage of a running step: a listener packs it, in the context of the step.
+
+    Attributes:
+        variables: added to the environment of a command step.
+        parcel: a pickled context manager, entered around the function in a worker. A worker that cannot read it goes without.
+    """
+
+    variables: Mapping[str, str] = attrs.field(factory=dict)
+    parcel: bytes = b""
+
+
+carried: ContextVar[Carried | None] = ContextVar("flowckpt_carried", default=None)
+"""The luggage of the step that runs in this context; None for none."""
+
+
 def current_step() -> CurrentStep:
     """Return the running step. Call it inside a step's function, in the thread or task that runs it.
 

@@ -96,6 +96,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "progress": ("none", '"none"', "none"),
     "log_level": ("info", '"info"', "info"),
     "traceback": ("1", "true", True),
+    "otel": ("1", "true", True),
     "hooks.on_failure": ("notify me", '"notify me"', "notify me"),
     "hooks.on_suspended": ("https://x/y", '"https://x/y"', "https://x/y"),
     "hooks.on_completed": ("@env:CHAT", '"@env:CHAT"', "@env:CHAT"),

@@ -35,6 +35,7 @@ class Part(Enum):
     RUN = "`RunOptions`"
     HOOKS = "`Hooks`"
     EVIDENCE = "`register_database`"
+    OTEL = "`Telemetry`"
     COMMAND = "the command"
 
 
@@ -282,6 +283,13 @@ SETTINGS: dict[str, Setting] = {
             Part.COMMAND,
             Switch(),
             "Whether the traceback of flowckpt's own errors is shown too.",
+            default=False,
+        ),
+        Setting(
+            "otel",
+            Part.OTEL,
+            Switch(),
+            "Whether runs are traced and measured with OpenTelemetry (extra otel).",
             default=False,
         ),
         _hook("on_failure", "A command or URL for each run that failed."),

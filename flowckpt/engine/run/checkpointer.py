@@ -75,11 +75,13 @@ class SavePolicy:
         trigger: requests checkpoints in addition to the explicit ones, or None.
         continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
         evictor: selects older checkpoints to remove, or None.
+        took: the sequence of the last checkpoint that was saved, and how many milliseconds the store took for it.
     """
 
     trigger: options.Trigger | None = None
     continue_on_save_error: bool = False
     evictor: Evicting | None = None
+    took: tuple[int, float] = attrs.field(init=False, default=(0, 0.0))
     _saved_results: int = attrs.field(init=False, default=0)
     _saved_ns: int = attrs.field(init=False, default=0)
     _told: set[str] = attrs.field(init=False, factory=set)
@@ -213,12 +215,10 @@ class Checkpointer:
             in_flight: the paths of steps that were started and have not ended.
             evidence: claims about the outside world, as recorded.
             status: where the run stands; implied by the reason where not given.
-
             snapshot: a state of the program, as the record holds it.
 
         Raises:
-            FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
-                `CheckpointStorageError`.
+            FlowckptError: one of the store's errors, or `CheckpointStorageError` for what it may not raise.
         """
         refused = await self._renewed() if self._is_behind else None
         self.sequence += 1
@@ -227,17 +227,18 @@ class Checkpointer:
             results = self.history.results
             redaction.refuse_secret_record(data, results[self.searched :], self.secrets)
             self.searched = len(results)
-        run, policy = self.run, self.policy
+        run, policy = self.run.workflow_id, self.policy
         if policy.evictor is not None:
             await finish_despite_cancel(policy.evictor.before_save(data))
         self.is_usable = False
         if refused is not None:
             raise refused
+        started_ns = self.clock.elapsed_ns()
         try:
             if may_block():  # nothing else runs in the loop
-                await self.store.save(run.workflow_id, data)
+                await self.store.save(run, data)
             else:
-                await finish_despite_cancel(self.store.save(run.workflow_id, data))
+                await finish_despite_cancel(self.store.save(run, data))
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise
@@ -245,6 +246,7 @@ class Checkpointer:
             raise
         except Exception as failure:
             raise self._unknown_outcome(failure) from failure
+        policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
         self.last_saved = data.checkpoint_id
         self._is_behind = False

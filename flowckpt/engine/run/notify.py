@@ -144,14 +144,17 @@ EventFactory: TypeAlias = Callable[[], "events.Event"]
 """Makes an event once somebody listens."""
 
 
-def saved_event(workflow_id: str, data: CheckpointData) -> events.CheckpointSaved:
+def saved_event(workflow_id: str, data: CheckpointData, took: tuple[int, float]) -> events.CheckpointSaved:
     """Return the event of a checkpoint that is durable.
 
     Args:
         workflow_id: the run.
         data: the checkpoint.
+        took: the sequence of the newest checkpoint, and how many milliseconds its save took.
     """
-    return events.CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
+    took_ms = took[1] if took[0] == data.sequence else 0.0
+    steps = len(data.step_results)
+    return events.CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, steps, took_ms)
 
 
 def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptError) -> events.CheckpointFailed:
@@ -177,10 +180,11 @@ def evidence_event(
         report: the answers.
         moment: `now` after the step, `resume`, or `in_doubt`.
     """
+    took_ms = max((each.duration_ms for each in report.verdicts), default=0.0)
     if report.verified or report.outcome == "no_evidence":
-        return events.EvidenceVerified(workflow_id, path, moment, report.verified_count)
+        return events.EvidenceVerified(workflow_id, path, moment, report.verified_count, took_ms)
     details = tuple(each.error for each in report.verdicts if each.error is not None and each.is_against)
-    return events.EvidenceFailed(workflow_id, path, moment, report.reason, details)
+    return events.EvidenceFailed(workflow_id, path, moment, report.reason, details, took_ms)
 
 
 def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:

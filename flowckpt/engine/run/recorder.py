@@ -429,7 +429,7 @@ class Recorder:
         if isinstance(saved, FlowckptError):
             await emit(failed_event(run, self.checkpointer.attempted, saved))
         else:
-            await emit(saved_event(run, saved))
+            await emit(saved_event(run, saved, self.checkpointer.policy.took))
 
     def unfinished(self) -> tuple[str, ...]:
         """Return the steps whose start is recorded and whose end is not, of this attempt and of those before it."""

@@ -22,7 +22,7 @@ from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
-from flowckpt.core.records.wait import STOPPED, due_at
+from flowckpt.core.records.wait import STOPPED, birth_of, due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
@@ -121,7 +121,7 @@ class Ending:
                     in_flight=recorder.unfinished(),  # also of a run that is complete: its code may yield them again
                     evidence=recorder.answers(),
                 )
-                told.append(partial(saved_event, checkpointer.run.workflow_id, data))
+                told.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
                 is_saved = True
             except FlowckptError as failure:
                 continues = checkpointer.policy.continues_after(failure)
@@ -359,12 +359,12 @@ class Drive:
         run, name = self.context, self.workflow.name
         if run.notifier.emit is None:
             return
-        latest = run.recorder.resumed_from
+        latest, birth = run.recorder.resumed_from, birth_of(run.recorder.checkpointer.metadata)
         if latest is None:
-            await run.notifier.emit(events.WorkflowStarted(run.workflow_id, name, run.number))
+            await run.notifier.emit(events.WorkflowStarted(run.workflow_id, name, run.number, birth))
         else:
             recorded = len(run.recorder.checkpointer.history.results)
-            told = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id)
+            told = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id, birth)
             await run.notifier.emit(told)
 
     async def _end(self, output: Any, ending: BaseException | None, started_ns: int) -> BaseException | None:

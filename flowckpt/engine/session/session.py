@@ -21,7 +21,7 @@ from flowckpt.core.records import CheckpointData, History, PartialState, Status,
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES, sum_figures
-from flowckpt.core.records.wait import STOPPED, open_waits
+from flowckpt.core.records.wait import STOPPED, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -676,7 +676,7 @@ class RecordedEnd:
             last_saved=latest.checkpoint_id,
             figures=sum_figures(results),
         )
-        self._checkpoint_id = latest.checkpoint_id
+        self._checkpoint_id, self._birth = latest.checkpoint_id, birth_of(latest.metadata)
 
     async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
         """Emit what is recorded of the end; for a completed run, first that it was resumed.
@@ -691,7 +691,7 @@ class RecordedEnd:
         run, restored, error = result.workflow_id, result.steps.restored, result.failure
         if result.status is Status.COMPLETED:
             name, attempt = result.workflow_name, result.attempt
-            await emit(events.WorkflowResumed(run, name, attempt, restored, self._checkpoint_id))
+            await emit(events.WorkflowResumed(run, name, attempt, restored, self._checkpoint_id, self._birth))
             await emit(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))
         elif result.status is Status.SUSPENDED:
             await emit(events.WorkflowSuspended(run, result.waits, result.due_at, 0, restored, 0.0))

@@ -165,6 +165,7 @@ class StepSnapshot(NamedTuple):
         is_followed: whether anybody follows the run.
         state: what it saved last, as it is recorded; empty where it has saved nothing.
         may_be_old: whether the executor may run the step again by itself, so that the engine is asked for the state.
+        carried: the parcel of `Carried`; empty for none.
     """
 
     executor: str
@@ -172,6 +173,7 @@ class StepSnapshot(NamedTuple):
     is_followed: bool
     state: tuple[Any, ...]
     may_be_old: bool
+    carried: bytes = b""
 
 
 class RemoteStepServices:
@@ -187,6 +189,7 @@ class RemoteStepServices:
         self._way = way
         self._post: Uplink | None = None
         self._state = kept.state
+        self.carried = kept.carried
         self._is_asked = not kept.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False

@@ -30,7 +30,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.evidence.verifier import run_in_daemon
-from flowckpt.execution.current_step import CurrentStep, StepCall, has_ended
+from flowckpt.execution.current_step import CurrentStep, StepCall, carried, has_ended
 from flowckpt.execution.errors import RemoteError, text_of
 from flowckpt.execution.executors.base import (
     HearsWork,
@@ -465,7 +465,9 @@ class RunExecutor:
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
         retry, desk = call.step.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
-        return StepSnapshot(self.name, most_tries, desk.is_followed, desk.held(call.path), repeats_work(executor))
+        along, held = carried.get(), desk.held(call.path)
+        parcel = b"" if along is None else along.parcel
+        return StepSnapshot(self.name, most_tries, desk.is_followed, held, repeats_work(executor), parcel)
 
     async def _sent(
         self,

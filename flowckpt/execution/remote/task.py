@@ -98,7 +98,7 @@ def _loaded(name: str, file: str) -> ModuleType:
     return module
 
 
-FORM = 3
+FORM = 4
 """The form of parcels and answers; both ends must have the same."""
 
 

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,9 +43,10 @@ def work(parcel: bytes) -> bytes:
         return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}))
     token = set_call(now)
     try:
-        value = function(*args, **kwargs)
-        if inspect.isawaitable(value):
-            value = asyncio.run(_awaited(value))
+        with _entered(desk.carried):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
         tree = codec.encode(value, return_annotation(function), place=f"{path}: output")
     except AbandonedStepError:
         desk.close(waits=False)
@@ -81,6 +83,15 @@ def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
     return kind, content, bool(is_unheard), figures
+
+
+def _entered(parcel: bytes) -> AbstractContextManager[object]:
+    """Return what is to be entered around the function; nothing if it cannot be read here."""
+    if parcel:
+        with suppress(Exception):
+            found: AbstractContextManager[object] = pickle.loads(parcel)  # noqa: S301 - the engine's own, as the function
+            return found
+    return nullcontext()
 
 
 async def _awaited(value: Any) -> Any:

@@ -1,0 +1,405 @@
+"""Traces and metrics of runs with OpenTelemetry; needs the extra `otel`, and is imported only if it is used.
+
+A run is one trace: its id is derived from the run, so that every attempt joins it, in whatever process. Each attempt is a
+root span, linked to the attempt before it; steps, waits, checks of evidence and rollbacks are spans below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import pickle
+import re
+import time
+from collections.abc import Mapping
+from contextvars import Token
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt._version import __version__
+from flowckpt.errors import SettingError
+from flowckpt.events import ended_before
+from flowckpt.execution.current_step import Carried, carried
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import metrics, propagate, trace
+except ImportError as error:
+    raise SettingError(
+        f"OpenTelemetry is not installed: {error}", setting="otel", remedy="Install it: pip install 'flowckpt[otel]'."
+    ) from error
+
+if TYPE_CHECKING:
+    from flowckpt.events import Event
+
+__all__ = ["Telemetry", "export_by_environment"]
+
+_SCOPE = "flowckpt"
+_WAITS = frozenset({"sleep", "wait", "approval"})
+_COMPOSITES = frozenset({"map", "parallel", "workflow"})
+_UNSEEN = frozenset({"now", "uuid", "random"})
+_ENDS = {
+    "WorkflowCompleted": "completed",
+    "WorkflowFailed": "failed",
+    "WorkflowSuspended": "suspended",
+    "WorkflowCancelled": "cancelled",
+}
+_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
+
+
+@attrs.define
+class _OpenStep:
+    """A step under way.
+
+    Attributes:
+        span: its span; None for a wait, whose span is made when it ends: by then it may be another process.
+        before: the context and what was carried, from before it started; None if it changed neither.
+    """
+
+    step_type: str
+    span: trace.Span | None = None
+    before: tuple[contexts.Context, Carried | None] | None = None
+
+
+@attrs.define
+class _OpenRun:
+    """An attempt under way."""
+
+    workflow_name: str
+    span: trace.Span
+    steps: dict[str, _OpenStep] = attrs.field(factory=dict)
+
+    def parent_of(self, path: str) -> contexts.Context:
+        """Return the context of the nearest step around a step, or of the attempt."""
+        around = path
+        while "/" in around:
+            around = around.rpartition("/")[0]
+            found = self.steps.get(around)
+            if found is not None and found.span is not None:
+                return trace.set_span_in_context(found.span, contexts.Context())
+        return trace.set_span_in_context(self.span, contexts.Context())
+
+
+class Telemetry:
+    """A listener that traces runs and measures them: `WorkflowEngine(listeners=[Telemetry()])`.
+
+    Args:
+        tracer_provider: makes the spans; the global provider by default.
+        meter_provider: takes the metrics; the global provider by default.
+        exports_from_workers: whether worker processes set up the export of spans by the environment, as
+            `export_by_environment` does.
+    """
+
+    folds_restored = True
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        *,
+        exports_from_workers: bool = False,
+    ) -> None:
+        self._provider = tracer_provider
+        self._exports = exports_from_workers
+        self._runs: dict[str, _OpenRun] = {}
+        meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
+        self._ended = meter.create_counter("flowckpt.runs", "{attempt}", "Attempts that ended, by status.")
+        self._steps = meter.create_counter("flowckpt.steps", "{step}", "Steps executed, and results restored.")
+        self._durations = meter.create_histogram(
+            "flowckpt.step.duration",
+            "s",
+            "Time of a step with all its tries and waits.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._saves = meter.create_counter("flowckpt.saves", "{checkpoint}", "Checkpoints, saved or failed.")
+        self._save_durations = meter.create_histogram(
+            "flowckpt.save.duration",
+            "s",
+            "Time until a checkpoint was durable.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._figures = meter.create_counter("flowckpt.figures", "1", "Figures of steps, by name.")
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        told: Any = event
+        if event.kind in ("WorkflowStarted", "WorkflowResumed"):
+            self._begin(told)
+            return
+        run = self._runs.get(event.workflow_id)
+        if run is None:
+            return
+        match event.kind:
+            case "StepStarted":
+                self._start(run, told.path, told.step_type)
+            case "StepCompleted" | "StepFailed" | "StepAdopted":
+                self._finish(run, told)
+            case "StepRetrying":
+                self._note_retry(run, told)
+            case "EvidenceVerified" | "EvidenceFailed":
+                self._check(run, told)
+            case "CheckpointSaved" | "CheckpointFailed":
+                self._save(run, told)
+            case "RollbackCompleted":
+                self._undo(run, told)
+            case "WorkflowCompleted" | "WorkflowFailed" | "WorkflowSuspended" | "WorkflowCancelled":
+                self._end(run, told)
+
+    # --- attempts --------------------------------------------------------------------------------------------------
+
+    def _tracer(self) -> trace.Tracer:
+        return trace.get_tracer(_SCOPE, __version__, self._provider)
+
+    def _begin(self, event: Any) -> None:
+        """Start the span of an attempt: in the trace of the run, linked to the attempt before it and to the caller."""
+        ids = _RunIds(event.birth or event.workflow_id, event.attempt)
+        links = [
+            trace.Link(_RunIds(ids.birth, each).context()) for each in range(event.attempt - 1, event.attempt) if each
+        ]
+        caller = trace.get_current_span().get_span_context()
+        if caller.is_valid:
+            links.append(trace.Link(caller))
+        attributes = {
+            "flowckpt.workflow.name": event.workflow_name,
+            "flowckpt.run.id": event.workflow_id,
+            "flowckpt.attempt": event.attempt,
+        }
+        tracer, around = copy.copy(self._tracer()), contexts.Context()
+        if hasattr(tracer, "id_generator"):  # that of the SDK
+            tracer.id_generator = ids
+        else:
+            around = trace.set_span_in_context(trace.NonRecordingSpan(ids.context()), around)
+        span = tracer.start_span(f"run {event.workflow_name}", around, attributes=attributes, links=links)
+        self._runs[event.workflow_id] = _OpenRun(event.workflow_name, span)
+
+    def _end(self, run: _OpenRun, event: Any) -> None:
+        del self._runs[event.workflow_id]
+        if ended_before(event):  # nothing was run: no span is ended, so none is exported
+            return
+        for step in reversed([*run.steps.values()]):
+            self._leave(step)
+            if step.span is not None:
+                step.span.set_attribute("flowckpt.step.interrupted", True)
+                step.span.end()
+        status, workflow = _ENDS[event.kind], {"flowckpt.workflow.name": run.workflow_name}
+        span = run.span
+        span.set_attribute("flowckpt.run.status", status)
+        span.set_attribute("flowckpt.steps.executed", event.executed)
+        span.set_attribute("flowckpt.steps.restored", event.restored)
+        if waits := [each.path for each in getattr(event, "waits", ())]:
+            span.set_attribute("flowckpt.waits", waits)
+        if cause := getattr(event, "cause", ""):
+            span.set_attribute("flowckpt.cause", cause)
+        _set_error(span, event)
+        span.end()
+        self._ended.add(1, {**workflow, "flowckpt.run.status": status})
+        for outcome, count in (("executed", event.executed), ("restored", event.restored)):
+            if count:
+                self._steps.add(count, {**workflow, "flowckpt.step.outcome": outcome})
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def _start(self, run: _OpenRun, path: str, step_type: str) -> None:
+        if step_type in _UNSEEN:
+            return
+        if step_type in _WAITS:
+            run.steps[path] = _OpenStep(step_type)
+            return
+        attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step_type}
+        span = self._tracer().start_span(_name_of(path), run.parent_of(path), attributes=attributes)
+        step = run.steps[path] = _OpenStep(step_type, span)
+        if step_type not in _COMPOSITES:  # the step runs next, in this very context, or in a copy of it
+            before = contexts.get_current()
+            inside = trace.set_span_in_context(span, before)
+            step.before = before, carried.get()
+            contexts.attach(inside)
+            headers: dict[str, str] = {}
+            propagate.inject(headers, inside)
+            variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
+            carried.set(Carried(variables, pickle.dumps(WorkerContext(headers, self._exports))))
+
+    def _leave(self, step: _OpenStep) -> None:
+        """Put back what was current before a step; not by tokens, which belong to one context."""
+        if step.before is not None:
+            contexts.attach(step.before[0])
+            carried.set(step.before[1])
+
+    def _finish(self, run: _OpenRun, event: Any) -> None:
+        step, path = run.steps.pop(event.path, None), event.path
+        duration_ms = getattr(event, "duration_ms", 0.0)
+        if step is None:  # adopted, or one that is not shown
+            return
+        span = step.span
+        if span is None:
+            attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step.step_type}
+            start = time.time_ns() - round(duration_ms * 1e6)
+            span = self._tracer().start_span(
+                _name_of(path), run.parent_of(path), attributes=attributes, start_time=start
+            )
+        self._leave(step)
+        figures = getattr(event, "figures", {})
+        for name, value in figures.items():
+            span.set_attribute(f"flowckpt.figure.{name}", value)
+        _set_error(span, event)
+        span.end()
+        labels = {"flowckpt.workflow.name": run.workflow_name, "flowckpt.step.name": _name_of(path)}
+        error = {"error.type": event.error_type} if event.kind == "StepFailed" else {}
+        self._durations.record(duration_ms / 1e3, {**labels, "flowckpt.step.type": step.step_type, **error})
+        for name, value in figures.items():
+            if value >= 0:  # a counter only grows
+                self._figures.add(value, {**labels, "flowckpt.figure.name": name})
+
+    def _note_retry(self, run: _OpenRun, event: Any) -> None:
+        step = run.steps.get(event.path)
+        if step is not None and step.span is not None:
+            step.span.add_event(
+                "retry",
+                {
+                    "flowckpt.tries": event.tries,
+                    "flowckpt.delay": event.delay_seconds,
+                    "exception.type": event.error_type,
+                    "exception.message": event.error_message,
+                },
+            )
+
+    # --- what has happened already -----------------------------------------------------------------------------------
+
+    def _check(self, run: _OpenRun, event: Any) -> None:
+        attributes = {"flowckpt.step.path": event.path, "flowckpt.evidence.moment": event.moment}
+        step = run.steps.get(event.path)
+        around = run.span if step is None or step.span is None else step.span
+        span = self._past_span(f"verify {_name_of(event.path)}", around, event.duration_ms, attributes)
+        if event.kind == "EvidenceVerified":
+            span.set_attribute("flowckpt.evidence.claims", event.claims)
+        else:
+            span.set_status(trace.StatusCode.ERROR, event.reason)
+            span.set_attribute("flowckpt.evidence.details", list(event.details))
+        span.end()
+
+    def _undo(self, run: _OpenRun, event: Any) -> None:
+        attributes = {"flowckpt.step.path": event.path}
+        span = self._past_span(f"rollback {_name_of(event.path)}", run.span, event.duration_ms, attributes)
+        _set_error(span, event)
+        span.end()
+
+    def _past_span(self, name: str, around: trace.Span, duration_ms: float, attributes: dict[str, Any]) -> trace.Span:
+        start = time.time_ns() - round(duration_ms * 1e6)
+        parent = trace.set_span_in_context(around, contexts.Context())
+        return self._tracer().start_span(name, parent, attributes=attributes, start_time=start)
+
+    def _save(self, run: _OpenRun, event: Any) -> None:
+        is_saved = event.kind == "CheckpointSaved"
+        labels = {"flowckpt.workflow.name": run.workflow_name, "flowckpt.save.reason": str(event.reason)}
+        self._saves.add(1, {**labels, "flowckpt.save.outcome": "saved" if is_saved else "failed"})
+        if is_saved and event.duration_ms:
+            self._save_durations.record(event.duration_ms / 1e3, labels)
+
+
+def _name_of(path: str) -> str:
+    """Return the name of a span: few for many steps. `fetch[2]` is `fetch`, and `pages/[17]` is `pages/[]`."""
+    return re.sub(r"/\[\d+\]", "/[]", re.sub(r"(?<=[^/])\[\d+\]", "", path))
+
+
+def _set_error(span: trace.Span, event: Any) -> None:
+    """Note a failure as the semantic conventions say."""
+    if not (kind := getattr(event, "error_type", "")):
+        return
+    span.set_status(trace.StatusCode.ERROR, event.error_message)
+    span.set_attribute("error.type", kind)
+    span.add_event("exception", {"exception.type": kind, "exception.message": event.error_message})
+
+
+@attrs.frozen
+class _RunIds:
+    """The ids of an attempt's span: in every process the same.
+
+    Attributes:
+        birth: tells the run from all others.
+        attempt: the attempt.
+    """
+
+    birth: str
+    attempt: int
+
+    def generate_trace_id(self) -> int:
+        """Return the id of the run's trace."""
+        return int.from_bytes(sha256(f"flowckpt run {self.birth}".encode()).digest()[:16], "big") or 1
+
+    def generate_span_id(self) -> int:
+        """Return the id of the attempt's span."""
+        return int.from_bytes(sha256(f"flowckpt attempt {self.attempt} {self.birth}".encode()).digest()[:8], "big") or 1
+
+    def is_trace_id_random(self) -> bool:
+        """Return whether samplers may take the id for a random number: a hash is as good as one."""
+        return True
+
+    def context(self) -> trace.SpanContext:
+        """Return the context of the attempt's span."""
+        flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+        return trace.SpanContext(self.generate_trace_id(), self.generate_span_id(), is_remote=True, trace_flags=flags)
+
+
+# The worker's end, and exporters by the environment.
+
+
+@attrs.define
+class WorkerContext:
+    """The context of a step, entered around its function in a worker.
+
+    Attributes:
+        headers: the context as text.
+        exports: whether the worker sets up its export by the environment.
+    """
+
+    headers: Mapping[str, str]
+    exports: bool = False
+    _token: Token[contexts.Context] | None = None
+
+    def __enter__(self) -> None:
+        if self.exports:
+            with contextlib.suppress(Exception):
+                export_by_environment()
+        self._token = contexts.attach(propagate.extract(self.headers))
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            contexts.detach(self._token)
+
+
+def export_by_environment() -> None:
+    """Export traces and metrics by OTLP over HTTP, unless the program has set providers of its own.
+
+    The environment says where and how: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME` and the other standard variables;
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` leave one of them out.
+
+    Raises:
+        SettingError: the exporter is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError as error:
+        raise SettingError(
+            f"the exporter of OpenTelemetry is not installed: {error}",
+            setting="otel",
+            remedy="Install it: pip install 'flowckpt[otel]'.",
+        ) from error
+    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    resource = Resource.create({} if is_named else {"service.name": "flowckpt"})
+    is_open = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    if is_open and os.environ.get("OTEL_TRACES_EXPORTER") != "none":
+        provider = TracerProvider(resource=resource)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+    is_open = "Proxy" in type(metrics.get_meter_provider()).__name__
+    if is_open and os.environ.get("OTEL_METRICS_EXPORTER") != "none":
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        metrics.set_meter_provider(MeterProvider(resource=resource, metric_readers=[reader]))
