@@ -452,7 +452,9 @@ class EvidenceVerifier:
         started_ns = self._clock.elapsed_ns()
         outcomes = await self._patiently(claims, partial(self._committed, facts=facts))
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
-        verdicts = [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
+        verdicts = [
+            self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
+        ]
         recorded = attrs.evolve(pack, evidence_list=claims)
         return recorded, decided(recorded, verdicts)
 

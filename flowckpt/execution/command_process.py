@@ -384,13 +384,13 @@ class CommandProcess:
         self.end = CommandEnd()
         self._captures = [OutputCapture(action.max_output), OutputCapture(action.max_output)]
         self._owner = threading.current_thread()
-        self._thread = threading.Thread(target=self._run, name="flowckpt-command")
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._run,), name="flowckpt-command"
+        )
         self._process: subprocess.Popen[bytes]
         self._streams: list[_Stream] = []
         self._stdin = memoryview(b"")
         self._given: bytes | None = None
-        along = carried.get()
-        self._variables = {} if along is None else along.variables
         self._exit_is_polled = False
         self._stop = StopRequest()
 
@@ -469,7 +469,9 @@ class CommandProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         action = self._action
-        environment = {**os.environ, **self._variables}
+        environment, along = dict(os.environ), carried.get()
+        if along is not None:
+            environment.update(along.variables)
         env, self._given = action.given()
         for name, value in env.items():
             if value is None:
