@@ -167,7 +167,8 @@ class Telemetry:
             "flowckpt.run.id": event.workflow_id,
             "flowckpt.attempt": event.attempt,
         }
-        tracer, around = copy.copy(self._tracer()), contexts.Context()
+        around = contexts.Context()
+        tracer: Any = copy.copy(self._tracer())
         if hasattr(tracer, "id_generator"):  # that of the SDK
             tracer.id_generator = ids
         else:
