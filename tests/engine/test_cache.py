@@ -25,9 +25,11 @@ from flowckpt import (
     workflow,
 )
 from flowckpt.engine.rules.plan import Decision
+from flowckpt.engine.run import result_cache
 from flowckpt.errors import StepDefinitionError
 from flowckpt.evidence import file_sha256
 from flowckpt.maintenance import export_run, import_run
+from flowckpt.stores import open_store
 from flowckpt.stores.log.sealing.keys import KeyRing, new_key
 from flowckpt.testing import FakeClock
 
@@ -67,6 +69,63 @@ def test_a_second_run_takes_the_result_of_the_first(reopen):
     assert (second.steps.executed, second.steps.restored) == (0, 1)
     source = latest(reopen(), "second").step_results[0].source
     assert (source["workflow_id"], source["path"]) == ("first", "fetch")
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "objects", "postgresql"])
+def spec(request, tmp_path):
+    """The description of a store of each kind."""
+    if request.param == "postgresql":
+        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
+        return f"{server.url(name)}?allow_unsafe=true"
+    places = {"memory": "memory:", "file": f"file:{tmp_path}/runs", "sqlite": f"sqlite:{tmp_path}/runs.db"}
+    return places.get(request.param, f"objects+file://{tmp_path}/bucket?allow_unsafe=true")
+
+
+def large(source: str) -> str:
+    calls.append(source)
+    return source * 200_000
+
+
+@workflow
+def making(source: str = "x"):
+    return (yield step("large").python(large, source).cache().checkpoint())
+
+
+def test_every_store_finds_results_and_a_copy_outlives_the_run_that_made_it(spec):
+    store = open_store(spec)
+    try:
+        engine = WorkflowEngine(store)
+        engine.run_sync(making, workflow_id="first")
+        assert engine.run_sync(making, workflow_id="second").steps.restored == 1
+        asyncio.run(store.clear("first"))
+        assert latest(store, "second").step_results[0].output == "x" * 200_000
+        asyncio.run(store.clear_index())
+        third = engine.run_sync(making, workflow_id="third")
+        assert (third.output, third.steps.restored) == ("x" * 200_000, 1)
+        assert calls == ["x"]
+        assert {finding.severity for finding in asyncio.run(store.check())} == {"ok"}
+    finally:
+        if close := getattr(store, "close", None):
+            close()
+
+
+def test_all_members_of_a_map_wait_for_the_one_look_at_the_runs(spec):
+    @workflow
+    def mapping(count: int):
+        return (yield step("each").map(fetch, [*range(count)], concurrency=8).cache().checkpoint())
+
+    store = open_store(spec)
+    try:
+        WorkflowEngine(store).run_sync(mapping, count=8)
+        looks: list[int] = []
+        list_runs = store.list_runs
+        store.list_runs = lambda: looks.append(1) or list_runs()
+        result = WorkflowEngine(store).run_sync(mapping, count=10)
+        assert result.output == [f"rows of {number}" for number in range(10)]
+        assert (sorted(calls), len(looks)) == (sorted([*range(8), 8, 9]), 1)
+    finally:
+        if close := getattr(store, "close", None):
+            close()
 
 
 @pytest.mark.parametrize("change", [{"source": "b"}, {"version": "2"}])
@@ -241,6 +300,20 @@ def test_an_index_that_is_lost_is_made_again():
     engine.run_sync(etl)
     store.runs.index.clear()
     assert engine.run_sync(etl).steps.restored == 1
+
+
+def test_an_index_of_many_removed_runs_is_made_again(monkeypatch):
+    monkeypatch.setattr(result_cache, "_FEW_GONE", 2)
+    engine = WorkflowEngine(store := MemoryCheckpointStore())
+    for number in range(10):
+        engine.run_sync(etl, workflow_id=f"run {number}", source=str(number))
+    for number in range(8):
+        asyncio.run(store.clear(f"run {number}"))
+    assert engine.run_sync(etl, source="8").steps.restored == 1
+    engine.run_sync(etl, source="new")
+    named = b"".join(store.runs.index.values())
+    assert b"run 8" in named
+    assert b"run 0" not in named
 
 
 def test_an_index_that_lies_is_not_believed():

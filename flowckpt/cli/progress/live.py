@@ -126,6 +126,8 @@ class LiveProgress:
         self._evident.discard(event.path)
         if event.taken_from:
             self._counts.restored += 1
+            if self._fan_outs.folding(event.path) is not None:
+                return
             self._line = self._ended(event.path).append(f"  taken from run {shortened(event.taken_from, 80)}", "cyan")
             return
         if not self._fan_outs.is_composite(event.path):

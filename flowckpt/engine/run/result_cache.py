@@ -11,6 +11,7 @@ writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -131,8 +132,8 @@ class ResultIndex:
             return []
         return sorted(part.get(key, ()), key=lambda note: note[2], reverse=True)
 
-    async def refresh(self, own: str) -> bool:
-        """Add what was recorded since the index was made; return whether there was anything.
+    async def refresh(self, own: str) -> None:
+        """Add what was recorded since the index was made.
 
         An index that the store cannot keep now is made in memory.
 
@@ -141,13 +142,14 @@ class ResultIndex:
         """
         if self.is_kept:
             try:
-                return await self._refresh(own)
+                await self._refresh(own)
+                return
             except FlowckptError as error:
                 _log.info("the index of results in %r cannot be kept: %s", self.store, error.message)
                 self.is_kept = False
-        return await self._refresh(own)
+        await self._refresh(own)
 
-    async def _refresh(self, own: str) -> bool:
+    async def _refresh(self, own: str) -> None:
         runs = await self._read(_RUNS)
         listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs() if not info.is_held}
         gone = len(runs.keys() - listed.keys())
@@ -157,7 +159,7 @@ class ResultIndex:
             runs = {}
         new = [run for run, mark in listed.items() if run != own and runs.get(run) != mark]
         if not new:
-            return False
+            return
         added: dict[str, dict[str, list[Note]]] = {}
         for run in reversed(new):  # the oldest first
             for result in await self._results_of(run):
@@ -169,7 +171,6 @@ class ResultIndex:
                 part[key] = _newest([*part.get(key, ()), *more])
             await self._write(name, part)
         await self._write(_RUNS, runs)
-        return True
 
     async def _results_of(self, run: str) -> Iterable[StepResult]:
         try:
@@ -266,6 +267,7 @@ class ResultCache:
         self._secrets = secrets
         self._index = ResultIndex(store, not is_plan and store.has(Ability.INDEX))
         self._is_fresh = False
+        self._refreshing = asyncio.Lock()
         self._sources: dict[str, tuple[CheckpointData, dict[str, StepResult]]] = {}
         self._told: set[str] = set()
         self._own: dict[str, list[StepResult]] = {}
@@ -294,9 +296,11 @@ class ResultCache:
         try:
             found = await self._looked_up(step, path, key)
             if found is None and not self._is_fresh:
-                self._is_fresh = True
-                if await self._index.refresh(self._workflow_id):
-                    found = await self._looked_up(step, path, key)
+                async with self._refreshing:  # the members of a map all find nothing at the same time
+                    if not self._is_fresh:
+                        await self._index.refresh(self._workflow_id)
+                        self._is_fresh = True
+                found = await self._looked_up(step, path, key)
         except FlowckptError as error:  # a cache that cannot be read costs time, and fails nothing
             self._tell(f"step {step.name}: no result of another run is taken: {error.message}")
             return None
