@@ -107,7 +107,7 @@ class PlainLines:
             return
         self._say_restored()
         folding = self._fan_outs.folding(path) if path else None
-        if folding is not None and (kind in _FOLDED or getattr(event, "taken_from", "")):
+        if folding is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
             self._say_how_far(folding)
             return
         more = ""

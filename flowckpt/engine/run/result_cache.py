@@ -140,14 +140,14 @@ class ResultIndex:
         Args:
             own: the run that asks, whose results are not needed.
         """
-        if self.is_kept:
-            try:
-                await self._refresh(own)
-                return
-            except FlowckptError as error:
-                _log.info("the index of results in %r cannot be kept: %s", self.store, error.message)
-                self.is_kept = False
-        await self._refresh(own)
+        try:
+            await self._refresh(own)
+        except FlowckptError as error:
+            if not self.is_kept:
+                raise
+            _log.info("the index of results in %r cannot be kept: %s", self.store, error.message)
+            self.is_kept = False
+            await self._refresh(own)
 
     async def _refresh(self, own: str) -> None:
         runs = await self._read(_RUNS)
