@@ -194,7 +194,15 @@ def test_a_directory_is_a_file_store(flowckpt, typed):
 
 WITH_RUN = (
     *("resume RUN --plan", "plan RUN", "show RUN", "verify RUN", "diff RUN one", "rollback RUN a", "fork RUN"),
-    *("signal RUN go", "approve RUN it", "reject RUN it", "export RUN", "cancel RUN", "copy RUN --to file:there"),
+    *(
+        "graph RUN",
+        "signal RUN go",
+        "approve RUN it",
+        "reject RUN it",
+        "export RUN",
+        "cancel RUN",
+        "copy RUN --to file:there",
+    ),
     *(
         "store check RUN",
         "store stats RUN",

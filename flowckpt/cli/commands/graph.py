@@ -9,7 +9,7 @@ import click
 
 from flowckpt.cli.arguments import convert_inputs, typed_target
 from flowckpt.cli.commands.report import foreseen
-from flowckpt.cli.options import Command, input_option, store_option, without_repeats
+from flowckpt.cli.options import Command, RunName, input_option, store_option, without_repeats
 from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.files import write_output
 from flowckpt.cli.render.terminal import escaped, say, write
@@ -30,7 +30,7 @@ _FORMATS: Mapping[str, Callable[[Graph], str]] = {"mermaid": mermaid, "dot": dot
 
 
 @click.command("graph", cls=Command, epilog=_EXAMPLE)
-@click.argument("target_or_run", metavar="TARGET|RUN")
+@click.argument("target_or_run", metavar="TARGET|RUN", type=RunName())
 @click.option(
     "--format", "form", type=click.Choice([*_FORMATS]), default="mermaid", show_default=True, help="The format."
 )
