@@ -33,9 +33,8 @@ def run_sync(
         progress: whether standard error shows the progress, as `flowckpt run` does.
         **inputs: the workflow's inputs.
     """
-    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
     with _engine(workflow, progress=progress) as engine:
-        return engine.run_sync(workflow, **how, **inputs)
+        return engine.run_sync(workflow, workflow_id=workflow_id, if_exists=if_exists, options=options, **inputs)
 
 
 async def run(
@@ -49,9 +48,8 @@ async def run(
     **inputs: Any,
 ) -> WorkflowResult:
     """Start a run with the default engine, from async code; see `run_sync`."""
-    how: Any = {"workflow_id": workflow_id, "if_exists": if_exists, "options": options}
     with _engine(workflow, progress=progress) as engine:
-        return await engine.run(workflow, **how, **inputs)
+        return await engine.run(workflow, workflow_id=workflow_id, if_exists=if_exists, options=options, **inputs)
 
 
 def resume_sync(

@@ -22,16 +22,9 @@ def in_place():
         yield
 
 
-@pytest.fixture(params=["file", "sqlite", "postgresql", "objects"])
-def doors(request, tmp_path):
+@pytest.fixture
+def doors(spec):
     """Two recoverers' doors to a store with a crashed run."""
-    if request.param == "postgresql":
-        database = request.getfixturevalue("postgres_database")
-        spec = f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
-    elif request.param == "objects":
-        spec = f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
-    else:
-        spec = f"{request.param}:{tmp_path / 'store'}"
     stores = [open_store(spec) for _ in range(2)]
     stores[0].runs.acquire(RUN, take_over=False)
     stores[0].runs.save(RUN, checkpoint(1, results("x")))

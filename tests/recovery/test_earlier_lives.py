@@ -44,17 +44,15 @@ def release():
 
 
 @pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "objects"])
-async def store(request, tmp_path):
-    if request.param == "memory":
+def store_kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def store(store_kind, spec):
+    if store_kind == "memory":
         yield MemoryCheckpointStore()
         return
-    if request.param == "postgresql":
-        database = request.getfixturevalue("postgres_database")
-        spec = f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
-    elif request.param == "objects":
-        spec = f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
-    else:
-        spec = f"{request.param}:{tmp_path / 'store'}"
     opened = open_store(spec)
     yield opened
     opened.close()

@@ -180,22 +180,7 @@ async def tag_run(
     *,
     patience_seconds: float = 60.0,
 ) -> CheckpointData:
-    """Change the tags of a run, and return the checkpoint that holds them. The owner of a live run saves it itself.
-
-    Args:
-        store: the store of the run.
-        clock: the time.
-        workflow_id: the run.
-        change: the new value of each tag; None removes it.
-        patience_seconds: how long to wait for the owner of a live run.
-
-    Raises:
-        CheckpointNotFoundError: the run does not exist.
-        RequestPendingError: it is live, and its owner has not followed the request in time.
-        RunLockedError: another process took it meanwhile, or its owner cannot be asked.
-        CheckpointCorruptedError: its record is damaged.
-        CheckpointStorageError: the store failed.
-    """
+    """Change the tags of a run, and return the checkpoint that holds them; see `ControlsRuns.tag`."""
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.TAG, change)
@@ -226,21 +211,7 @@ async def tag_run(
 async def checkpoint_run(
     store: StoreBase, clock: Clock, workflow_id: str, *, patience_seconds: float = 60.0
 ) -> CheckpointData:
-    """Have the owner of a live run save a checkpoint, and return it.
-
-    Args:
-        store: the store of the run.
-        clock: the time.
-        workflow_id: the run.
-        patience_seconds: how long to wait for the end of the step that runs now.
-
-    Raises:
-        CheckpointNotFoundError: the run does not exist.
-        InputError: no process runs it.
-        RequestPendingError: its owner has not saved one in time.
-        RunLockedError: its owner cannot be asked.
-        CheckpointStorageError: the store failed.
-    """
+    """Have the owner of a live run save a checkpoint, and return it; see `ControlsRuns.save_checkpoint`."""
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.CHECKPOINT, {})
