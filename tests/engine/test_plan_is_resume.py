@@ -391,8 +391,8 @@ def compare(
         reopened(store)
         return True
     if isinstance(result.error, StaleStepError):  # what a step returned anew moved the arguments of one behind it
-        repeats_effect = any(part.kind == "once" and part.needs for part in parts)  # and only the new argument tells
-        assert (options.on_stale == "fail" and options.reuse == "inputs") or repeats_effect
+        stopped = plan.step(result.error.path)
+        assert stopped is not None and stopped.may_stop, (plan, result.error)
         assert not returns_the_same
         return False
     assert result.status == "completed", result.error

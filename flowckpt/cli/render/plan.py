@@ -126,11 +126,16 @@ def _step_lines(group: list[PlannedStep], indent: int, width: int, *, is_colored
     lines = [f"{decision_text(step.decision, indent, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
     lines += [" " * indent + "  " + escaped(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
-        lines.append(" " * indent + f"  if {assumed_text(step.assumes)} what was returned before")
+        lines.append(" " * indent + f"  if {_assumption_text(step)}")
     return lines
 
 
-def assumed_text(paths: Sequence[str]) -> str:
+def _assumption_text(step: PlannedStep) -> str:
+    otherwise = "; otherwise the resume stops here" if step.may_stop else ""
+    return f"{_assumed_text(step.assumes)} what was returned before{otherwise}"
+
+
+def _assumed_text(paths: Sequence[str]) -> str:
     """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`."""
     shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
     more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
@@ -411,7 +416,7 @@ class StepExplanation:
         lines = [f"{escaped(step.path)}: {decision}: {said}"]
         lines += [f"  {escaped(str(reason))}" for reason in step.reasons]
         if step.assumes:
-            lines.append(f"  this holds if {assumed_text(step.assumes)} what was returned before")
+            lines.append(f"  this holds if {_assumption_text(step)}")
         if result is None:
             lines += [f"yielded: {escaped(step.location)}"] * bool(step.location)
             return lines

@@ -454,21 +454,34 @@ class Planning(DryResponder):
             return tuple(self.reruns[:1])
         return tuple(dict.fromkeys((*self.unknown, *self.reruns)))[:MOST_ASSUMED]
 
-    def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
+    def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...], *, is_seen: bool = True) -> None:
         """Add a step that has a recorded result.
 
         Args:
             result: the result.
             decision: what would be done with the step.
             reasons: why.
+            is_seen: whether the generator has yielded it.
         """
         assumes = self.assumed()
-        self.steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
+        may_stop = (bool(assumes) or not is_seen) and self._stops_if_moved(result, is_seen=is_seen)
+        self.steps.append(
+            PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location, may_stop)
+        )
         if decision is not Decision.REUSE:
             if result.evidence is not None:
                 self.rewritten.update(written_by(result))
             self.reruns.append(result.path)
             self.returned.add(result.path)
+
+    def _stops_if_moved(self, result: StepResult, *, is_seen: bool) -> bool:
+        """Return whether the resume would stop at a recorded result whose arguments are others once it comes to it."""
+        judge = self.resumption.judge
+        is_guarded = result.success and not GUARDED.isdisjoint(result.marks)
+        if judge.is_forced(result.path) or not (is_guarded or judge.policy.reuse is ReuseMode.INPUTS):
+            return False
+        kinds = (ReasonKind.ARGUMENTS,) if is_seen else (ReasonKind.ARGUMENTS, ReasonKind.CODE)
+        return judge.policy.decide([Reason(kind, "") for kind in kinds], is_done=is_guarded) is OnStale.FAIL
 
     def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
         """Add the recorded results that the generator has not come to."""
@@ -490,19 +503,19 @@ class Planning(DryResponder):
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
                 detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
-                self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
+                self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),), is_seen=False)
             elif result.path in dropped:
                 reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
-                self.add(result, Decision.RERUN, (reason,))
+                self.add(result, Decision.RERUN, (reason,), is_seen=False)
             elif result.path in resumption.cut:
-                self.add(result, Decision.RERUN, (resumption.cut[result.path][1],))
+                self.add(result, Decision.RERUN, (resumption.cut[result.path][1],), is_seen=False)
             elif self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
                 reason = Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it")
-                self.add(result, Decision.RERUN, (reason,))
+                self.add(result, Decision.RERUN, (reason,), is_seen=False)
             else:
                 reasons = judge.evidence_reasons(result)
                 answer = judge.policy.decide(reasons)
-                self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
+                self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons, is_seen=False)
 
     # --- composites: what a resume would do with each of their steps, and so with the whole ---------------------------
 

@@ -55,6 +55,8 @@ class PlannedStep:
         assumes: earlier steps that run again and are assumed to return the same as before.
         duration_ms: how long the recorded execution took; None without one.
         location: `file:line` of its `yield`, if known.
+        may_stop: whether the resume stops here if those steps return something else, or, of a step that the plan has not
+            seen, if it is not as recorded.
     """
 
     path: str
@@ -63,6 +65,7 @@ class PlannedStep:
     assumes: tuple[str, ...] = ()
     duration_ms: float | None = None
     location: str = ""
+    may_stop: bool = False
 
     @property
     def is_stale(self) -> bool:
@@ -78,6 +81,8 @@ class PlannedStep:
         }
         if self.assumes:
             document["assumes"] = list(self.assumes)
+        if self.may_stop:
+            document["may_stop"] = True
         return {**document, "duration_ms": self.duration_ms, "location": self.location}
 
 
