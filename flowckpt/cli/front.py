@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
+
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.engine.engine import WorkflowEngine
 from flowckpt.engine.values.options import RunOptions
@@ -58,10 +60,23 @@ def resume_sync(
     *,
     workflow_id: str,
     options: RunOptions | None = None,
+    on_code_change: str | None = None,
+    on_stale: str | None = None,
     progress: bool = False,
     **inputs: Any,
 ) -> WorkflowResult:
-    """Resume a run with the default engine; see `WorkflowEngine.resume`, and `run_sync` for the progress."""
+    """Resume a run with the default engine; see `WorkflowEngine.resume`, and `run_sync` for the progress.
+
+    Args:
+        workflow: the workflow of the run.
+        workflow_id: the run.
+        options: policies and more.
+        on_code_change: as in `RunOptions`: `rerun`, `reuse` or `fail`.
+        on_stale: the same for evidence, arguments and version tags.
+        progress: whether the progress is shown.
+        **inputs: none, or inputs that must match the recorded ones.
+    """
+    options = _with_answers(options, on_code_change=on_code_change, on_stale=on_stale)
     with _engine(workflow, progress=progress, is_resume=True) as engine:
         return engine.resume_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
 
@@ -72,12 +87,20 @@ async def resume(
     *,
     workflow_id: str,
     options: RunOptions | None = None,
+    on_code_change: str | None = None,
+    on_stale: str | None = None,
     progress: bool = False,
     **inputs: Any,
 ) -> WorkflowResult:
     """Resume a run with the default engine, from async code; see `resume_sync`."""
+    options = _with_answers(options, on_code_change=on_code_change, on_stale=on_stale)
     with _engine(workflow, progress=progress, is_resume=True) as engine:
         return await engine.resume_run(workflow, workflow_id=workflow_id, options=options, **inputs)
+
+
+def _with_answers(options: RunOptions | None, **answers: str | None) -> RunOptions | None:
+    given: dict[str, Any] = {name: answer for name, answer in answers.items() if answer is not None}
+    return attrs.evolve(options or RunOptions(), **given) if given else options
 
 
 @contextlib.contextmanager

@@ -33,11 +33,15 @@ def text_of(cell) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_cell_runs_and_shows_what_it_has(cells):
-    _, run, plan, history, edited, again, awaited = cells
+    _, run, plan, history, edited, again, awaited, live, resumed = cells
     assert "first" in html_of(run) and "completed" in html_of(run)
     assert "fetch" in html_of(plan) and "write" in html_of(plan)
     assert text_of(history).startswith("[0, 1, 2, 3, 4]") and "<iframe" in html_of(history)
-    advice = "engine.resume_sync(workflow, workflow_id='first', options=RunOptions(on_code_change='rerun'))"
+    advice = "await flowckpt.resume(workflow, workflow_id='first', on_code_change='rerun')"
     assert "write(), or code of the project that it uses, was edited" in text_of(edited) and advice in text_of(edited)
     assert "4" in html_of(again) and "completed" in html_of(again)
     assert text_of(awaited) == "2"
+    assert "✓ fetch" in html_of(live) and "✓ write" in html_of(live)
+    assert [each.output_type for each in live.outputs] == ["display_data"]  # one output, drawn again and again
+    assert "flowckpt.resume(workflow, workflow_id='live', on_code_change='rerun')" in text_of(resumed)
+    assert "1 restored" in html_of(resumed) and text_of(resumed).endswith("3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import Any
 
 import click
@@ -21,6 +22,13 @@ def _given() -> str | None:
     context = click.get_current_context(silent=True)
     found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
     return found
+
+
+def _shows_cells() -> bool:
+    """Return whether this process is the kernel of a notebook, which shows HTML."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 class NoProgress:
@@ -48,7 +56,8 @@ def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restor
     if as_events:
         return JsonLines(output_type)
     shown: Progress
-    can_draw = is_error_terminal() and os.environ.get("TERM") != "dumb"
+    in_cell = _shows_cells()
+    can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
     form = _given() or progress_setting() or ("rich" if can_draw else "plain")
     if form == "none":
         return NoProgress()
@@ -57,5 +66,5 @@ def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restor
     else:
         no_color = no_color or not color_allowed()
         live = importlib.import_module("flowckpt.cli.progress.live")
-        shown = live.LiveProgress(restored_attempt, no_color=no_color)
+        shown = live.LiveProgress(restored_attempt, no_color=no_color, in_cell=in_cell)
     return HeldBack(shown) if restored_attempt else shown

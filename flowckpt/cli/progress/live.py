@@ -12,12 +12,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
 from rich.console import Console, Group
 from rich.text import Text
 
+from flowckpt.cli.progress.cell import CellScreen
 from flowckpt.cli.progress.screen import Screen
 from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
@@ -55,10 +57,19 @@ class LiveProgress:
         restored_attempt: the attempt that a resume continues from; 0 for a new run.
         console: where to draw.
         no_color: whether colors are forbidden.
+        in_cell: whether to draw in the cell of a notebook instead.
     """
 
-    def __init__(self, restored_attempt: int = 0, console: Console | None = None, *, no_color: bool = False) -> None:
+    def __init__(
+        self,
+        restored_attempt: int = 0,
+        console: Console | None = None,
+        *,
+        no_color: bool = False,
+        in_cell: bool = False,
+    ) -> None:
         self._restored_attempt = restored_attempt
+        self._new_screen = partial(CellScreen, no_color=no_color) if in_cell else self._on_terminal
         self._console = console or Console(
             file=sys.stderr, highlight=False, markup=False, emoji=False, no_color=no_color or None, force_terminal=True
         )
@@ -72,17 +83,20 @@ class LiveProgress:
         self._line: Text | None = None  # of the step that has ended last: its checkpoint may follow
         self._undoing = ""
         self._began = time.monotonic()
-        self._screen: Screen | None = None
+        self._screen: Screen | CellScreen | None = None
 
     # --- as the run calls it -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Draw from now on. Prints of the steps appear above what is drawn."""
         self._began = time.monotonic()
-        self._screen = Screen(self._console, self._frame, _REFRESHES_PER_SECOND)
+        self._screen = self._new_screen(self._frame, _REFRESHES_PER_SECOND)
         _forget_in_children(self)
         with contextlib.suppress(OSError):
             self._screen.start()
+
+    def _on_terminal(self, frame: Callable[[], Group], refreshes: float) -> Screen:
+        return Screen(self._console, frame, refreshes)
 
     def tell(self, event: Event) -> None:
         """Take note of the event."""

@@ -148,8 +148,11 @@ def stale_step(
     )
     if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are no program that one could load
         names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
-        resume = f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))"
-        remedy = f"To run it and what follows again: {resume}. To reuse its result all the same, write 'reuse'."
+        remedy = (
+            f"To run it and what follows again: await flowckpt.resume(workflow, workflow_id={workflow_id!r}, {names}). "
+            "To reuse its result all the same, write 'reuse'. With an engine of your own: "
+            f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))."
+        )
         return StaleStepError(
             workflow_id, path, reasons=[str(each) for each in reasons], repeats_effect=repeats_effect, remedy=remedy
         )
