@@ -2,7 +2,8 @@
 
 The SVG is drawn in layers, as Sugiyama, Tagawa and Toda describe (1981): a step stands one layer below the last step that
 leads to it; within a layer, steps are ordered by the mean position of what leads to them. A box is laid out by itself and
-then takes part as one large node. So no arrow runs upwards, and equal graphs give equal pictures.
+then takes part as one large node. An arrow to a layer further down passes beside the steps between. So no arrow runs
+upwards or behind a step, and equal graphs give equal pictures.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _quoted_for_dot(text: str) -> str:
 # --- SVG --------------------------------------------------------------------------------------------------------------
 
 _CHARACTER = 7.2  # the width of a character of the font, in pixels
+_MOST_BENDS = 8
+"""How many arrows may pass a layer beside its steps; more would make it too wide, and pass behind them."""
 _HEIGHT, _PADDING, _GAP_X, _GAP_Y, _HEAD, _MARGIN = 40.0, 14.0, 28.0, 44.0, 26.0, 16.0
 
 STYLE = """
@@ -136,7 +139,7 @@ STYLE = """
 
 @attrs.define
 class _Box:
-    """A node with its place; for a box, with what is inside."""
+    """A node with its place; for a box, with what is inside; or the place at which arrows from a node pass a layer."""
 
     node: Node
     width: float = 0.0
@@ -144,6 +147,7 @@ class _Box:
     x: float = 0.0
     y: float = 0.0
     inner: list[_Box] = attrs.field(factory=list)
+    is_bend: bool = False
 
     def move(self, x: float, y: float) -> None:
         self.x += x
@@ -169,18 +173,37 @@ def svg(graph: Graph, *, is_standalone: bool = True) -> str:
     height = max((box.y + box.height for box in boxes), default=0.0) + 2 * _MARGIN
     for box in boxes:
         box.move(_MARGIN, _MARGIN)
-    placed = {each.node.path: each for box in boxes for each in box.all()}
+    every = [each for box in boxes for each in box.all()]
+    placed = {each.node.path: each for each in every if not each.is_bend}
+    bends: dict[str, list[_Box]] = {}
+    for each in sorted(every, key=lambda each: each.y):
+        if each.is_bend:
+            bends.setdefault(each.node.path, []).append(each)
     title = escape(f"Graph of {graph.name}: {len(graph.nodes)} steps, {len(graph.edges)} arrows")
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" {size}><title>{title}</title>']
     if is_standalone:
         lines.append(f"<style>{STYLE}</style>")
-    for box in boxes:
-        lines += [line for each in box.all() if each.node.is_box for line in _drawn(each)]
-    lines += [_arrow(placed[edge.source], placed[edge.target], edge) for edge in graph.edges]
-    for box in boxes:
-        lines += [line for each in box.all() if not each.node.is_box for line in _drawn(each)]
+    lines += [line for each in placed.values() if each.node.is_box for line in _drawn(each)]
+    for edge in graph.edges:
+        above, below = _on_one_level(placed, edge)
+        passed = [each for each in bends.get(above.node.path, ()) if above.y < each.y < below.y]
+        lines.append(_arrow(placed[edge.source], passed, placed[edge.target], edge))
+    lines += [line for each in placed.values() if not each.node.is_box for line in _drawn(each)]
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _on_one_level(placed: dict[str, _Box], edge: Edge) -> tuple[_Box, _Box]:
+    """Return the ends of an arrow, or the boxes around them, that stand in the same box."""
+    around: dict[str, _Box] = {}
+    path = edge.source
+    while path:
+        around[placed[path].node.outer] = placed[path]
+        path = placed[path].node.outer
+    path = edge.target
+    while placed[path].node.outer not in around:
+        path = placed[path].node.outer
+    return around[placed[path].node.outer], placed[path]
 
 
 def _laid_out(graph: Graph, outer: str) -> list[_Box]:
@@ -200,6 +223,7 @@ def _laid_out(graph: Graph, outer: str) -> list[_Box]:
         return []
     arrows = _level_arrows(graph, boxes)
     layers = _layers(boxes, arrows)
+    arrows = _bent(boxes, layers, arrows)
     _order(layers, arrows)
     widths = [sum(boxes[path].width + _GAP_X for path in layer) - _GAP_X for layer in layers]
     y = 0.0
@@ -208,7 +232,11 @@ def _laid_out(graph: Graph, outer: str) -> list[_Box]:
         for path in layer:
             boxes[path].move(x, y)
             x += boxes[path].width + _GAP_X
-        y += max(boxes[path].height for path in layer) + _GAP_Y
+        height = max(boxes[path].height for path in layer)
+        for path in layer:
+            if boxes[path].is_bend:
+                boxes[path].height = height
+        y += height + _GAP_Y
     return list(boxes.values())
 
 
@@ -236,6 +264,26 @@ def _layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[s
     for path, layer in depth.items():
         layers[layer].append(path)
     return layers
+
+
+def _bent(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Add a place to each layer that arrows of a node pass, and return the arrows from one layer to the next."""
+    depth = {path: index for index, layer in enumerate(layers) for path in layer}
+    bends, found = [0] * len(layers), set[tuple[str, str]]()
+    for source, target in sorted(arrows, key=lambda arrow: (depth[arrow[0]], depth[arrow[1]], arrow)):
+        before = source
+        for index in range(depth[source] + 1, depth[target]):
+            path = f"{source}\0{index}"
+            if path not in boxes:
+                if bends[index] == _MOST_BENDS:
+                    continue
+                bends[index] += 1
+                boxes[path] = _Box(attrs.evolve(boxes[source].node, is_box=False), height=0.0, is_bend=True)
+                layers[index].append(path)
+            found.add((before, path))
+            before = path
+        found.add((before, target))
+    return found
 
 
 def _order(layers: list[list[str]], arrows: set[tuple[str, str]]) -> None:
@@ -278,16 +326,24 @@ def _drawn(box: _Box) -> Iterator[str]:
     yield "</g>"
 
 
-def _arrow(source: _Box, target: _Box, edge: Edge) -> str:
+def _arrow(source: _Box, bends: list[_Box], target: _Box, edge: Edge) -> str:
     x1, y1 = source.x + source.width / 2, source.y + source.height
     x2, y2 = target.x + target.width / 2, target.y
-    bend = max(18.0, (y2 - y1) / 2)
+    way = f"M{x1:.1f},{y1:.1f} "
+    for each in bends:
+        way += f"{_curve(x1, y1, each.x, each.y)} V{each.y + each.height:.1f} "
+        x1, y1 = each.x, each.y + each.height
     label = ""
     if edge.label:
         at = f'x="{(x1 + x2) / 2 + 5:.1f}" y="{(y1 + y2) / 2:.1f}"'
         label = f'<title>{escape(edge.label)}</title><text class="note" {at}>{escape(_short(edge.label))}</text>'
     kind = ' class="order"' if edge.is_order else ""
     return (
-        f'<g>{label}<path{kind} d="M{x1:.1f},{y1:.1f} C{x1:.1f},{y1 + bend:.1f} {x2:.1f},{y2 - bend:.1f} '
-        f'{x2:.1f},{y2 - 6:.1f}"/><path class="tip" d="M{x2 - 4:.1f},{y2 - 8:.1f} h8 l-4,8 z"/></g>'
+        f'<g>{label}<path{kind} d="{way}{_curve(x1, y1, x2, y2 - 6)}"/>'
+        f'<path class="tip" d="M{x2 - 4:.1f},{y2 - 8:.1f} h8 l-4,8 z"/></g>'
     )
+
+
+def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+    bend = max(18.0, (y2 - y1) / 2)
+    return f"C{x1:.1f},{y1 + bend:.1f} {x2:.1f},{y2 - bend:.1f} {x2:.1f},{y2:.1f}"

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+from flowckpt.report.drawing import svg
+from flowckpt.report.graph import Edge, Graph, Node
+
 
 def arrows(text):
     """Return the arrows of a Mermaid graph by the labels of its nodes."""
@@ -108,3 +115,51 @@ def test_a_name_that_is_neither_is_an_error_that_says_so(etl):
 def test_inputs_reach_a_workflow_and_are_refused_for_a_run(etl):
     assert "leave out -i" in etl("graph", "one", "-i", "limit=3").expect(2).err
     assert "limit" in etl("graph", "pipeline", "-i", "limit=many").expect(2).err
+
+
+def test_no_arrow_passes_behind_a_step():
+    names = [f"s{number}" for number in range(9)]
+    nodes = [Node(name, name, "python", outer="") for name in names]
+    nodes += [Node("s8/in", "in", "python", outer="s8")]
+    nodes[8] = Node("s8", "s8", "workflow", is_box=True)
+    edges = [Edge(one, other, is_order=True) for one, other in pairwise(names)]
+    edges += [Edge(names[0], names[2]), Edge(names[0], names[7]), Edge(names[1], names[4]), Edge(names[2], "s8/in")]
+    picture = ET.fromstring(svg(Graph("long", nodes, edges)))
+    rectangles = {}
+    for group in picture.iter(f"{SVG}g"):
+        rectangle = group.find(f"{SVG}rect")
+        if rectangle is not None and group.get("class") == "node":
+            rectangles[group.get("data-path")] = [float(rectangle.get(name)) for name in ("x", "y", "width", "height")]
+    arrows = [path.get("d") for path in picture.iter(f"{SVG}path") if path.get("class") != "tip"]
+    assert len(arrows) == len(edges)
+    for edge, drawn in zip(edges, arrows, strict=True):
+        met = {name for point in points(drawn) for name, place in rectangles.items() if is_in(point, place)}
+        assert met <= {edge.source, edge.target}, edge
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def points(drawn):
+    """Yield points of a path of curves and vertical lines."""
+    numbers = iter(re.findall(r"[MCV]|-?[0-9.]+", drawn))
+    x = y = 0.0
+    for command in numbers:
+        if command == "M":
+            x, y = float(next(numbers)), float(next(numbers))
+        elif command == "V":
+            end = float(next(numbers))
+            yield from ((x, y + (end - y) * part / 20) for part in range(21))
+            y = end
+        else:
+            xs, ys = zip((x, y), *((float(next(numbers)), float(next(numbers))) for _ in range(3)), strict=True)
+            for part in range(21):
+                t = part / 20
+                weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
+                yield tuple(sum(w * each for w, each in zip(weights, values, strict=True)) for values in (xs, ys))
+            x, y = xs[-1], ys[-1]
+
+
+def is_in(point, place):
+    (x, y), (left, top, width, height) = point, place
+    return left < x < left + width and top < y < top + height

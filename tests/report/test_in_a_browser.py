@@ -21,16 +21,26 @@ def test_a_report_opens_without_a_network_and_without_an_error(shown):
     assert shown.said == [] and [each for each in shown.asked if not each.startswith("file:")] == []
     assert "Crashed once (in publish)" in shown.locator(".sentence").inner_text()
     bands = shown.locator(".waterfall .band").evaluate_all("all => all.map(each => each.title.split(' after')[0])")
-    assert bands == ["attempt 1: failed", "attempt 2: crashed", "attempt 3: completed"]
+    assert bands == ["attempt 1: failed", "attempt 2: crashed, last sign of life", "attempt 3: completed"]
     labels = shown.locator(".waterfall .idle").evaluate_all(
         "all => all.map(each => [each.textContent, each.scrollWidth <= each.clientWidth])"
     )
     assert len(labels) == 2 and all(label.startswith("⋯") and is_whole for label, is_whole in labels)
 
 
+def test_every_step_has_a_bar_in_sight(shown):
+    hidden = shown.evaluate(
+        """() => [...document.querySelectorAll(".waterfall .track .bar")].filter((bar) => {
+            const one = bar.getBoundingClientRect(), all = bar.parentNode.getBoundingClientRect();
+            return Math.min(one.right, all.right) - Math.max(one.left, all.left) < 2;
+        }).length"""
+    )
+    assert hidden == 0
+
+
 def test_states_differ_in_more_than_their_colour(shown):
     looks = shown.evaluate(
-        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "waiting", "undone", "undo", "stopped", "executed waited"].map((state) => {
+        """() => ["executed", "restored", "failed", "left-behind", "interrupted", "unsaved", "waiting", "undone", "undo", "stopped", "executed waited"].map((state) => {
             const bar = document.createElement("span");
             bar.className = `bar ${state}`;
             const track = document.querySelector(".waterfall .track");

@@ -137,7 +137,7 @@ def serve(release):
     yield start
     for process in started:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        process.wait(timeout=90)
         process.stdout.close()
         process.stderr.close()
 

@@ -18,7 +18,7 @@ import pytest
 
 def ended(server, answer):
     """Return the page of a command when the command has ended."""
-    for _ in range(300):
+    for _ in range(900):
         page = server.get(answer.headers["location"]).text
         if "It is running." not in page:
             return page
@@ -275,7 +275,7 @@ def test_the_body_of_a_stranger_is_not_read(server):
     many = "&".join(f"a{number}=1" for number in range(500))
     assert server.ask("/runs/one/approve", method="POST", body=many, **form).status == 401
     # The answer comes while the body is still on its way.
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as stranger:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=90) as stranger:
         head = f"POST / HTTP/1.1\r\nHost: localhost:{server.port}\r\nContent-Type: {form['Content-Type']}\r\n"
         stranger.sendall(f"{head}Content-Length: 900000\r\n\r\na=".encode())
         assert stranger.recv(100).startswith(b"HTTP/1.1 401")
@@ -343,8 +343,8 @@ def test_a_run_that_was_resumed_continues_when_the_page_is_closed(serve, release
     job = server.post("/runs/slow/resume", {})
     assert job.status == 303 and "It is running." in server.get(job.headers["location"]).text
     server.process.send_signal(signal.SIGINT)
-    server.process.wait(timeout=20)
-    for _ in range(200):
+    server.process.wait(timeout=90)
+    for _ in range(900):
         found = release("show", "slow", "--json").document
         if found["status"] != "running":
             break

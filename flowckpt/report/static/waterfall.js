@@ -451,7 +451,7 @@ class Waterfall {
     }
     if (start >= 0 && right >= 0 && left <= 100) {
       const bar = element("span", `bar ${classOf(state)}${this.isGroup(lane) ? " group" : ""}${this.isEndedWait(lane) ? " waited" : ""}`);
-      bar.style.left = `${left}%`;
+      bar.style.left = `min(${left}%, 100% - 4px)`; // a step at the very end is seen, too
       bar.style.width = `${Math.max(0, right - left)}%`;
       track.append(bar);
     }
