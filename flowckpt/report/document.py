@@ -303,6 +303,11 @@ def _reuse(timeline: Timeline) -> str:
     said = [f"{counted(restored, 'result')} reused"] if restored else []
     said.append(f"{counted(executed, 'step')} executed")
     undone = timeline.counted(LaneState.UNDONE)
+    newest = timeline.attempts[-1].number if timeline.attempts else 0
+    unsaved = sum(
+        each.state is LaneState.UNSAVED and each.attempt == newest and each.kind != "group" for each in timeline.lanes
+    )
+    said += [f"{unsaved} not saved"] if unsaved else []
     said += [f"{failed} failed"] if failed else []
     said += [f"{undone} undone"] if undone else []
     said += [f"{counted(left, 'result')} no longer {'count' if left > 1 else 'counts'}"] if left else []

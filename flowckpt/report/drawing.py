@@ -3,7 +3,7 @@
 The SVG is drawn in layers, as Sugiyama, Tagawa and Toda describe (1981): a step stands one layer below the last step that
 leads to it; within a layer, steps are ordered by the mean position of what leads to them. A box is laid out by itself and
 then takes part as one large node. An arrow to a layer further down passes beside the steps between. So no arrow runs
-upwards or behind a step, and equal graphs give equal pictures.
+upwards or under a step, and equal graphs give equal pictures.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _quoted_for_dot(text: str) -> str:
 
 _CHARACTER = 7.2  # the width of a character of the font, in pixels
 _MOST_BENDS = 8
-"""How many arrows may pass a layer beside its steps; more would make it too wide, and pass behind them."""
+"""How many arrows may pass a layer beside its steps; more would make it too wide, and run under them."""
 _HEIGHT, _PADDING, _GAP_X, _GAP_Y, _HEAD, _MARGIN = 40.0, 14.0, 28.0, 44.0, 26.0, 16.0
 
 STYLE = """

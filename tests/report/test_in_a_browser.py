@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from flowckpt.core.records import Status
+from flowckpt.report.document import report_of
+from flowckpt.report.page import page
+from tests.report.test_timeline import at, attempt
+
 
 @pytest.fixture
 def shown(etl, tab):
@@ -36,6 +41,17 @@ def test_every_step_has_a_bar_in_sight(shown):
         }).length"""
     )
     assert hidden == 0
+
+
+def test_the_mark_of_a_step_that_filled_its_attempt_is_in_sight(tab, tmp_path):
+    first = attempt(1, [], 1, made=[])
+    report = report_of("run", first.last, Status.CRASHED, [first], begun=["train"], seen=at(3600))
+    (tmp_path / "run.html").write_text(page(report))
+    tab.goto(f"file://{tmp_path}/run.html")
+    mark, track = (tab.locator(f".waterfall .row .{name}").bounding_box() for name in ("mark", "track"))
+    assert track["x"] <= mark["x"] and mark["x"] + mark["width"] <= track["x"] + track["width"]
+    label = tab.locator(".waterfall .row").get_attribute("aria-label")
+    assert label.startswith("train, interrupted, about 59 min 59 s until the last sign of life, attempt 1")
 
 
 def test_states_differ_in_more_than_their_colour(shown):

@@ -10,7 +10,7 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
 from flowckpt.maintenance.attempts import Attempt, Standing
-from flowckpt.report.document import read_report
+from flowckpt.report.document import read_report, report_of
 from flowckpt.report.timeline import timeline_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -82,6 +82,9 @@ def test_what_ended_before_the_killed_step_was_not_saved():
     }  # fmt: skip
     running = timeline_of([first], Status.RUNNING, begun=["b", "c/[0]"], now=at(2))
     assert [each.state.value for each in running.lanes] == ["executed", "unsaved", "running", "running"]
+    latest = first.last
+    said = report_of("run", latest, Status.CRASHED, [first], begun=begun, seen=at(2)).sentence
+    assert said == "Crashed after 2.0 s. Crashed once (in fit/test/[right] and 1 more). 1 step executed, 4 not saved."
 
 
 def test_a_stopped_step_shows_the_time_that_is_certain():

@@ -313,7 +313,7 @@ class Waterfall {
 
   static MEANING = {
     executed: "executed by the latest attempt", restored: "restored from an earlier attempt", failed: "✕ failed", stopped: "■ stopped, as enough of its group had succeeded",
-    "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", unsaved: "○ ended, its result was not saved", running: "running",
+    "left behind": "result no longer counts", interrupted: "✕ interrupted by a crash or a stop", unsaved: "○ ended, its result is not saved", running: "running",
     waiting: "waiting", undone: "⟲ executed, then undone", undo: "undoes a step",
   };
 
@@ -432,8 +432,9 @@ class Waterfall {
   timeText(lane, ms) { // the record does not say when a step started that has no result
     const state = this.stateOf(lane);
     if (state === "waiting") return `since ${new Date(this.data.epoch + this.lanes.start[lane]).toISOString().slice(0, 19).replace("T", " ")} UTC`;
-    if (this.isGroup(lane) || !["interrupted", "unsaved", "running"].includes(state)) return durationText(ms);
-    if (!ms || state === "unsaved") return "for an unknown time";
+    if (state === "unsaved") return "for an unknown time";
+    if (this.isGroup(lane) || !["interrupted", "running"].includes(state)) return durationText(ms);
+    if (!ms) return "for an unknown time";
     const attempt = this.data.attempts.find((each) => each.number === this.lanes.attempt[lane]);
     const isCrash = state === "interrupted" && attempt && attempt.outcome === "crashed";
     return `about ${durationText(ms)}${isCrash ? " until the last sign of life" : ""}`;
@@ -467,7 +468,9 @@ class Waterfall {
     const text = marks.filter(Boolean).join(" ");
     if (text) {
       const mark = element("span", `mark${state === "failed" || state === "interrupted" ? " failed" : ""}`, text);
-      if (right > 85) { mark.style.right = `${Math.max(0, 100 - left)}%`; } else { mark.style.left = `${Math.max(0, right)}%`; }
+      if (right <= 85) mark.style.left = `${Math.max(0, right)}%`;
+      else if (left >= 15) mark.style.right = `${Math.max(0, 100 - left)}%`;
+      else mark.classList.add("inside");
       track.append(mark);
     }
   }
