@@ -164,6 +164,7 @@ def _moment(moment: datetime) -> str:
 def _waterfall(report: RunReport) -> Iterator[str]:
     yield '<section aria-labelledby="waterfall-title"><h2 id="waterfall-title">Waterfall</h2>'
     yield WATERFALL
+    yield "<noscript><p>The waterfall is drawn with JavaScript. The tables show the same times.</p></noscript>"
     yield attempts_table(report)
     yield "</section>"
 

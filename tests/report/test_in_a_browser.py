@@ -88,6 +88,10 @@ def test_the_waterfall_obeys_the_keyboard(shown):
     shown.keyboard.press("Enter")
     detail = shown.locator("#detail")
     assert detail.is_visible() and '"page":"page-0"' in detail.inner_text()
+    other = shown.locator(".waterfall .row[aria-label^='fetch,']")
+    other.focus()  # as a screen reader does
+    shown.keyboard.press("Enter")
+    assert detail.locator("h3").inner_text() == "fetch"
     before = shown.locator(".waterfall .band").first.evaluate("band => band.style.width")
     shown.keyboard.press("+")
     assert shown.locator(".waterfall .band").first.evaluate("band => band.style.width") != before or before == ""

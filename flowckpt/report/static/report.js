@@ -44,10 +44,11 @@ const runPage = (function () {
     for (const [name, value] of Object.entries(known.figures || {})) add(`figure ${name}`, value);
     for (const [name, value] of Object.entries(known.arguments || {})) add(`argument ${name}`, value);
     for (const [claim, verdict, why] of known.claims || []) add(`claim: ${claim}`, why ? `${verdict}: ${why}` : verdict || "not checked");
-    add("output", known.output);
+    const isLong = known.output && known.output.length > 200;
+    if (!isLong) add("output", known.output);
     add("exit code", known["exit code"]);
     detail.append(list);
-    for (const [title, text] of [["Standard output", known.stdout], ["Standard error", known.stderr], ["Traceback", known.traceback]]) {
+    for (const [title, text] of [["Output", isLong && known.output], ["Standard output", known.stdout], ["Standard error", known.stderr], ["Traceback", known.traceback]]) {
       if (!text) continue;
       const shown = element("pre", "", text);
       shown.tabIndex = 0;

@@ -25,6 +25,10 @@ class Rows {
       const row = event.target.closest(".row");
       if (row) { this.activate(Number(row.dataset.index), false); this.choose(this.active, event); }
     });
+    this.space.addEventListener("focusin", (event) => { // a screen reader may give any row the focus
+      const row = event.target.closest(".row");
+      if (row && Number(row.dataset.index) !== this.active) this.activate(Number(row.dataset.index), false);
+    });
     new ResizeObserver(() => this.redraw()).observe(frame);
   }
 
