@@ -20,6 +20,7 @@ from benchmarks import (
     language,
     many_runs,
     objects,
+    peers,
     processes,
     scale,
     sql,
@@ -37,6 +38,9 @@ def main() -> int:
     parser.add_argument(
         "--full", action="store_true", help="a million runs in the group scale, which takes minutes and 8 GB"
     )
+    parser.add_argument(
+        "--peers", action="store_true", help="compare with Burr, LangGraph and DBOS, each installed in an environment"
+    )
     parser.add_argument("--only", default="", help="run the groups whose name holds this text")
     parser.add_argument("--chart", metavar="FILE", help="draw the figures as bars in an SVG file, too")
     parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
@@ -44,6 +48,9 @@ def main() -> int:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
         groups = _groups(Path(name), is_smoke=given.smoke, is_full=given.full)
+        if given.peers:
+            count, rounds = (20, 1) if given.smoke else (300, 7)
+            groups = {"peers": lambda: peers.durable_steps(Path(name), count, rounds), **groups}
         chosen = [group for group in groups if given.only in group]
         if not chosen:
             parser.error(f"no group's name holds {given.only!r}; there are {', '.join(groups)}")
@@ -104,7 +111,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
 
 
 def _table(figures: list[Figure]) -> str:
-    width = max(len(figure.name) for figure in figures)
+    width = max((len(figure.name) for figure in figures), default=0)
     lines = [f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"]
     for figure in figures:
         mark = "  " if figure.is_reached else " !"

@@ -1,4 +1,4 @@
-"""The inputs of a workflow as the command line gives them: `-i K=V`, and a file of them all."""
+"""The inputs of a workflow as the command line gives them, `-i K=V` and a file of them all, and the options of a resume."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from flowckpt.cli.config.read import check_program, parsed_toml
+from flowckpt.cli.options import user_name, without_repeats
 from flowckpt.cli.render.terminal import short_value
 from flowckpt.cli.secrets import read_secret
 from flowckpt.cli.values import MisfitError, from_json, from_text
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.secret import HIDDEN, Secret
+from flowckpt.engine.values.options import RunOptions, TypedOutput
 from flowckpt.engine.values.target import load_target, parse_target
 from flowckpt.errors import InputError, TargetError
 
@@ -239,3 +241,24 @@ def _loaded(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
 def _name_of(workflow: Workflow[..., Any]) -> str:
     module = sys.modules[workflow.function.__module__]
     return next(name for name, value in vars(module).items() if value is workflow)
+
+
+def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -> RunOptions:
+    """Return the options of a resume or a plan.
+
+    Args:
+        policy: the values of `policy_options`, and of others that are named as the fields of `RunOptions`.
+        by: who decides about steps in doubt; the user of the machine if not given.
+        **more: further fields.
+    """
+    if policy["done"] or policy["not_done"]:
+        more["settled_by"] = user_name() if by is None else by
+    return RunOptions(**{**policy, "done": _settled_outputs(policy["done"])}, **more)
+
+
+def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
+    """Return what `--done` says, by step."""
+    pairs = tuple((step, text if equals else "") for step, equals, text in (each.partition("=") for each in values))
+    texts = without_repeats(pairs, "--done")
+    makers = edits_from_texts({step: text for step, text in texts.items() if text}, "--done")
+    return {step: TypedOutput(texts[step], makers[step]) if step in makers else ... for step in texts}

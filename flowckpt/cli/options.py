@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from flowckpt.cli import arguments
 from flowckpt.cli.config.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.cli.config.read import Source
 from flowckpt.cli.config.settings import SETTINGS
@@ -19,14 +18,11 @@ from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.core.system.ids import why_no_run_id
-from flowckpt.engine.values import options as run_options
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from flowckpt.engine.values.options import RunOptions
-
     _ParamType: TypeAlias = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # generic only from click 8.4 on
@@ -418,27 +414,6 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
         return ""
-
-
-def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -> RunOptions:
-    """Return the options of a resume or a plan.
-
-    Args:
-        policy: the values of `policy_options`, and of others that are named as the fields of `RunOptions`.
-        by: who decides about steps in doubt; the user of the machine if not given.
-        **more: further fields.
-    """
-    if policy["done"] or policy["not_done"]:
-        more["settled_by"] = user_name() if by is None else by
-    return run_options.RunOptions(**{**policy, "done": _settled_outputs(policy["done"])}, **more)
-
-
-def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
-    """Return what `--done` says, by step."""
-    pairs = tuple((step, text if equals else "") for step, equals, text in (each.partition("=") for each in values))
-    texts = without_repeats(pairs, "--done")
-    makers = arguments.edits_from_texts({step: text for step, text in texts.items() if text}, "--done")
-    return {step: run_options.TypedOutput(texts[step], makers[step]) if step in makers else ... for step in texts}
 
 
 def here_option(command: F) -> F:

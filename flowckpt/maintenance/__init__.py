@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from flowckpt.maintenance.portable.export import ExportedRun, export_documents, export_run
     from flowckpt.maintenance.portable.format import ImportLimits
     from flowckpt.maintenance.portable.import_ import ImportedRun, import_run
+    from flowckpt.maintenance.retention.evict import Evictor as Evictor
+    from flowckpt.maintenance.retention.evict import checked_for as checked_for
+    from flowckpt.maintenance.retention.evict import settle_completed as settle_completed
     from flowckpt.maintenance.retention.prune import PrunedRun, PruneReport, prune_checkpoints
     from flowckpt.maintenance.retention.rule import Resting, removable
 
@@ -21,6 +24,7 @@ _EXPORTS = {
     "flowckpt.maintenance.portable.export": "ExportedRun export_documents export_run",
     "flowckpt.maintenance.portable.format": "ImportLimits",
     "flowckpt.maintenance.portable.import_": "ImportedRun import_run",
+    "flowckpt.maintenance.retention.evict": "Evictor checked_for settle_completed",
     "flowckpt.maintenance.retention.prune": "PruneReport PrunedRun prune_checkpoints",
     "flowckpt.maintenance.retention.rule": "Resting removable",
 }

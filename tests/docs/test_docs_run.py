@@ -15,6 +15,7 @@ Blocks of other languages (`sh`, `json` …) are for reading; those that begin w
 
 import contextlib
 import io
+import logging
 import os
 import re
 import shlex
@@ -172,6 +173,8 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "page", program.module)
+    for logger in ("flowckpt", "flowckpt.events"):
+        monkeypatch.setattr(logging.getLogger(logger), "level", logging.getLogger(logger).level)
     known = set(sys.modules)
     try:
         for block in blocks(page):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from flowckpt.cli.arguments import run_options_of
 from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
@@ -17,7 +18,6 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     policy_options,
-    run_options_of,
     store_option,
     target_option,
     without_repeats,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flowckpt.cli import drive, recoverer, render
+from flowckpt.cli.arguments import run_options_of
 from flowckpt.cli.drive import Form, Resuming, follow
 from flowckpt.cli.loaded_run import RecordedRun, recorded_run
 from flowckpt.cli.next_steps import ResumeLine
@@ -25,7 +26,6 @@ from flowckpt.cli.options import (
     named_executors,
     policy_options,
     rollback_option,
-    run_options_of,
     setting_option,
     store_option,
     target_option,

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from flowckpt.cli import settings
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, SettingError, UntrustedStoreError
+
+if TYPE_CHECKING:
+    from flowckpt.cli import settings
+else:  # they know the engine, and the help of a command needs none
+    settings = LazyModule("flowckpt.cli.settings")
 
 shown: list[dict[str, str]] = []
 """The errors that the command has shown, as documents; `--json` prints the last one if there is no result."""

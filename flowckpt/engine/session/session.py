@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import events
+from flowckpt import events, maintenance
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
@@ -82,7 +82,6 @@ from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
-from flowckpt.maintenance import retention as retention_rules
 from flowckpt.stores.base import Lease, StoreBase
 
 if TYPE_CHECKING:
@@ -323,7 +322,7 @@ class Session:
         """Apply the retention to a completed run, give it back, and tell whether it was removed."""
         retention = self._saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            settling = retention_rules.evict.settle_completed(self._store, self._workflow_id, retention)
+            settling = maintenance.settle_completed(self._store, self._workflow_id, retention)
             return await finish_despite_cancel(settling, is_last=True)
         return False
 
@@ -573,7 +572,7 @@ class Session:
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
-            policy.evictor = retention_rules.evict.Evictor(
+            policy.evictor = maintenance.Evictor(
                 self._store, saving.retention, self._world.clock, run_id, origin.history, is_new=is_new
             )
         return Checkpointer(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
+from flowckpt import maintenance
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
 from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 from flowckpt.errors import InputError, SettingError
-from flowckpt.maintenance import retention as retention_rules
 
 if TYPE_CHECKING:
     from flowckpt.maintenance.retention.rule import Retention
@@ -313,7 +313,7 @@ class Saving:
         return cls(
             None if trigger is None else checked_trigger(trigger),
             on_save_error == "continue",
-            None if retention is None else retention_rules.evict.checked_for(retention, store),
+            None if retention is None else maintenance.checked_for(retention, store),
             limits,
         )
 
