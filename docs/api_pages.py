@@ -282,7 +282,7 @@ PAGES = (
                 "RunCancelledError CancelRefusedError RequestPendingError NoAsyncioError "
                 "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "
-                "SaveConflictError CheckpointStorageError SuspensionUnsavedError ReadOnlyStoreError VanishedError "
+                "SaveConflictError CheckpointStorageError DiskFullError SuspensionUnsavedError ReadOnlyStoreError VanishedError "
                 "UnsupportedFilesystemError KeyFileError KeyMissingError WrongKeyError UnauthenticatedRecordError "
                 "ImportRefusedError SourceUnreadableError",
             ),

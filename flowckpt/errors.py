@@ -30,7 +30,7 @@ from flowckpt.core.system.declared import (
 __all__ = [
     "ApprovalRejectedError", "ApprovalStaleError", "CancelRefusedError",
     "CheckpointCorruptedError", "CheckpointNotFoundError", "CheckpointStorageError", "CommandFailedError",
-    "CrashLoopError", "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
+    "CrashLoopError", "DecodingError", "DiskFullError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
     "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FinalError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
     "KeyMissingError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
@@ -768,6 +768,15 @@ class CheckpointStorageError(FlowckptError):
     workflow_id: str = field("the run, or an empty string", default="")
     operation: str = field("what the store was doing", default="")
     is_outcome_unknown: bool = field("whether the data may have reached the medium despite the error", default=False)
+
+
+class DiskFullError(CheckpointStorageError):
+    """The disk of a store, or the quota of the user, is full."""
+
+    remedy: str = (
+        "Make room; nothing that was acknowledged is lost. 'flowckpt store clear RUN' and 'flowckpt store prune --keep N' "
+        "remove whole runs also on a full disk."
+    )
 
 
 class SuspensionUnsavedError(CheckpointStorageError):

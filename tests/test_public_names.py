@@ -30,7 +30,7 @@ NAMES = {
     """,
     "flowckpt.errors": """
     ApprovalRejectedError ApprovalStaleError RequestPendingError CancelRefusedError CheckpointCorruptedError
-    CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError EncodingError
+    CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError DiskFullError EncodingError
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError FinalError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
     NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import subprocess
 import sys
@@ -9,10 +10,13 @@ import textwrap
 
 import pytest
 
+from flowckpt.core.records import Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
-from flowckpt.errors import CheckpointStorageError, EncodingError
-from flowckpt.stores import FileCheckpointStore
+from flowckpt.errors import CheckpointStorageError, DiskFullError, EncodingError
+from flowckpt.maintenance.retention.prune import prune
+from flowckpt.stores import FileCheckpointStore, SqliteCheckpointStore
+from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
 from flowckpt.testing.contract import checkpoint, results
 from tests.small_disk import mounted_disk
 
@@ -46,7 +50,7 @@ CHILD = textwrap.dedent(
     import resource, signal, sys
     from flowckpt.core.system.blocking import blocking_allowed
     from flowckpt.errors import CheckpointStorageError
-    from flowckpt.stores import FileCheckpointStore
+    from flowckpt.stores import FileCheckpointStore, SqliteCheckpointStore
     from flowckpt.testing.contract import checkpoint, results
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -128,6 +132,77 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(small_
     assert shown(path)[0] == sequence
     again.close()
     assert not list(path.rglob(".new-*"))
+
+
+@pytest.fixture
+def seals(request):
+    return {"keys": KeyRing([new_key(AUTHENTICATE)])} if request.param == "sealed" else {}
+
+
+@pytest.mark.parametrize("seals", ["plain", "sealed"], indirect=True)
+@pytest.mark.parametrize("command", ["clear", "prune", "clear without a step"])
+async def test_runs_can_be_removed_from_a_full_disk(small_disk, seals, command):
+    store = FileCheckpointStore(small_disk / "store", **seals)
+    for name in ("one", "two"):
+        await store.save(name, checkpoint(1, results("x")))
+        if not command.endswith("step"):
+            store.note_started(name, "step")
+        await store.save(name, checkpoint(2, results("x", "y"), status=Status.COMPLETED))
+        await store.release(name)
+    with contextlib.suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "more").write_bytes(b"x")
+    with pytest.raises(CheckpointStorageError, match="No space left") as refused:
+        await store.acquire("one")
+    assert "flowckpt store clear RUN" in refused.value.remedy
+    if command == "prune":
+        report = await prune(store, keep=1)
+        assert [each.workflow_id for each in report.runs] == ["one"]
+    else:
+        await store.clear("one")
+    assert [each.workflow_id for each in await store.list_runs()] == ["two"]
+    assert {each.severity for each in await store.check()} == {"ok"}
+    assert not (small_disk / "store" / "runs" / "one").exists()
+    (small_disk / "more").write_bytes(b"x")
+    await store.clear("two")
+    store.close()
+
+
+@pytest.mark.usefixtures("sqlite_library")
+@pytest.mark.parametrize("command", ["clear", "prune", "prune many"])
+async def test_runs_can_be_removed_from_a_database_on_a_full_disk(tmp_path, command):
+    steps = results(*["x" * 300] * 100)
+    runs = [f"run-{number:02}" for number in range(30 if command.endswith("many") else 2)]
+    with mounted_disk(tmp_path / "disk", "16m") as place:
+        store = SqliteCheckpointStore(place / "runs.db")
+        for run in runs:
+            await store.save(run, checkpoint(1, steps, status=Status.COMPLETED))
+            await store.release(run)
+        store.close()
+        with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        store = SqliteCheckpointStore(place / "runs.db")
+        assert len(await store.list_runs()) == len(runs)
+        with pytest.raises(DiskFullError):
+            await store.acquire("run-00")
+        with pytest.raises(OSError, match="No space left"):
+            (place / "more").write_bytes(b"x")
+        if command == "clear":
+            await store.clear("run-00")
+        else:
+            report = await prune(store, keep=1)
+            assert [each.workflow_id for each in report.runs] == runs[-2::-1]
+        assert [each.workflow_id for each in await store.list_runs()] == runs[-1:]
+        store.close()
+        (place / "more").write_bytes(b"x")
+        assert (place / "runs.db-reserve").stat().st_blocks * 512 >= 512 * 1024
+        store = SqliteCheckpointStore(place / "runs.db")
+        assert {each.severity for each in await store.check()} == {"ok"}
+        await store.clear(runs[-1])
+        store.close()
 
 
 class Failing(PosixFileSystem):

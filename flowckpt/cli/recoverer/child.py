@@ -22,6 +22,7 @@ from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice, store_variables
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.system.filesystem import FULL
 from flowckpt.maintenance.recovery import DueRun, stale_note_at
 from flowckpt.stores.base import StoreBase
 
@@ -114,7 +115,6 @@ class Handover:
 _CHUNK = 64 * 1024
 _FREED_AT_ONCE = 1024 * 1024
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputFile:
@@ -131,7 +131,7 @@ class OutputFile:
         self._read = 0
         self._freed = 0
         failure = _allocated(self.descriptor, _KEEP_SIZE, 0, _FREED_AT_ONCE)
-        if failure in _FULL:
+        if failure in FULL:
             self.close()
             raise OSError(failure, os.strerror(failure), tempfile.gettempdir())
 

@@ -30,6 +30,10 @@ UNSOUND_FILESYSTEMS = (
 """How the names of types begin whose locks hold for one machine, or whose count of a file's names may be an old one."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The numbers of errors that say that a disk, or the quota of a user, is full."""
+
+
 class FileStatus(NamedTuple):
     """The facts about a file that stores ask for.
 
@@ -153,6 +157,10 @@ class FileSystem(Protocol):
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Overwrite a part of an open file, for a hint that nothing depends on; never synced."""
+        ...
+
+    def empty(self, file: int) -> None:
+        """Cut an open file, which holds hints only, to no bytes, so that the disk has room for others; never synced."""
         ...
 
     def type_of(self, path: str) -> str:
@@ -333,6 +341,10 @@ class PosixFileSystem:
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Overwrite a part of an open file."""
         os.pwrite(file, data, offset)
+
+    def empty(self, file: int) -> None:
+        """Call ftruncate."""
+        os.ftruncate(file, 0)
 
     def lock(self, file: int) -> bool:
         """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""

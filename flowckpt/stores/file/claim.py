@@ -18,13 +18,14 @@ import contextlib
 import errno
 import json
 import os
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
-from flowckpt.core.system.filesystem import FileSystem, write_all
+from flowckpt.core.system.filesystem import FULL, FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
+T = TypeVar("T")
 _SLACK = 1 << 14
 """Bytes of a segment besides results: its header, what it continues, and all that a checkpoint says once."""
 
@@ -93,8 +95,11 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
             _is_dead(newest_owner(filesystem, directory)) or is_released(filesystem, directory)
         ):  # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
             take_over = True
-        if not filesystem.status(lock).links:
+        found = filesystem.status(lock)
+        if not found.links:
             raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
+        if not found.size:
+            reserve_room(filesystem, lock)
         if not is_locked and not take_over:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
         _sweep(filesystem, directory)
@@ -357,6 +362,26 @@ def _describe(owner: Owner | None) -> str:
 
 
 # The end of a run on disk: a tombstone first, so that a half-cleared run never comes back.
+#
+# On a full disk a run makes room for its own tombstone: its lock file is never empty and holds nothing but hints, so it is
+# emptied, and the tombstone gets its block.
+
+
+def reserve_room(filesystem: FileSystem, lock: int) -> None:
+    """Make an empty lock file take up a block."""
+    with contextlib.suppress(OSError):
+        filesystem.write_at(lock, b"\0", 0)
+
+
+def with_reserved_room(filesystem: FileSystem, lock: int, write: Callable[[], T]) -> T:
+    """Call a function that writes up to a block. If the disk is full, empty the lock file and call it again."""
+    try:
+        return write()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+    filesystem.empty(lock)
+    return write()
 
 
 def write_tombstone(

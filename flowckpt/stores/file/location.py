@@ -13,13 +13,14 @@ from typing import TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, write_all
+from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     CheckpointStorageError,
+    DiskFullError,
     ReadOnlyStoreError,
     UnsupportedFilesystemError,
 )
@@ -317,10 +318,10 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
     remedy = "Mend the directory or the disk; nothing that was acknowledged is lost."
     if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
         remedy = "Name the directory of a store: --store file:DIRECTORY."
+    said = f"the file store could not {operation} {of_what}: {what}{name}"
+    is_unknown = operation == "save"
+    if error.errno in FULL:
+        return DiskFullError(said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown)
     return CheckpointStorageError(
-        f"the file store could not {operation} {of_what}: {what}{name}",
-        workflow_id=workflow_id,
-        operation=operation,
-        is_outcome_unknown=operation == "save",
-        remedy=remedy,
+        said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown, remedy=remedy
     )

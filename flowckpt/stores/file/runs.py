@@ -29,7 +29,7 @@ from flowckpt.errors import (
 from flowckpt.stores import file as file_store
 from flowckpt.stores.base import Compacted, Lease
 from flowckpt.stores.file import reader, signals, store_keys
-from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, write_tombstone
+from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, with_reserved_room, write_tombstone
 from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
 from flowckpt.stores.file.layout import (
     BLOBS,
@@ -239,8 +239,9 @@ class FileRuns(FileReader):
                 if only_if is not None and not only_if(directory):
                     return False
                 is_sealed = self.seals.has_key and self._store_id() is not None
-                tombstone = write_tombstone(
-                    filesystem, directory, workflow_id, self._clock.now(), self.seals if is_sealed else PLAIN
+                now, seals = self._clock.now(), self.seals if is_sealed else PLAIN
+                tombstone = with_reserved_room(
+                    filesystem, lock, lambda: write_tombstone(filesystem, directory, workflow_id, now, seals)
                 )
                 sweep_cleared(filesystem, directory, tombstone)
                 filesystem.unlink(directory, LOCK)  # nobody can own what is not there; claimers look again

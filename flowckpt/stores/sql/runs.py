@@ -15,7 +15,7 @@ from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
-from flowckpt.errors import CheckpointNotFoundError, RunExistsError, RunLockedError
+from flowckpt.errors import CheckpointNotFoundError, DiskFullError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Compacted, Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.sql import rows, signals
@@ -328,7 +328,11 @@ class SqlRuns(SqlReader):
         gone: list[str] = []
         for start in range(0, len(runs), _AT_ONCE):
             part = [each for each in runs[start : start + _AT_ONCE] if each.workflow_id not in self.owned]
-            gone += self._clear_some(part)
+            try:
+                gone += self._clear_some(part)
+            except DiskFullError:  # the journal of all is too large: each one that has gone makes room for the next
+                for info in sorted(part, key=lambda each: each.steps):
+                    gone += self._clear_some([info])
         return gone
 
     def _clear_some(self, runs: Sequence[RunInfo]) -> list[str]:

@@ -24,6 +24,7 @@ from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, Pos
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
+    DiskFullError,
     ForeignRecordError,
     ReadOnlyStoreError,
     UnsupportedFilesystemError,
@@ -110,7 +111,8 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     add_functions(connection)
     try:
         check_ours(connection, path)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of an empty database; any other keeps what it has
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:  # any other keeps what it has; this would write
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode, level = journal_mode()
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -186,11 +188,9 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
         ForeignRecordError: it is one.
     """
     connection.execute("BEGIN")  # of one moment: another process may be making the tables just now
-    try:
-        number = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name LIMIT 5")]
-    finally:
-        connection.execute("COMMIT")
+    number = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name LIMIT 5")]
+    connection.execute("COMMIT")
     if number == APPLICATION_ID:
         return
     if number or tables:
@@ -272,7 +272,7 @@ def cannot_be_written(error: Exception) -> bool:
     """
     if isinstance(error, OSError):
         return error.errno in NOT_ALLOWED
-    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))
+    return _name_of(error).startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) or is_full(error)
 
 
 def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> ReadConnection:
@@ -297,10 +297,9 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: File
     try:
         return ReadConnection(_connected(path, "mode=ro"))
     except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        if name.startswith("SQLITE_READONLY") and not is_wal:
+        if _name_of(error).startswith("SQLITE_READONLY") and not is_wal:
             raise _refused(path, "a crash has cut a transaction short, and it cannot be rolled back here") from error
-        if not name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or not is_wal:
+        if not cannot_be_written(error) or not is_wal:
             raise
         stamp = stamp_of(path)
         if stamp is None or _size_of(wal_of(path)):
@@ -398,6 +397,42 @@ def _removed(calls: FileSystem, parent: int, name: str) -> None:
         calls.unlink(parent, name)
 
 
+# Room on a full disk for the commands that make room: a file beside the database, which they remove.
+#
+# To remove a run, SQLite first writes what it changes to its journal: about half of the bytes of a run. A process that only
+# saves never touches the reserve.
+
+_RESERVE_BYTES = 512 * 1024
+
+
+def make_reserve(database: Path) -> None:
+    """Make the reserve of a database if it is missing and there is room for it."""
+    place = _reserve_of(database)
+    with contextlib.suppress(OSError, AttributeError):  # not every system can allocate
+        file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, _RESERVE_BYTES)
+        except BaseException:
+            place.unlink()
+            raise
+        finally:
+            os.close(file)
+
+
+def give_up_reserve(database: Path) -> bool:
+    """Remove the reserve of a database; return whether there was one."""
+    try:
+        _reserve_of(database).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _reserve_of(database: Path) -> Path:
+    database = database.resolve()
+    return database.with_name(f"{database.name}-reserve")
+
+
 # What SQLite and the system say when something fails, as errors of the store.
 
 BUSY_SECONDS = 60.0
@@ -456,13 +491,12 @@ def error_of(
         remedy = "See which program has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
+    said = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
+    said += "; whether it was saved is unknown" if is_outcome_unknown else ""
+    if is_full(error):
+        return DiskFullError(said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown)
     return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
-        + ("; whether it was saved is unknown" if is_outcome_unknown else ""),
-        workflow_id=workflow_id,
-        operation=operation,
-        is_outcome_unknown=is_outcome_unknown,
-        remedy=remedy,
+        said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
     )
 
 
@@ -498,6 +532,11 @@ def is_sync(error: sqlite3.Error) -> bool:
     return _name_of(error) in ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
+def is_full(error: Exception) -> bool:
+    """Return whether the disk may have had no room, for the database or for what must lie beside it."""
+    return _name_of(error).startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"))
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Tell whether another process kept the file locked.
 
@@ -516,7 +555,7 @@ def _why_read_only(name: str, path: Path) -> str:
     return ""
 
 
-def _name_of(error: sqlite3.Error) -> str:
+def _name_of(error: Exception) -> str:
     name: str = getattr(error, "sqlite_errorname", "")
     return name
 

@@ -19,6 +19,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
+    DiskFullError,
     FlowckptError,
     ReadOnlyStoreError,
     VanishedError,
@@ -57,11 +58,14 @@ from flowckpt.stores.sqlite.connection import (
     connect_to_read,
     error_of,
     foreign_journal,
+    give_up_reserve,
     identity_of,
     is_busy,
+    is_full,
     is_going_on,
     is_sync,
     journal_mode,
+    make_reserve,
     os_error_of,
     sqlite_dialect,
     stamp_of,
@@ -139,7 +143,7 @@ T = TypeVar("T")
 
 
 class Retry:
-    """The patience with one file.
+    """The patience with one file, and the room that it may use on a full disk.
 
     SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
 
@@ -148,11 +152,18 @@ class Retry:
 
     Attributes:
         hurry: says whether somebody has stopped a wait, so that the next one is short.
+        has_used_reserve: whether the disk was full, and the reserve of the file was given up.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.hurry = StopWaiting()
+        self.has_used_reserve = False
+
+    def can_use_reserve(self) -> bool:
+        """Give up the reserve, if there is one; return whether that was done, now or before."""
+        self.has_used_reserve = give_up_reserve(self._path) or self.has_used_reserve
+        return self.has_used_reserve
 
     def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
@@ -206,7 +217,11 @@ _abandoned: list[sqlite3.Connection] = []
 _MAKES_THE_FILE = ("acquire", "receive")
 """The operations that create a missing file; all others treat it as an empty database."""
 
+_MAKES_ROOM = ("clear", "prune")
+"""The operations that may use the reserve of a full disk."""
+
 _PAGES_AT_ONCE = 1000
+_PAGES_ON_A_FULL_DISK = 20
 
 
 class _FencedError(Exception):
@@ -286,6 +301,9 @@ class SqliteDatabase:
             if self._connection is not None:
                 self._connection.close()
             self._connection = self._read_only = self._guard = None
+            if self._tries.has_used_reserve and self.path.exists():
+                self._tries.has_used_reserve = False
+                make_reserve(self.path)
 
     def mark(self) -> object:
         """Return what tells this file from another one of the same name; None where there is none."""
@@ -418,7 +436,29 @@ class SqliteDatabase:
             return write_once() if self._is_wal_lost() else done
 
         with self._alone(), self._translated(work.workflow_id, work.operation):
-            return self._tries.until_done(write_once, work.workflow_id, work.operation)
+            if work.operation not in _MAKES_ROOM:
+                return self._tries.until_done(write_once, work.workflow_id, work.operation)
+            done = self._with_reserve(write_once, work.workflow_id, work.operation)
+            if self._tries.has_used_reserve:
+                with contextlib.suppress(DiskFullError):  # what was asked for is done
+                    self.give_back_space()
+            return done
+
+    def _with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
+        """Do what makes room; on a full disk, with the room of the reserve, which is made again when the file is closed."""
+        try:
+            return self._tries.until_done(act, workflow_id, operation)
+        except sqlite3.Error as error:
+            if not is_full(error) or not self._tries.can_use_reserve():
+                raise
+        self._empty_wal()
+        return self._tries.until_done(act, workflow_id, operation)
+
+    def _empty_wal(self) -> None:
+        """Copy what is in the WAL to the database, and give the room of the WAL back."""
+        if self._connection is not None and self._read_only is None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds.
@@ -532,12 +572,16 @@ class SqliteDatabase:
             connection = self._opened()
             free = _number(connection, "PRAGMA freelist_count")
             if free:
+                pages = _PAGES_AT_ONCE
+                if self._tries.has_used_reserve:
+                    pages = _PAGES_ON_A_FULL_DISK
+                    self._empty_wal()
                 with contextlib.nullcontext() if self._guard is None else self._guard.writing():
-                    connection.execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
+                    connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
             return _number(connection, "PRAGMA freelist_count") < free
 
         with self._alone(), self._translated("", "vacuum"):
-            while self._tries.until_done(give_back_some, "", "vacuum"):
+            while self._with_reserve(give_back_some, "", "vacuum"):
                 pass
 
     # --- how -------------------------------------------------------------------------------------------------------
@@ -655,6 +699,7 @@ class SqliteDatabase:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(session, self.dialect)
+        make_reserve(self.path)
 
     def _tell_empty(self) -> None:
         """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""
