@@ -104,8 +104,8 @@ def test_a_store_that_comes_back_is_asked_again(store, library, caplog):
         library.is_away = 2 <= index < 6
         time.sleep(0.3)
         if index == 7:
-            birth = store.runs.load_latest("one").metadata["birth"]
-            store.runs.send_signal("one", new_request("c1", datetime.now(UTC), birth, rolls_back=False))
+            newest = store.runs.load_latest("one")
+            store.runs.send_signal("one", new_request("c1", datetime.now(UTC), newest, rolls_back=False))
 
     @workflow("naps")
     def naps_flow():

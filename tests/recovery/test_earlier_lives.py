@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import attrs
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.clock import SystemClock
+from flowckpt.engine.run import context
 from flowckpt.engine.run.requests import Requests, new_request
+from flowckpt.engine.session import session
 from flowckpt.errors import SignalRefusedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.maintenance.pauses import Pauses
 from flowckpt.maintenance.recovery import due_runs, note_stale, stale_note
 from flowckpt.stores import adapt, open_store
+from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
 from tests.cli.conftest import flowckpt  # noqa: F401 - a fixture
 
 RUN = "nightly"
@@ -91,8 +95,10 @@ async def test_a_later_run_of_the_same_id_takes_no_message_of_an_earlier_one(sto
 async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(store, sent_to):
     engine, able = WorkflowEngine(store), adapt(store)
     await engine.run(release, workflow_id=RUN)
-    birth = (await store.load_latest(RUN)).metadata["birth"]
-    request = new_request("c", datetime.now(UTC), birth if sent_to == "this" else sent_to, rolls_back=False)
+    newest = await store.load_latest(RUN)
+    birth = newest.metadata["birth"]
+    told = newest if sent_to == "this" else attrs.evolve(newest, metadata={**newest.metadata, "birth": sent_to})
+    request = new_request("c", datetime.now(UTC), told, rolls_back=False)
     await able.send_signal(RUN, request)
     requests = Requests(able, RUN, birth, SystemClock(), Interrupts())
     await requests.look()
@@ -100,6 +106,45 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
         await requests._looking
         await requests.look()
     assert bool(requests.interrupts.noted) is (sent_to == "this")
+
+
+@pytest.mark.parametrize("more_resumes", [0, 1])
+async def test_a_request_to_cancel_that_was_followed_does_not_count_when_it_is_put_back(
+    tmp_path, monkeypatch, more_resumes
+):
+    """The attack: a copy of the sealed request, in `signals/` again after the run was resumed."""
+    for module in (session, context):
+        monkeypatch.setattr(module, "LOOK_NS", 0)
+    store = FileCheckpointStore(tmp_path / "store", keys=KeyRing([new_key(AUTHENTICATE)]))
+    engine, kept = WorkflowEngine(store), []
+
+    async def ask():
+        if not kept:
+            kept.append(new_request("old", datetime.now(UTC), await store.load_latest(RUN), rolls_back=False))
+            await store.send_signal(RUN, kept[0])
+
+    def fail():
+        raise ConnectionError
+
+    @workflow
+    def steps():
+        yield step("start").python(abs, -1).checkpoint()
+        yield step("ask").python(ask)
+        yield step("work").python(abs, -2)
+        yield step("fail").python(fail)
+
+    assert (await engine.run(steps, workflow_id=RUN)).status == "cancelled"
+    assert list(await store.signals(RUN)) == []
+    for _ in range(1 + more_resumes):
+        assert (await engine.resume_run(steps, workflow_id=RUN)).status == "failed"
+    assert await store.send_signal(RUN, kept[0])
+    assert (await engine.resume_run(steps, workflow_id=RUN)).status == "failed"
+    behind = datetime.now(UTC) - timedelta(hours=1)  # of a machine whose clock is an hour behind
+    await store.send_signal(RUN, new_request("new", behind, await store.load_latest(RUN), rolls_back=False))
+    assert (await engine.resume_run(steps, workflow_id=RUN)).status == "cancelled"
+    fork = await engine.fork(RUN, workflow=steps, new_id="forked")
+    assert "ended" not in (await store.load_latest(fork.workflow_id)).metadata
+    store.close()
 
 
 async def test_what_recoverers_noted_of_an_earlier_run_does_not_hold_up_a_later_one(store):

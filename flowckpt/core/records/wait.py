@@ -162,6 +162,8 @@ KEY = "waits"
 """In the metadata of a checkpoint: what the run waits for, by the path of the step."""
 TAKEN = "taken_signals"
 """In the metadata: the ids of signals that were taken by results which no longer count."""
+ENDED = "ended"
+"""In the metadata: the last attempt that a person ended or rolled back before a resume, and when."""
 STOPPED = "stopped"
 """In the metadata: the signal that stopped the run while some of its steps waited and others could continue."""
 

@@ -23,6 +23,7 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY
+from flowckpt.core.records.wait import ENDED
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -433,7 +434,7 @@ def _first_checkpoint(
     metadata = {
         name: value
         for name, value in without_waits(without_reusable(latest.metadata)).items()
-        if name not in (ROLLED_BACK, STARTED_BY)
+        if name not in (ROLLED_BACK, STARTED_BY, ENDED)
     }
     metadata[BIRTH] = new_token(16)
     if LIMITS in metadata:  # it has made no retries yet

@@ -12,7 +12,7 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.records.wait import ENDED, WaitKind
 from flowckpt.core.replay import Replay
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine import run
@@ -102,12 +102,9 @@ class RunContext:
     @cached_property
     def requests(self) -> run.requests.Requests:
         """Requests to the run that were left in the store."""
-        latest = self.recorder.resumed_from
-        has_ended = latest is not None and (latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL)
-        after = latest.saved_at if latest is not None and has_ended else None
         saves = self.recorder.checkpointer
-        birth = str(saves.metadata.get(BIRTH, ""))
-        return run.requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, after)
+        birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
+        return run.requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
 
     async def look_for_requests(self) -> None:
         """Look for requests to the run: one to cancel it stops it, the others are followed at once."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.records.wait import Signal, WaitKind
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.core.system.blocking import begin
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import FlowckptError
@@ -24,22 +25,24 @@ _MOST_DOUBLINGS = 6
 _MOMENT = 0.05
 """For how many seconds a step waits for the answer of a look."""
 _ROLLS_BACK = "rolls_back"
+_ATTEMPT = "attempt"
 TAGS = "tags"
 """In the metadata: the tags of the run."""
 
 _log = logging.getLogger("flowckpt")
 
 
-def new_request(signal_id: str, sent_at: datetime, birth: str, *, rolls_back: bool) -> Signal:
+def new_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, rolls_back: bool) -> Signal:
     """Return a request to cancel a run.
 
     Args:
         signal_id: names this very request.
         sent_at: when it is made.
-        birth: that of the run.
+        newest: the newest checkpoint of the run. The request does not count for an attempt after the run was cancelled.
         rolls_back: whether what the run did is to be undone.
     """
-    return Signal(signal_id, "cancel", sent_at, {_ROLLS_BACK: rolls_back}, kind=WaitKind.CANCEL, birth=birth)
+    asked = {_ROLLS_BACK: rolls_back, _ATTEMPT: newest.attempt}
+    return Signal(signal_id, "cancel", sent_at, asked, kind=WaitKind.CANCEL, birth=birth_of(newest.metadata))
 
 
 def tagged(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dict[str, Any]:
@@ -75,7 +78,7 @@ class Requests:
         birth: what distinguishes it from other runs of the same id.
         clock: the time.
         interrupts: what stops the run.
-        after: requests to cancel that were made before count no more: the run was cancelled and resumed since.
+        ended: the attempt that a person ended last, and when; requests to cancel that were made before do not count.
     """
 
     store: StoreBase
@@ -83,7 +86,7 @@ class Requests:
     birth: str
     clock: Clock
     interrupts: Interrupts
-    after: datetime | None = None
+    ended: Mapping[str, Any] | None = None
     _looking: asyncio.Future[Sequence[Signal]] | None = attrs.field(init=False, default=None)
     _failures: int = attrs.field(init=False, default=0)
     _is_reported: bool = attrs.field(init=False, default=False)
@@ -126,10 +129,19 @@ class Requests:
         self._failures, self._is_reported = 0, False
         meant = [each for each in signals if each.birth == self.birth]
         for each in meant:
-            if each.kind is WaitKind.CANCEL and (self.after is None or each.sent_at > self.after):
+            if each.kind is WaitKind.CANCEL and self._counts(each):
                 self.interrupts.request_cancel(rolls_back=bool(each.data.get(_ROLLS_BACK, True)))
                 return ()
         return [each for each in meant if each.kind in (WaitKind.CHECKPOINT, WaitKind.TAG)]
+
+    def _counts(self, request: Signal) -> bool:
+        """Return whether a request to cancel was made since the run was last ended, whatever was put back since."""
+        if self.ended is None:
+            return True
+        attempt, ended = request.data.get(_ATTEMPT, 0), self.ended["attempt"]
+        if attempt != ended:
+            return bool(attempt > ended)
+        return request.sent_at > datetime.fromisoformat(self.ended["at"])  # the next attempt may have saved nothing yet
 
     async def remove(self, followed: Sequence[Signal]) -> None:
         """Remove requests that this run has followed; one that stays is followed again, which changes nothing."""

@@ -155,8 +155,8 @@ async def _stopped(
     else:
         can_leave_word = store.has(Ability.SIGNALS)
         if can_leave_word:
-            signal_id, birth = f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}", birth_of(before.metadata)
-            request = new_request(signal_id, clock.now(), birth, rolls_back=rolls_back)
+            signal_id = f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}"
+            request = new_request(signal_id, clock.now(), before, rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
         process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)
         is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(process, CANCEL_SIGNALS[rolls_back])

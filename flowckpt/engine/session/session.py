@@ -14,14 +14,14 @@ import attrs
 
 from flowckpt import events, maintenance
 from flowckpt.core import codec
-from flowckpt.core.codec.results import as_view, plain_tree
+from flowckpt.core.codec.results import as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
-from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepError, StepResult
+from flowckpt.core.records import CheckpointData, History, PartialState, Reason, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES, sum_figures
-from flowckpt.core.records.wait import STOPPED, birth_of, open_waits
+from flowckpt.core.records.wait import ENDED, STOPPED, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -416,6 +416,8 @@ class Session:
         said = with_settled(said, judge.policy, self._world.clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
         metadata.pop(STOPPED, None)
+        if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
+            metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
         waits = Waits.of(latest.metadata)
         is_prefix = mode is ReuseMode.PREFIX
         waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)

@@ -498,6 +498,7 @@ _METADATA: Mapping[str, Check] = {
     "taken_signals": lambda value: type(value) in (list, tuple) and _is_texts([*value]),
     "executors": _is_text_mapping,
     "birth": _is_text,
+    "ended": lambda value: type(value) is dict and is_count(value.get("attempt"), 1) and _is_moment(value.get("at")),
     "imported": lambda value: value is True or value == AUTHENTICATED,
     "forked_from": _is_optional_mapping,
     "started_by": lambda value: (
