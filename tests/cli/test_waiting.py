@@ -265,6 +265,9 @@ def test_a_signal_that_does_not_fit_never_fails_the_run(flowckpt):
     assert "warning: run r: the signal 'order'" in resumed.err and "(id wrong)" in resumed.err
     again = flowckpt("resume", "r").expect(3)
     assert "set aside" not in again.err
+    for data, said in (('{"number": "seven"}', "number is 'seven'"), ("7", "not Order"), ("{}", "has no 'number'")):
+        refused = flowckpt("signal", "r", "order", "--data", data).expect(2)  # the run waits for it: the type is known
+        assert "was not sent" in refused.err and said in refused.err
     flowckpt("signal", "r", "order", "--data", '{"number": 7}').expect(0)
     assert flowckpt("resume", "r", "--json").expect(0).document["output"] == 7
 

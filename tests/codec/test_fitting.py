@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict
 
 import attrs
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,15 @@ from hypothesis import strategies as st
 from flowckpt import Approval, CommandOutput
 from flowckpt.core import codec
 from flowckpt.core.codec.fitting import annotation_of, described, fitted, misfit
+from flowckpt.errors import DecodingError
 
 Name = NewType("Name", str)
+
+
+class Unknown(pydantic.BaseModel):
+    """It says by itself what it takes."""
+
+    number: int
 
 
 @attrs.frozen
@@ -67,11 +76,53 @@ def test_a_described_type_refuses_what_the_type_itself_refuses(kind, value):
     assert bool(misfit(value, told, "data")) is bool(misfit(value, kind, "data"))
 
 
+@dataclasses.dataclass
+class Item:
+    name: str
+    order: Order | None = None
+    more: list[Item] = dataclasses.field(default_factory=list)
+
+
+class Paid(NamedTuple):
+    amount: int
+    by: str = ""
+
+
+Address = TypedDict("Address", {"city": str, "street": NotRequired[str]})  # noqa: UP013 - text would hide what is not required
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        (5, Order, "data is 5 (int), not Order"),
+        ({"number": "x"}, Order, "data.number is 'x' (str), not int"),
+        ({}, Order, "data has no 'number', which Order needs"),
+        ({"number": 1, "size": 2}, Order, "data has 'size', which Order does not have"),
+        ({"number": 1, "tags": ["a"]}, Order, ""),
+        ({"name": "a", "order": {"number": "1"}}, Item, "data.order is {'number': '1'}"),
+        ({"name": "a", "more": ["anything"]}, Item, ""),
+        ({"amount": 1.5}, Paid, "data.amount is 1.5 (float), not int"),
+        ({"amount": 1}, Paid, ""),
+        ({"street": "a"}, Address, "data has no 'city', which Address needs"),
+        ({"city": "a"}, Address, ""),
+        ([{"number": 1}, {}], list[Order], "data[1] has no 'number'"),
+    ],
+)
+def test_a_described_data_class_is_checked_by_its_fields(value, kind, said):
+    found = misfit(value, annotation_of(json.loads(json.dumps(described(kind)))), "data")
+    assert found.startswith(said) and bool(found) is bool(said)
+    if not said and kind is not Item:
+        assert fitted(value, kind, place="data") is not None
+    elif said:
+        with pytest.raises((ValueError, DecodingError)):
+            fitted(value, kind, place="data")
+
+
 def test_what_cannot_be_told_without_the_program_takes_anything():
-    assert described(Order) is None
-    assert described(int | Order) is None
-    assert misfit("anything", annotation_of(described(list[Order])), "data")  # but that it is a list can be told
-    assert not misfit(["anything"], annotation_of(described(list[Order])), "data")
+    assert described(Unknown) is None
+    assert described(int | Unknown) is None
+    assert misfit("anything", annotation_of(described(list[Unknown])), "data")  # but that it is a list can be told
+    assert not misfit(["anything"], annotation_of(described(list[Unknown])), "data")
     assert annotation_of(["of", "a", "newer version"]) is Any
 
 

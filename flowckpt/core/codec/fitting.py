@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc
 import enum
+import inspect
 import typing
 from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
@@ -101,11 +102,20 @@ def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, plac
         allowed = {float: (int, float), complex: (int, float, complex)}.get(cls, (cls,))
         fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
         return "" if fits else _said(plain, bare, place)
-    if issubclass(cls, enum.Enum) or is_pydantic(cls) or isinstance(plain, cls):
+    if issubclass(cls, enum.Enum) or is_pydantic(cls) or (not typing.is_typeddict(cls) and isinstance(plain, cls)):
         return ""  # these say by themselves what they take
+    return _of_fields(plain, cls, bare, place)
+
+
+def _of_fields(plain: Any, cls: Any, bare: Any, place: str) -> str:
     fields = _fields(cls)
     if fields is None or type(plain) is not dict:
         return _said(plain, bare, place)
+    if typing.is_typeddict(cls):
+        if missing := sorted(cls.__required_keys__ - plain.keys()):
+            return f"{place} has no {shown(missing[0])}, which {type_name(cls)} needs"
+        if spare := [name for name in plain if name not in fields]:
+            return f"{place} has {shown(spare[0])}, which {type_name(cls)} does not have"
     return _first(misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
 
 
@@ -172,27 +182,52 @@ _DESCRIBED_LISTS = {
 _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
-def described(annotation: Any) -> Json:
-    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits."""
+def described(annotation: Any, within: tuple[type, ...] = ()) -> Json:
+    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits.
+
+    Args:
+        annotation: the annotation.
+        within: the data classes that it is a field of, which are not described again.
+    """
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is typing.Annotated:
-        return described(arguments[0])
+        return described(arguments[0], within)
     if origin in UNIONS:
-        members = [described(each) for each in arguments]
+        members = [described(each, within) for each in arguments]
         return None if None in members else ["union", *members]
     if origin is typing.Literal:
         return ["literal", *arguments] if all(type(each) in (str, int, bool) for each in arguments) else None
     if not isinstance(origin, type | None):
         return None
     if origin in _DESCRIBED_LISTS:
-        return ["list", described(arguments[0]) if arguments else None]
+        return ["list", described(arguments[0], within) if arguments else None]
     if origin is tuple:
         is_any_length = not arguments or arguments[-1] is Ellipsis
         kind = "list" if is_any_length else "tuple"
-        return [kind, *(described(each) for each in (arguments[:1] if is_any_length else arguments) or (Any,))]
+        return [kind, *(described(each, within) for each in (arguments[:1] if is_any_length else arguments) or (Any,))]
     if origin in _DESCRIBED_MAPPINGS:
-        return ["dict", *(described(each) for each in arguments or (Any, Any))]
-    return _NAMES.get(origin)
+        return ["dict", *(described(each, within) for each in arguments or (Any, Any))]
+    return _NAMES.get(origin) or _described_class(origin, within)
+
+
+def _described_class(cls: Any, within: tuple[type, ...]) -> Json:
+    """Return the description of a data class that is built from its fields as they are; None of any other class."""
+    hints = None if cls in within or tags.is_closed(cls) else _fields(cls)
+    if not hints:
+        return None
+    if attrs.has(cls):
+        needed = {each.name: each.default is attrs.NOTHING for each in attrs.fields(cls) if each.init}
+    elif is_dataclass(cls):
+        parameters = inspect.signature(cls).parameters
+        needed = {name: parameters[name].default is inspect.Parameter.empty for name in parameters}
+    elif is_named_tuple(cls):
+        needed = {name: name not in cls._field_defaults for name in cls._fields}
+    else:
+        needed = {name: name in cls.__required_keys__ for name in hints}
+    if not needed.keys() <= hints.keys():
+        return None
+    fields = {name: described(hints[name], (*within, cls)) for name in needed}
+    return ["class", cls.__name__, fields, [name for name, is_needed in needed.items() if is_needed]]
 
 
 def annotation_of(description: Json) -> Any:
@@ -208,6 +243,8 @@ def annotation_of(description: Json) -> Any:
     kind, *parts = description
     if kind == "literal" and parts:
         return typing.Literal[tuple(parts)]
+    if kind == "class" and len(parts) == 3:
+        return _class_of(*parts)
     made = tuple(map(annotation_of, parts))
     if kind == "union" and made:
         return Any if Any in made else typing.Union[made]  # noqa: UP007 - made of a list
@@ -216,3 +253,12 @@ def annotation_of(description: Json) -> Any:
     if kind == "tuple" and made:
         return tuple[made]  # type: ignore[valid-type]
     return dict[made[0], made[1]] if kind == "dict" and len(made) == 2 else Any  # type: ignore[valid-type]
+
+
+def _class_of(name: str, fields: dict[str, Json], needed: list[str]) -> Any:
+    """Return a class that takes what a described data class takes."""
+    make: Any = typing.TypedDict
+    kinds: dict[bool, Any] = {True: typing.Required, False: typing.NotRequired}
+    made = make(name, {each: kinds[each in needed][annotation_of(told)] for each, told in fields.items()})
+    made.__module__ = "builtins"  # it is named as it is
+    return made
