@@ -124,7 +124,7 @@ def _wait_for_hooks(code: int) -> None:
     try:
         hooks.wait_for_hooks()
     except KeyboardInterrupt:
-        say("flowckpt: stopped; a hook was under way")
+        say("flowckpt: stopped waiting; a hook is still running")
         os._exit(code)
 
 
