@@ -64,6 +64,7 @@ def test_events_are_json_lines(flowckpt):
         "CheckpointSaved",
         "WorkflowFailed",
     ]
+    assert len(events[0].pop("birth")) == 32
     assert events[0] == {"event": "WorkflowStarted", "workflow_id": "one", "workflow_name": "etl", "attempt": 1}
     assert events[6]["error_message"] == "no file \x1b[31mready"
     assert "fetch: done in" not in ran.err
