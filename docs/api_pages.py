@@ -276,7 +276,7 @@ PAGES = (
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
                 "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError StepStoppedError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
-                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError FinalError RunFinalError "
+                "NoReplyError SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError RunNotCompletedError FinalError RunFinalError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "CrashLoopError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError RequestPendingError NoAsyncioError "

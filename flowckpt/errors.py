@@ -33,7 +33,7 @@ __all__ = [
     "CrashLoopError", "DecodingError", "DiskFullError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
     "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FinalError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
-    "KeyMissingError", "NoAsyncioError", "NotSendableError", "NotUndoableError",
+    "KeyMissingError", "NoAsyncioError", "NoReplyError", "NotSendableError", "NotUndoableError",
     "ReadOnlyStoreError", "RequestPendingError", "RunCancelledError", "RunExistsError", "RunFinalError", "RunLockedError", "RunMovedOnError",
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
@@ -383,6 +383,17 @@ class SignalRefusedError(FlowckptError):
     detail: str = field("why it was refused")
     message: str = derived("{name!r} was not sent to run {workflow_id!r}: {detail}")
     remedy: str = "See what it waits for with 'flowckpt show {run}'."
+
+
+class NoReplyError(FlowckptError):
+    """A signal was sent and has no reply yet, or will have none."""
+
+    workflow_id: str = field("the run", kw_only=False)
+    name: str = field("the signal", kw_only=False)
+    signal_id: str = field("the id of the message: send it again under this id to wait for the same reply")
+    detail: str = field("why there is no reply")
+    message: str = derived("signal {name!r} (id {signal_id}) to run {workflow_id!r} has no reply: {detail}")
+    remedy: str = "It was sent, once. Send it again under the same id to wait on; 'flowckpt show {run}' shows the run."
 
 
 class CommandFailedError(FlowckptError):

@@ -33,7 +33,7 @@ NAMES = {
     CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError DiskFullError EncodingError
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError FinalError
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
-    NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
+    NoAsyncioError NoReplyError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunFinalError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError StepStoppedError

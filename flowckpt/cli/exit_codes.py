@@ -74,6 +74,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.RunMovedOnError: ExitCode.LOCKED,
     errors.RunCancelledError: ExitCode.SIGTERM,
     errors.RequestPendingError: ExitCode.LOCKED,
+    errors.NoReplyError: ExitCode.LOCKED,
     errors.CancelRefusedError: ExitCode.USAGE,
     errors.FencedError: ExitCode.LOCKED,
 }

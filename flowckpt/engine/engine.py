@@ -76,7 +76,14 @@ class AnswersRuns:
     _verifier: EvidenceVerifier | None
 
     async def signal(
-        self, workflow_id: str, name: str, data: Any = None, *, by: str = "", signal_id: str | None = None
+        self,
+        workflow_id: str,
+        name: str,
+        data: Any = None,
+        *,
+        by: str = "",
+        signal_id: str | None = None,
+        wait: float | None = None,
     ) -> Sent:
         """Send a signal to a run; the next wait of this name takes it.
 
@@ -86,14 +93,19 @@ class AnswersRuns:
             data: its data.
             by: the sender.
             signal_id: identifies the message; sending it again has no further effect.
+            wait: how many seconds to wait for the `.reply()` of the run, returned as `reply`; not at all by default.
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
             SignalRefusedError: the run has completed, or waits for data of another type.
+            NoReplyError: the run has not replied in time, or has completed without a reply.
             EncodingError: the data cannot be recorded.
             SettingError: the store cannot deliver signals.
         """
         made = new_message_id() if signal_id is None else signal_id
+        if wait is not None:
+            how: Any = {"data": data, "by": by, "signal_id": made, "patience_seconds": wait}
+            return await session.respond.ask(self.store, self._clock, workflow_id, name, **how)
         return await session.respond.send_signal(
             self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made
         )

@@ -40,6 +40,17 @@ def orders():
 """
 
 
+PRICES = """
+from flowckpt import step, workflow
+
+@workflow
+def prices():
+    while True:
+        item = yield step("item").wait("price")
+        yield step("answer").reply("item", {"item": item, "price": len(item)})
+"""
+
+
 @pytest.fixture
 def shop(flowckpt):
     (flowckpt.directory / "shop.py").write_text(PROGRAM)
@@ -65,6 +76,18 @@ def test_a_kill_between_the_start_and_its_record_starts_one_run_and_sends_one_si
     assert sorted({*shop.log()}) == ["invoice 7", "paid 7 None"]
     assert shop.log().count("paid 7 None") == 1
     assert json.loads(shop("show", "books", "--json").expect(0).out)["signals"] == []
+
+
+def test_a_signal_is_sent_with_wait_and_the_reply_is_printed(shop):
+    (shop.directory / "prices.py").write_text(PRICES)
+    shop("run", "prices.py", "--id", "prices").expect(3)
+    late = shop("signal", "prices", "price", "--data", '"tea"', "--id", "one", "--wait", "0").expect(75)
+    assert "has no reply: the run has not replied after 0 s" in late.err
+    shop("resume", "prices").expect(3)
+    assert shop("signal", "prices", "price", "--id", "one", "--wait").expect(0).out == '{"item": "tea", "price": 3}\n'
+    document = shop("signal", "prices", "price", "--id", "one", "--wait", "--json").expect(0).document
+    assert (document["reply"], document["is_new"]) == ({"item": "tea", "price": 3}, False)
+    assert "exclude each other" in shop("signal", "prices", "price", "--wait", "--resume").expect(2).err
 
 
 def test_a_run_that_no_process_has_run_yet_is_listed_so_and_recovered(shop):

@@ -56,8 +56,8 @@ def all_nodes(block: tuple[Node, ...]) -> Iterator[Node]:
 RECORDED = ("now", "uuid", "random")
 PLAIN = ("pure", "async", "file", "file", "once", "fails", "flaky", "model", "command", *RECORDED)
 WAITS = ("sleep", "wait", "timed", "approval")
-RUNS = ("start", "mail")
-"""Starts another run; sends a signal, here to the run itself, which waits for it."""
+RUNS = ("start", "mail", "reply")
+"""Starts another run; sends a signal, here to the run itself, which waits for it; waits for a signal, and replies."""
 SENT = "sent"
 """Runs in another process: a function of a module that one can import."""
 COMPOSITES = ("map", "map", "map", "group", "child")

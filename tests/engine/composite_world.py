@@ -45,6 +45,13 @@ def started(item: Any) -> Generator[Any, Any, Any]:
     return (yield step("take").python(as_it_is, item).checkpoint())
 
 
+@workflow("asking")
+def asking(signal: str) -> Generator[Any, Any, Any]:
+    """Wait for a signal, and reply to it."""
+    got = yield step("ask").wait(signal)
+    return (yield step("answer").reply("ask", [got]))
+
+
 async def as_it_is(item: Any) -> Any:
     return item
 
@@ -192,6 +199,8 @@ class World:
             made = WAITING[node.kind](made, f"go{node.number}")
         elif node.kind == "start":
             made = made.start(started, item=told)
+        elif node.kind == "reply":
+            made = made.workflow(asking, signal=f"go{node.number}-{digest(seed)}")
         elif node.kind == "mail":
             signal = f"mail{node.number}-{digest(seed)}"
             sent = step("send").signal("run", signal, told)

@@ -1,7 +1,8 @@
 """A run of a random program out of all constructs, that dies again and again, ends as one that was never interrupted.
 
 Functions, async and on threads, commands, retries, answers that are recorded, maps, groups, child workflows, sleeps, signals
-and approvals; other runs that are started, and signals to a run; steps at most once; failures that are handled, and one that ends the run, which is undone and then mended.
+and approvals; other runs that are started, signals to a run, and replies; steps at most once; failures that are handled, and
+one that ends the run, which is undone and then mended.
 """
 
 from __future__ import annotations
@@ -246,6 +247,10 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
         ] == []
         assert asyncio.run(life.store.signals("run")) == []
         life.check_what_was_durable(latest)
+        took = {each.path: each.signal for each in latest.step_results}
+        for each in latest.step_results:
+            if each.step_type == "reply" and each.success:
+                assert each.signal == took[each.path.replace("/answer", "/ask")] != "", "the sender finds its reply"
         lost = fan_outs_that_failed(latest.step_results)
         assert of_others(life.started(), lost) == of_others(whole.started(), lost)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, parallel, step, workflow
 from flowckpt.core.records import Status
-from flowckpt.errors import InputError, StepDefinitionError
+from flowckpt.errors import InputError, NoReplyError, SignalRefusedError, StepDefinitionError
 from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
 from tests.reopening import reopened_files, reopened_memory
@@ -218,6 +218,80 @@ def test_other_inputs_start_another_run_and_the_same_ones_the_same() -> None:
 
 def _from(name: str) -> Any:
     return RunOptions(from_step=name)
+
+
+@workflow
+def replies() -> Generator[Any, Any, Any]:
+    while (item := (yield step("price").wait("price", timeout=3600, default="closed"))) != "closed":
+        yield step("answer").reply("price", {"item": item, "price": len(item)})
+    return (yield step("nothing").reply("price", "nobody asked"))
+
+
+def test_a_signal_gets_its_reply_and_the_same_signal_the_same_one() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+
+    async def program() -> list[Any]:
+        running = asyncio.create_task(engine.run(replies, workflow_id="run", options=RunOptions(stay=600)))
+        while await engine.store.load_latest("run") is None:
+            await asyncio.sleep(0)
+        tea = await engine.signal("run", "price", "tea", wait=600)
+        first = await engine.signal("run", "price", "coffee", signal_id="X", wait=600)
+        await engine.signal("run", "price", "milk")
+        again = await engine.signal("run", "price", "ignored", signal_id="X", wait=600)
+        await engine.signal("run", "price", "closed")
+        result = await running
+        late = await engine.signal("run", "price", signal_id="X", wait=0)
+        assert (first.is_new, again.is_new) == (True, False)
+        return [tea.reply, first.reply, again.reply, late.reply, result.output]
+
+    coffee = {"item": "coffee", "price": 6}
+    assert asyncio.run(program()) == [{"item": "tea", "price": 3}, coffee, coffee, coffee, "nobody asked"]
+
+
+def test_a_signal_without_a_reply_says_so_and_can_be_sent_again_under_its_id() -> None:
+    clock = FakeClock()
+    engine = WorkflowEngine(MemoryCheckpointStore(), clock=clock)
+    engine.run_sync(replies, workflow_id="run")
+    with pytest.raises(NoReplyError, match="the run has not replied after 60 s") as raised:
+        engine.signal_sync("run", "price", "tea", wait=60)
+    assert engine.resume_sync(replies, workflow_id="run").status == "suspended"
+    sent = engine.signal_sync("run", "price", signal_id=raised.value.signal_id, wait=0)
+    assert (sent.reply, sent.is_new) == ({"item": "tea", "price": 3}, False)
+    engine.signal_sync("run", "price", "closed")
+    engine.resume_sync(replies, workflow_id="run")
+    with pytest.raises(SignalRefusedError, match="the run is complete"):
+        engine.signal_sync("run", "price", wait=60)
+
+
+def test_a_reply_to_a_run_that_completed_without_one_is_not_waited_for() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(sink, workflow_id="run")
+    engine.signal_sync("run", "first", 1, signal_id="X")
+    engine.signal_sync("run", "second", 2)
+    engine.resume_sync(sink, workflow_id="run")
+    with pytest.raises(NoReplyError, match="the run has completed without a reply"):
+        engine.signal_sync("run", "first", signal_id="X", wait=600)
+
+
+def test_a_reply_names_a_wait_of_its_scope_or_a_path() -> None:
+    @workflow
+    def first_of_two() -> Generator[Any, Any, Any]:
+        yield parallel(step("yes").wait("yes"), step("no").wait("no"), name="both")
+        return (yield step("answer").reply("both/[no]", "sorry"))
+
+    store = MemoryCheckpointStore()
+    engine = WorkflowEngine(store)
+    engine.run_sync(first_of_two, workflow_id="run")
+    engine.signal_sync("run", "yes", signal_id="Y")
+    engine.signal_sync("run", "no", signal_id="N")
+    assert engine.resume_sync(first_of_two, workflow_id="run").output == "sorry"
+    assert engine.signal_sync("run", "no", signal_id="N", wait=0).reply == "sorry"
+
+    @workflow
+    def unknown() -> Generator[Any, Any, Any]:
+        yield step("answer").reply("yes", "sorry")
+
+    assert "replies to 'yes', and no .wait() of this name or path has ended" in str(engine.run_sync(unknown).error)
 
 
 def test_what_a_start_and_a_signal_do_not_take_is_refused_where_it_is_written() -> None:

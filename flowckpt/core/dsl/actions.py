@@ -29,6 +29,8 @@ class Action:
     modifies_members: ClassVar[bool] = False
     is_patch: ClassVar[bool] = False
     """Whether the step's modifiers are meant for each of those steps."""
+    is_saved: ClassVar[bool] = False
+    """Whether its result is made durable as if the step had a `.checkpoint()`."""
     is_waiting: ClassVar[bool] = False
     """Whether it waits for something that the run cannot do, so that the run may be suspended meanwhile."""
 

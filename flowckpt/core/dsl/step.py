@@ -702,6 +702,22 @@ class StepBuilder(StepBase):
         """
         return self._created(waits.signal_action(self.name, run, name, data))
 
+    def reply(self, to: str, value: Any = None) -> Step[Any]:
+        """Action: reply to the signal that a `.wait()` has taken; the output is the reply.
+
+        The sender gets it: `flowckpt signal RUN NAME --wait`, or `engine.signal(…, wait=60)`. The reply is recorded and
+        durable at once, without `.checkpoint()`. If the wait ended without a signal, nothing is sent.
+
+        Args:
+            to: the name of the step that waited; if there are several, the last one counts. Or its path, if it is
+                in another scope, such as a member of a `parallel`.
+            value: the reply.
+
+        Raises:
+            StepDefinitionError: an argument is invalid.
+        """
+        return self._created(waits.reply_action(self.name, to, value))
+
     def command(
         self,
         argv: Sequence[str | PathLike[str]],

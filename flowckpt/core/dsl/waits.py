@@ -196,6 +196,31 @@ class SignalAction(RunAction):
         return {"run": self.run, "signal": self.signal, "data": self.data}
 
 
+@attrs.frozen
+class ReplyAction(RunAction):
+    """Reply to a signal that a wait of the same run has taken.
+
+    Attributes:
+        to: the name or the path of the step that waited.
+        value: the reply.
+    """
+
+    step_type: ClassVar[str] = "reply"
+    is_saved: ClassVar[bool] = True
+
+    to: str
+    value: Any = None
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments."""
+        return self.arguments().keys()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the step and the reply."""
+        return {"to": self.to, "value": self.value}
+
+
 def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     """Check the arguments of `.sleep()`; see there."""
     if (time is None) is (until is None):
@@ -256,6 +281,15 @@ def signal_action(name: str, run: Any, signal: Any, data: Any) -> SignalAction:
         )
     check_name(signal, "signal's name")
     return SignalAction(run, signal, data)
+
+
+def reply_action(name: str, to: Any, value: Any) -> ReplyAction:
+    """Check the arguments of `.reply()`; see there."""
+    for each in (to, value):
+        if is_step(each):
+            raise argument_not_yielded(name, each)
+    check_name(to, "name of the step that waited")
+    return ReplyAction(to, value)
 
 
 def _why_no_type(annotation: Any) -> str:

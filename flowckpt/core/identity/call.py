@@ -108,8 +108,8 @@ def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
     if action.step_type == "start":
         started: Any = action
         return recorded_arguments(started.workflow.function, (), started.inputs, secrets)
-    if action.step_type == "signal":
-        return recorded_arguments(_sent, (), action.arguments(), secrets)
+    if action.step_type in ("signal", "reply"):
+        return recorded_arguments(_sent if action.step_type == "signal" else _replied, (), action.arguments(), secrets)
     if action.is_waiting:
         return recorded_arguments(_waited_for, (), action.identity, secrets)
     return {}
@@ -121,6 +121,10 @@ def _command(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
 
 def _sent(run: Any, signal: Any, data: Any) -> None:
     """Name the arguments of a signal for the record."""
+
+
+def _replied(to: Any, value: Any) -> None:
+    """Name the arguments of a reply for the record."""
 
 
 def _waited_for(signal: Any = None, approval: Any = None, of: Any = None, ask: Any = None) -> None:

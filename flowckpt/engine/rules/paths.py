@@ -332,3 +332,19 @@ def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> li
         return []
     undone = undone_paths(results)
     return [each for each in reversed(results) if each.success and each.path in undoable and each.path not in undone]
+
+
+def ended_wait(results: Sequence[StepResult], to: str, path: str) -> StepResult | None:
+    """Return the wait that a step replies to: the last one of a name in the step's own scope, or of a path.
+
+    Args:
+        results: the results so far.
+        to: the name of the step that waited, or its path.
+        path: the step that replies.
+    """
+    scope = path.rpartition("/")[0]
+    for result in reversed(results):
+        is_named = result.name == to and result.path.rpartition("/")[0] == scope
+        if result.step_type == "wait" and (is_named or result.path == to):
+            return result
+    return None

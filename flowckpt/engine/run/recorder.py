@@ -339,7 +339,7 @@ class Recorder:
         if end.failure is None:
             if checkpointer.partial:
                 checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
-            if modifiers.has_checkpoint or modifiers.is_at_most_once:
+            if modifiers.has_checkpoint or modifiers.is_at_most_once or call.step.action.is_saved:
                 return self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
         if checkpointer.policy.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
             return self.checkpoint(Reason.TRIGGER)

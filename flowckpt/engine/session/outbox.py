@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from flowckpt.core import codec
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.dsl.actions import RunAction
 from flowckpt.core.dsl.composites import StartAction
-from flowckpt.core.dsl.waits import SignalAction
+from flowckpt.core.dsl.waits import ReplyAction, SignalAction
 from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status
@@ -36,12 +36,13 @@ from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_token
+from flowckpt.engine.rules.paths import ended_wait
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
 from flowckpt.engine.run.lease import taken
 from flowckpt.engine.session import respond
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_output
 from flowckpt.engine.values.target import describe_target
-from flowckpt.errors import FlowckptError, RunLockedError, SignalRefusedError
+from flowckpt.errors import FlowckptError, InputError, RunLockedError, SignalRefusedError
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
@@ -73,6 +74,8 @@ class Outbox:
         secrets: what no other run may be given.
         metadata: of the run that acts.
         drive: drives a run that was started.
+        history: the results of the run that acts.
+        taken: the ids of the signals that were taken by results of the run which no longer count.
     """
 
     store: StoreBase
@@ -80,11 +83,15 @@ class Outbox:
     secrets: KnownSecrets
     metadata: Mapping[str, Any]
     drive: Drive
+    history: History
+    taken: Collection[str]
 
-    async def act(self, action: RunAction, call: StepCall) -> str | None:
-        """Start the run, or send the signal, unless an earlier try of the step did."""
+    async def act(self, action: RunAction, call: StepCall) -> Any:
+        """Start the run, or send the signal, unless an earlier try of the step did; or reply."""
         if isinstance(action, StartAction):
             return await finish_despite_cancel(self._start(action, call))
+        if isinstance(action, ReplyAction):
+            return self._replied(action, call)
         assert isinstance(action, SignalAction)
         return await finish_despite_cancel(self._signal(action, call))
 
@@ -139,6 +146,10 @@ class Outbox:
         data = codec.encode(action.data, place=f"{call.path}: data")
         refuse_secrets({"name": action.signal, "data": data}, self.secrets, f"{call.path}: data")
         signal_id = self._derived(call, action.run, action.signal, data)
+        turn = 0
+        while action.run == call.workflow_id and signal_id in self.taken:  # its wait is undone, and waits again
+            turn += 1
+            signal_id = self._derived(call, action.run, action.signal, data, turn)
         if await respond.was_sent(self.store, action.run, signal_id):
             return
         sender = f"run {call.workflow_id}"
@@ -149,6 +160,16 @@ class Outbox:
         except SignalRefusedError:
             if not await respond.was_sent(self.store, action.run, signal_id):
                 raise
+
+    def _replied(self, action: ReplyAction, call: StepCall) -> Any:
+        """Return the reply, which the record of the step hands to the sender."""
+        if ended_wait(self.history.results, action.to, call.path) is None:
+            raise InputError(
+                f"step {call.path!r} replies to {action.to!r}, and no .wait() of this name or path has ended",
+                parameter="to",
+                remedy="Give the name of the step that waited, or its path: .reply('parallel/[order]', …).",
+            )
+        return action.value
 
     def _derived(self, call: StepCall, *what: Any) -> str:
         """Return an id that the same step of the same run always gets, and nothing else."""

@@ -13,13 +13,20 @@ from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import annotation_of
 from flowckpt.core.identity.arguments import recorded_arguments
-from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
+from flowckpt.errors import (
+    ApprovalStaleError,
+    CheckpointNotFoundError,
+    InputError,
+    NoReplyError,
+    SettingError,
+    SignalRefusedError,
+)
 from flowckpt.evidence import claims
 from flowckpt.execution.claims import ClaimChecker, found_in
 from flowckpt.stores.base import Ability, StoreBase
@@ -27,6 +34,9 @@ from flowckpt.stores.base import Ability, StoreBase
 if TYPE_CHECKING:
     from flowckpt.evidence.verifier import EvidenceVerifier
 
+
+_FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
+"""How soon, and how seldom at last, to look whether a run has replied, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +55,7 @@ class Sent:
         pending_before: the number of earlier messages of this name, which are taken first.
         status: the status of the run.
         owner: the process that runs it, as text; empty if nobody owns it.
+        reply: what the run replied, where it was waited for.
     """
 
     workflow_id: str
@@ -57,10 +68,12 @@ class Sent:
     pending_before: int
     status: Status
     owner: str
+    reply: Any = None
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain JSON: what `signal --json`, `approve --json` and `reject --json` print."""
-        return {**attrs.asdict(self), "kind": str(self.kind), "status": str(self.status)}
+        document = {**attrs.asdict(self, recurse=False), "kind": str(self.kind), "status": str(self.status)}
+        return {**document, "reply": codec.encode(self.reply)}
 
 
 async def send_signal(
@@ -295,3 +308,69 @@ async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
     if _has_taken(latest, signal_id):
         return True
     return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))
+
+
+# A signal and its reply. The record of the run has both: the wait that took the signal, and the step that replied.
+
+
+async def ask(
+    store: StoreBase,
+    clock: Clock,
+    workflow_id: str,
+    name: str,
+    *,
+    data: Any,
+    by: str,
+    signal_id: str,
+    patience_seconds: float,
+) -> Sent:
+    """Send a signal to a run, unless it was sent before, and wait for the reply.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        name: the signal's name.
+        data: what it carries.
+        by: who sends it.
+        signal_id: names this very message.
+        patience_seconds: how long to wait.
+
+    Raises:
+        NoReplyError: there is none in time, or the run has completed without one.
+        SignalRefusedError: the signal was refused; see `send_signal`.
+    """
+    if await was_sent(store, workflow_id, signal_id):
+        info = await _described(store, workflow_id)
+        owner = "" if info.owner is None else str(info.owner)
+        sent = Sent(workflow_id, signal_id, name, WaitKind.SIGNAL, "", False, False, 0, info.status, owner)
+    else:
+        sent = await send_signal(store, clock, workflow_id, name, data=data, by=by, signal_id=signal_id)
+    began_ns, nap, seen = clock.elapsed_ns(), _FIRST_LOOK, None
+    while True:
+        info = await _described(store, workflow_id)
+        if (standing := (info.attempt, info.updated_at, info.steps, info.status)) != seen:
+            seen = standing
+            found = await _reply_to(store, workflow_id, signal_id, info.attempt)
+            if found is not None:
+                return attrs.evolve(sent, reply=found.output, status=info.status)
+        waited_seconds = (clock.elapsed_ns() - began_ns) / 1e9
+        detail = f"the run has not replied after {patience_seconds:g} s"
+        if info.status is Status.COMPLETED:
+            detail = "the run has completed without a reply"
+        if info.status is Status.COMPLETED or waited_seconds >= patience_seconds:
+            raise NoReplyError(workflow_id, name, signal_id=signal_id, detail=detail)
+        await clock.sleep(min(nap, patience_seconds - waited_seconds))
+        nap = min(nap * 2, _LAST_LOOK)
+
+
+async def _reply_to(store: StoreBase, workflow_id: str, signal_id: str, newest: int) -> StepResult | None:
+    """Return the result of the step that replied: of the newest checkpoint, or of an attempt whose end no longer counts."""
+    found = [await store.load_latest(workflow_id)]
+    if store.has(Ability.ATTEMPTS):
+        found += [await store.load_attempt(workflow_id, each) for each in (newest, newest - 1) if each > 0]
+    for data in found:
+        for result in reversed(data.step_results if data is not None else ()):
+            if result.step_type == "reply" and result.signal == signal_id and result.success:
+                return result
+    return None

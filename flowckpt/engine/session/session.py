@@ -543,7 +543,7 @@ class Session:
             origin.judge,
             origin.claims,
             StepRunner(
-                self.interrupts, origin.claims, origin.judge.secrets, world, executors, partial(self._act, origin)
+                self.interrupts, origin.claims, origin.judge.secrets, world, executors, partial(self._act, recorder)
             ),
             origin.waits,
             RetryBudget(
@@ -554,15 +554,22 @@ class Session:
         )
         return Drive(workflow, replay, context, undoing, options.stay)
 
-    async def _act(self, origin: _Origin, action: Any, call: StepCall) -> str | None:
-        """Start another run, or send it a signal."""
+    async def _act(self, recorder: Recorder, action: Any, call: StepCall) -> Any:
+        """Start another run, send it a signal, or reply to a signal."""
         if not self._has_acted:
             self._has_acted = True
             session.outbox.company().enter(self)
-        clock, secrets = self._world.clock, origin.judge.secrets
-        return await session.outbox.Outbox(self._store, clock, secrets, origin.metadata, self._ports.drive).act(
-            action, call
+        secrets, saves = recorder.judge.secrets, recorder.checkpointer
+        parts = (
+            self._store,
+            self._world.clock,
+            secrets,
+            saves.metadata,
+            self._ports.drive,
+            saves.history,
+            recorder.waits.taken,
         )
+        return await session.outbox.Outbox(*parts).act(action, call)
 
     async def _rest(self, can_end: Callable[[], Awaitable[bool]]) -> bool:
         """Wait as long as another run of this loop may end a wait; return whether a wait can end."""

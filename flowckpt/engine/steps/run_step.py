@@ -20,6 +20,7 @@ from flowckpt.core.replay import Answer, Execute
 from flowckpt.engine import run as attempts
 from flowckpt.engine import steps
 from flowckpt.engine.rules.partial import partial_reasons
+from flowckpt.engine.rules.paths import ended_wait
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
@@ -219,7 +220,11 @@ async def _try(
     marks: tuple[str, ...] = ()
     if modifiers.is_at_most_once or modifiers.on_rerun is not None:
         marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone, is_started=is_started)
-    return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, "", is_adopted)
+    signal = ""
+    if call.step.action.is_saved and failure is None:  # a reply: its record names the signal, for the sender
+        wait = ended_wait(run.recorder.checkpointer.history.results, call.step.action.arguments()["to"], call.path)
+        signal = "" if wait is None else wait.signal
+    return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, signal, is_adopted)
 
 
 async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
