@@ -13,8 +13,9 @@ def test_a_live_page_follows_a_run_that_is_killed_and_resumed(server, tab):
     tab.goto(server.address)
     assert tab.url == f"{server.origin}/" and "This store has no runs." in tab.inner_text("main")
     running = release.start("run", "release.py:release", "--id", "one")
-    while tab.goto(f"{server.origin}/runs/one").status == 404:
+    while server.get("/runs/one").status == 404:
         tab.wait_for_timeout(100)
+    tab.goto(f"{server.origin}/runs/one")
     assert tab.locator(".status").first.inner_text() in ("running", "crashed")
     running.wait(timeout=120)
     running.stdout.close()
