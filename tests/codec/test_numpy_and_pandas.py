@@ -162,6 +162,8 @@ def test_a_scalar_is_refused_in_a_field_whose_annotation_does_not_say_its_plain_
         (pd.Series([1]), object, r"return the path.*\.tolist\(\)"),
         (pd.Timestamp("2026-01-01"), object, r"\.to_pydatetime\(\)"),
         (pd.Timedelta("1s"), object, r"\.to_pytimedelta\(\)"),
+        ([pd.NaT], object, "Return None"),
+        ({"a": pd.NA}, object, "Return None"),
     ],
 )
 def test_anything_else_is_refused_with_the_way_to_go(value, annotation, advice):

@@ -650,6 +650,8 @@ def remedy_of(cls: type) -> str:
         return "Call .to_pydatetime() on it."
     if package == "pandas" and name == "Timedelta":
         return "Call .to_pytimedelta() on it."
+    if package == "pandas" and name in ("NaTType", "NAType"):
+        return "Return None for a missing value."
     if package in ("numpy", "pandas", "polars", "pyarrow") and name in (
         "ndarray",
         "DataFrame",
