@@ -127,9 +127,9 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
 
 
 def _is_record(node: ast.ClassDef, module: Module) -> bool:
-    """A record is a frozen class in a module of records or events."""
+    """A record is a frozen class among the records, the events, or the values that callers give and get."""
     is_frozen = any("frozen" in ast.unparse(each) for each in node.decorator_list)
-    return is_frozen and ({"records", "checkpoint", "events"} & set(module.name.split(".")) != set())
+    return is_frozen and ({"records", "checkpoint", "events", "values"} & set(module.name.split(".")) != set())
 
 
 def long_functions(most: int) -> dict[str, int]:

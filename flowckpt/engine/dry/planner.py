@@ -97,6 +97,51 @@ MOST_ASSUMED = 8
 """How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
 
 
+@attrs.frozen
+class Stop:
+    """Why a resume would stop; nothing while none is known.
+
+    Attributes:
+        why: the reason.
+        at: the step.
+        repeats_effect: whether running that step again would repeat an effect that happened once.
+    """
+
+    why: str = ""
+    at: str = ""
+    repeats_effect: bool = False
+
+
+@attrs.frozen
+class Nested:
+    """The steps in which others lie, each with those.
+
+    Attributes:
+        cut: the others have results that do not count from the beginning.
+        in_doubt: their start was recorded, and their end was not.
+    """
+
+    cut: Mapping[str, list[str]]
+    in_doubt: Mapping[str, list[str]]
+
+
+@attrs.define
+class Reruns:
+    """What runs again.
+
+    Attributes:
+        paths: the steps.
+        returned: those that have returned something before.
+        rewritten: what they wrote before, by path.
+        has_ephemeral: whether an ephemeral step came, whose output no record holds.
+    """
+
+    paths: list[str] = attrs.field(factory=list)
+    returned: set[str] = attrs.field(factory=set)
+    rewritten: dict[str, str] = attrs.field(factory=dict)
+    has_ephemeral: bool = False
+
+
 @attrs.define(eq=False)
 class Planning(DryResponder):
     """Makes the plan of one resume.
@@ -109,18 +154,12 @@ class Planning(DryResponder):
         doubts: the answers to the claims of results that are marked `at_most_once` and would be dropped, by path.
         aside: recorded results that would be dropped, and those that their steps may get back.
         steps: what was decided so far, in the order in which the generator yields them.
-        reruns: the steps among them that run again, as far as what comes next depends on them.
+        again: what runs again, as far as what comes next depends on it.
         seen: the paths that the generator came to.
-        cut_below: the steps in which results lie that do not count from the beginning.
-        doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
-        stops: why the resume would stop, once that is known.
-        stopped_by: the step that it would stop at.
-        repeats_effect: whether running that step again would repeat an effect that happened once.
+        nested: the steps in which others lie that do not count, or are in doubt.
+        stop: why the resume would stop, once that is known.
         unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
-        has_run: whether an ephemeral step came, whose output no record holds.
-        returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
-        rewritten: what the steps that run again wrote before, by path.
         cache: the results that steps with `.cache()` may take.
         taken: those that the plan takes, by path.
     """
@@ -133,21 +172,16 @@ class Planning(DryResponder):
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
-    reruns: list[str] = attrs.field(init=False, factory=list)
+    again: Reruns = attrs.field(init=False, factory=Reruns)
     unknown: tuple[str, ...] = attrs.field(init=False, default=())
     seen: set[str] = attrs.field(init=False, factory=set)
-    cut_below: dict[str, list[str]] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
+    nested: Nested = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: Nested(nested_in(self.resumption.cut), nested_in(self.resumption.unended)), takes_self=True
+        ),
     )
-    doubt_below: dict[str, list[str]] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.unended), takes_self=True)
-    )
-    stops: str = ""
-    stopped_by: str = ""
-    repeats_effect: bool = False
-    has_run: bool = False
-    returned: set[str] = attrs.field(init=False, factory=set)
-    rewritten: dict[str, str] = attrs.field(init=False, factory=dict)
+    stop: Stop = Stop()
     taken: dict[str, StepResult] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
@@ -181,26 +215,26 @@ class Planning(DryResponder):
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
         except WorkflowChangedError as error:
             secrets = resumption.judge.secrets
-            self.stops, self.stopped_by = secrets.text(error.message), secrets.text(error.yielded)
+            self.stop = Stop(secrets.text(error.message), secrets.text(error.yielded))
             ends_at = "the workflow yields something else than the record says"
         finally:
             replay.close()
         self._add_the_unseen(replay, is_finished=not ends_at)
         is_crash_loop = resumption.crash_loop is not None
         if resumption.crash_loop is not None:
-            self.stops, self.stopped_by = crash_loop_error(self.workflow_id, resumption.crash_loop).message, ""
+            self.stop = Stop(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
         final = resumption.final
         if final is not None:
-            self.stops, self.stopped_by = resumption.judge.secrets.text(final.message), ""
+            self.stop = Stop(resumption.judge.secrets.text(final.message))
         steps = _hidden(self.steps, resumption.judge.secrets)
-        made = self.workflow_id, self.workflow.name, steps, ends_at, self.stops, self.stopped_by
+        made = self.workflow_id, self.workflow.name, steps, ends_at, self.stop.why, self.stop.at
         return ResumePlan(
             *made,
             is_crash_loop,
             is_final=final is not None,
             ends_otherwise=ends_otherwise,
             handled=handled,
-            repeats_effect=self.repeats_effect,
+            repeats_effect=self.stop.repeats_effect,
         )
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
@@ -264,9 +298,14 @@ class Planning(DryResponder):
     async def _cached(self, step: Step[Any], path: str) -> Cached | None:
         """Return the result that a step takes instead of running, and note it."""
         judge = self.resumption.judge
-        if step.modifiers.cache_seconds is None or not judge.policy.takes_cached or judge.is_forced(path) or self.stops:
+        if (
+            step.modifiers.cache_seconds is None
+            or not judge.policy.takes_cached
+            or judge.is_forced(path)
+            or self.stop.why
+        ):
             return None
-        is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.reruns), {*self.reruns}
+        is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.again.paths), {*self.again.paths}
         found = await self.cache.find(
             step,
             path,
@@ -281,7 +320,7 @@ class Planning(DryResponder):
         """Add a step that has no recorded result; return what it returned before, if the record says it."""
         self.seen.add(command.path)
         if command.step.modifiers.is_ephemeral:
-            self.has_run = True
+            self.again.has_ephemeral = True
             return not_run(command), None
         if command.step.action.is_patch:
             self.steps.append(
@@ -295,7 +334,7 @@ class Planning(DryResponder):
         """Return why a step would not get what it saved of itself; the resume may stop for that."""
         judge, path = self.resumption.judge, command.path
         partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
-        reasons = () if partial is None or self.reruns else partial_reasons(command.step, partial, judge.secrets)
+        reasons = () if partial is None or self.again.paths else partial_reasons(command.step, partial, judge.secrets)
         if reasons and judge.policy.decide(reasons) is OnStale.FAIL:
             self.stop_at(path, "; ".join(map(str, reasons)))
         return reasons
@@ -309,17 +348,17 @@ class Planning(DryResponder):
         """
         result, judge = command.result, self.resumption.judge
         is_behind_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
-        is_first = not (self.reruns or self.has_run or command.is_spare)
+        is_first = not (self.again.paths or self.again.has_ephemeral or command.is_spare)
         reasons = judge.reasons(
             command.step,
             result,
             is_behind_rerun=is_behind_rerun,
             is_first=is_first,
-            rewritten=self.rewritten,
+            rewritten=self.again.rewritten,
         )
         reasons += more
-        if self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
-            reasons += (Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it"),)
+        if self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
+            reasons += (Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it"),)
             answer = OnStale.RERUN
         else:
             answer = judge.decide(command.step, result, reasons)
@@ -336,8 +375,8 @@ class Planning(DryResponder):
 
     def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
         """Note why the resume would stop, and where, unless it stops before."""
-        if not self.stops:
-            self.stops, self.stopped_by, self.repeats_effect = f"{path}: {why}", path, repeats_effect
+        if not self.stop.why:
+            self.stop = Stop(f"{path}: {why}", path, repeats_effect)
 
     async def _done(
         self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
@@ -384,7 +423,7 @@ class Planning(DryResponder):
     async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
         """Add a step that would run, and return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
-        is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
+        is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or (GOES_ON,) * is_saved
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
         identify(step.action, resumption.judge.secrets)  # a secret that it passes is learned, and shown nowhere
@@ -402,7 +441,7 @@ class Planning(DryResponder):
         if wait is None and (found := await self._cached(step, path)) is not None:
             reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.said))
             self.steps.append(PlannedStep(path, Decision.CACHED, reasons, self.assumed(), location=command.location))
-            self.reruns.append(path)
+            self.again.paths.append(path)
             return found.result
         if old is not None:
             if wait is not None and wait.is_newer_than(old):
@@ -413,14 +452,14 @@ class Planning(DryResponder):
         if wait is not None:
             reasons = (await waiting_reason(self, wait),)
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
-            self.reruns.append(path)
+            self.again.paths.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was running when its process died; it runs again")
             decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.INTERRUPTED
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
-        self.reruns.append(path)
+        self.again.paths.append(path)
         return None
 
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
@@ -451,8 +490,8 @@ class Planning(DryResponder):
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
         if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
-            return tuple(self.reruns[:1])
-        return tuple(dict.fromkeys((*self.unknown, *self.reruns)))[:MOST_ASSUMED]
+            return tuple(self.again.paths[:1])
+        return tuple(dict.fromkeys((*self.unknown, *self.again.paths)))[:MOST_ASSUMED]
 
     def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...], *, is_seen: bool = True) -> None:
         """Add a step that has a recorded result.
@@ -470,9 +509,9 @@ class Planning(DryResponder):
         )
         if decision is not Decision.REUSE:
             if result.evidence is not None:
-                self.rewritten.update(written_by(result))
-            self.reruns.append(result.path)
-            self.returned.add(result.path)
+                self.again.rewritten.update(written_by(result))
+            self.again.paths.append(result.path)
+            self.again.returned.add(result.path)
 
     def _stops_if_moved(self, result: StepResult, *, is_seen: bool) -> bool:
         """Return whether the resume would stop at a recorded result whose arguments are others once it comes to it."""
@@ -488,7 +527,7 @@ class Planning(DryResponder):
         resumption, judge = self.resumption, self.resumption.judge
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
         recorded += () if is_finished else resumption.spare.values()
-        is_changed = bool(self.stops) and self.stopped_by not in self.seen
+        is_changed = bool(self.stop.why) and self.stop.at not in self.seen
         dropped = {result.path for result in replay.aside.dropped}
         if not (is_finished or is_changed):  # those that wait for their step since an earlier resume
             known = {result.path for result in recorded}
@@ -498,7 +537,7 @@ class Planning(DryResponder):
             if result.path in self.seen:
                 continue
             is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
-            is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
+            is_dropped |= bool(self.again.paths) and judge.policy.reuse is ReuseMode.PREFIX
             if is_finished or is_changed:
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
@@ -509,8 +548,8 @@ class Planning(DryResponder):
                 self.add(result, Decision.RERUN, (reason,), is_seen=False)
             elif result.path in resumption.cut:
                 self.add(result, Decision.RERUN, (resumption.cut[result.path][1],), is_seen=False)
-            elif self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
-                reason = Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it")
+            elif self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
+                reason = Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it")
                 self.add(result, Decision.RERUN, (reason,), is_seen=False)
             else:
                 reasons = judge.evidence_reasons(result)
@@ -533,10 +572,10 @@ class Planning(DryResponder):
         step, path, result = enter.step, enter.path, enter.result
         if step.action.is_composite:
             self.seen.add(path)
-            is_begun = path in self.cut_below or path in self.doubt_below or path in self.resumption.cut
+            is_begun = path in self.nested.cut or path in self.nested.in_doubt or path in self.resumption.cut
             if result is None and not enter.nested and not is_begun:
                 self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=enter.location))
-                self.reruns.append(path)
+                self.again.paths.append(path)
                 return None, False
             if isinstance(step.action, WorkflowAction):
                 return await self._child(enter, step.action)
@@ -544,9 +583,9 @@ class Planning(DryResponder):
         if result is None or step.modifiers.is_ephemeral:
             answer = await self.execute(replay, Execute(path, step, enter.location))
             return answer, step.modifiers.is_ephemeral
-        before = len(self.reruns)
+        before = len(self.again.paths)
         await self._restored(Restore(path, step, result, enter.is_spare))
-        return recorded_answer(step, self.taken.get(enter.path, result)), len(self.reruns) == before
+        return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
 
     def _stopped_members(self, stopped: list[tuple[int, Enter]], *, is_moved: bool) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
@@ -565,8 +604,8 @@ class Planning(DryResponder):
         expansion = expand(enter)
         decision, reasons = await self._judged(enter)
         is_all_again = decision is Decision.RERUN
-        before = list(self.reruns)
-        doubts = {*self.doubt_below.get(path, ())}
+        before = list(self.again.paths)
+        doubts = {*self.nested.in_doubt.get(path, ())}
         few = before[:FEW]  # for each of a hundred thousand members
         reruns: list[str] = []
         answers: list[Answer | None] = []
@@ -576,10 +615,10 @@ class Planning(DryResponder):
         gone: list[str] = []
 
         async def plan_member(made: Enter) -> bool:
-            self.reruns = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
-            had = len(self.reruns)
+            self.again.paths = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
+            had = len(self.again.paths)
             answer, is_reused = await self._member(replay, made)
-            reruns.extend(self.reruns[had:])
+            reruns.extend(self.again.paths[had:])
             answers.append(answer)
             return is_reused
 
@@ -598,8 +637,8 @@ class Planning(DryResponder):
                 answers.append(None)  # how many more there are is seen when they are made
                 break
         else:
-            without = [each for each in self.cut_below.get(path, ()) if each not in self.seen]
-            gone = [each for each in (*without, *below(self.cut_below, without)) if each in self.resumption.cut]
+            without = [each for each in self.nested.cut.get(path, ()) if each not in self.seen]
+            gone = [each for each in (*without, *below(self.nested.cut, without)) if each in self.resumption.cut]
         gone += [each.path for each in expansion.take_rest()]
         is_moved = is_all_again or bool(stale or new or gone)
         for index, made in self._stopped_members(stopped, is_moved=is_moved or result is None):
@@ -609,7 +648,7 @@ class Planning(DryResponder):
             new += len(never_run)
             for made in never_run:
                 await plan_member(made)
-        self.reruns = before + reruns
+        self.again.paths = before + reruns
         self.seen.update(gone)
         self.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
         if result is None:
@@ -624,21 +663,23 @@ class Planning(DryResponder):
         if stale and not is_all_again:
             reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
         elif not is_all_again:
-            self.reruns = before
+            self.again.paths = before
             restore = Restore(path, enter.step, result, enter.is_spare)
             _, reasons = await self.judged(restore, other_members(new, len(gone)))
-            self.reruns = before + reruns
+            self.again.paths = before + reruns
         self.add(result, Decision.RERUN, reasons)
         is_known_whole = all(each is not None for each in answers)
         return (recorded_fan_out(enter, result, _known(answers)) if is_known_whole else None), False
 
     def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
         """Add a composite that is to be run to its end; return how it ended before, if the plan continues with that."""
-        assumes = tuple(each for each in assumes if each in self.returned)  # a member that waits has returned nothing
+        assumes = tuple(
+            each for each in assumes if each in self.again.returned
+        )  # a member that waits has returned nothing
         old, reason = self.resumption.cut.get(enter.path, (None, None))
         if old is None or reason is None:
             self.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
-            self.reruns.append(enter.path)
+            self.again.paths.append(enter.path)
             return None
         self.add(old, Decision.RERUN, (reason,))
         cut = self.resumption.cut.items()
@@ -649,13 +690,13 @@ class Planning(DryResponder):
         path, result, nested = enter.path, enter.result, enter.nested
         aside = self.aside
         decision, reasons = await self._judged(enter)
-        judge, before = self.resumption.judge, list(self.reruns)
+        judge, before = self.resumption.judge, list(self.again.paths)
         if decision is Decision.RERUN:
             if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
                 aside.spare.update({each.path: each for each in nested})
                 nested = ()
-            self.reruns = [*before, path]
-        had = len(self.reruns)
+            self.again.paths = [*before, path]
+        had = len(self.again.paths)
         is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
         replay = Replay(
             begun_child(action, path) if is_refused else action.workflow(**action.inputs),
@@ -670,8 +711,8 @@ class Planning(DryResponder):
             end = await self.driven(replay)
         finally:
             replay.close()
-        again = self.reruns[had:]
-        self.reruns = before + again
+        again = self.again.paths[had:]
+        self.again.paths = before + again
         is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
         if result is None:
             self._unended(enter, self.assumed())
