@@ -127,7 +127,7 @@ class Nested:
 
 @attrs.define
 class Reruns:
-    """What runs again.
+    """The steps that run again.
 
     Attributes:
         paths: the steps.
