@@ -121,7 +121,7 @@ def test_commands_get_the_event_and_its_facts_and_no_secret(flowckpt):
     (place / "pyproject.toml").write_text("""
 [tool.flowckpt.hooks]
 on_failure = "cat > failed.json; env | grep ^FLOWCKPT_ > variables"
-on_suspended = ["sh", "-c", "cat > suspended.json; flowckpt list --json > listed.json"]
+on_suspended = ["sh", "-c", "cat > suspended.json"]
 on_completed = "cat >> completed.json; echo seen"
 on_crash_loop = "cat >> looping.json"
 """)

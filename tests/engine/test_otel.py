@@ -210,7 +210,7 @@ def test_samplers_decide_by_the_run_and_the_same_for_every_attempt(tmp_path):
         yield step("go").wait("go")
 
     decided = set()
-    for number in range(12):
+    for number in range(6):
         first, second = (Observed(sampler=ParentBased(TraceIdRatioBased(0.5))) for _ in range(2))
         store = MemoryCheckpointStore()
         engine_of(first, store).run_sync(waiting, workflow_id=f"run {number}")
