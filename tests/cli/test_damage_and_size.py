@@ -114,6 +114,18 @@ def test_a_damaged_time_in_a_database_is_damage(sizes: Command, column, text):
         assert codes["store stats"] == 11
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("show", "w"), ("signal", "w", "go"), ("list",), ("resume", "w"), ("store", "stats"), ("store", "check")],
+)
+def test_a_damaged_time_in_a_file_is_damage(sizes: Command, command):
+    sizes("run", "sizes.py:waits", "--id", "w").expect(3)
+    segment = sizes.directory / ".flowckpt" / "runs" / "w" / "00000001.jsonl"
+    segment.write_bytes(segment.read_bytes().replace(b'"saved_at":"20', b'"saved_at":"2O', 1))
+    said = sizes(*command).expect(11)
+    assert "Traceback" not in said.err
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk")
 def test_events_that_a_full_disk_does_not_take_are_reported(sizes: Command):
     command = [sys.executable, "-m", "flowckpt", "run", "sizes.py:bigs", "--id", "full", "--events"]

@@ -568,8 +568,12 @@ def describe_run(
             break  # a deletion, or an adoption alone: only the whole run says which checkpoint is the last
         if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
             break  # its newest attempt has no checkpoint any more
-        started_at = _started_at(filesystem, directory, number, first)
-        return info_in(workflow_id, last.get("attempt", number), started_at, first, last)
+        try:
+            started_at = _started_at(filesystem, directory, number, first)
+            return info_in(workflow_id, last.get("attempt", number), started_at, first, last)
+        except (ValueError, KeyError, TypeError) as error:  # these lines are read unverified
+            detail = f"a record says what none does: {error}"
+            raise CheckpointCorruptedError(workflow_id, location=segment_name(number), detail=detail) from error
     fetch = fetch_for(workflow_id)
     return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
 
