@@ -17,9 +17,9 @@ from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.maintenance.attempts import damaged_attempts
 from flowckpt.maintenance.recovery import stale_note
 from flowckpt.stores.base import Ability, Finding, StoreBase
+from flowckpt.stores.queries import damaged_attempts
 
 
 @attrs.frozen

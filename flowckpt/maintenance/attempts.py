@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
-from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import ROLLED_BACK, CheckpointRef
 from flowckpt.core.system.declared import shell_word
-from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError, UnauthenticatedRecordError
-from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.base import StoreBase
+from flowckpt.stores.queries import DAMAGE
 
 _log = logging.getLogger("flowckpt")
-
-DAMAGE = CheckpointCorruptedError, ForeignRecordError, DecodingError
-"""The errors of a record that is damaged, as opposed to one that cannot be read now."""
 
 
 def warn_of_damage(workflow_id: str, attempt: int, error: Exception) -> None:
@@ -28,40 +24,6 @@ def warn_of_damage(workflow_id: str, attempt: int, error: Exception) -> None:
     _log.warning(
         f"{said} ('flowckpt store repair %s' sets it aside)", workflow_id, attempt, error, shell_word(workflow_id)
     )
-
-
-async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
-    """Return the attempts of a run that cannot be read whole, and why; also those that no longer count.
-
-    Args:
-        store: where it lies; one that keeps no attempts has none.
-        workflow_id: the run.
-    """
-    found: list[tuple[int, Exception]] = []
-    if store.has(Ability.ATTEMPTS):
-        for number in await store.attempts(workflow_id):
-            try:
-                read = await store.read_attempt(workflow_id, number)
-                for data in read:
-                    check_values(data.held_values)
-                if read:
-                    check_values(result.held_output for result in read[-1].step_results)
-            except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
-                continue
-            except DAMAGE as error:
-                found.append((number, error))
-    return found
-
-
-def check_values(values: Iterable[Any]) -> None:
-    """Read the large values among some.
-
-    Raises:
-        CheckpointCorruptedError: one is damaged or missing.
-    """
-    for held in values:
-        if isinstance(held, Blob):
-            held.content()
 
 
 class Standing(StrEnum):

@@ -78,6 +78,7 @@ class BlockingStore(StoreBase, Generic[R]):
     signals = in_runs(StoreBase.signals)
     remove_signals = in_runs(StoreBase.remove_signals)
     check = in_runs(StoreBase.check)
+    repair = in_runs(StoreBase.repair)
     tidy = in_runs(StoreBase.tidy)
     read_index = in_runs(StoreBase.read_index)
     write_index = in_runs(StoreBase.write_index)

@@ -204,6 +204,7 @@ class Ability(Enum):
     SHARE = ("share_values",)
     FIGURES = ("figures",)
     CHECK = ("check",)
+    REPAIR = ("repair",)
     EVICT = ("evict_with_next_save", "delete_sequences")
     PINS = ("pin", "unpin", "pinned")
     COMPACT = ("compactable", "compact")
@@ -453,6 +454,25 @@ class StoreBase(ABC):
         """
         del workflow_id
         self.lacks(Ability.CHECK, "check itself")
+
+    async def repair(self, workflow_id: str) -> queries.Repaired:
+        """Set aside what is damaged of a run, and keep the rest.
+
+        The rest is everything that can be read and verified: the current history up to the first damaged record that it
+        needs, and what is readable of attempts that a later one left behind. What is set aside stays as it was.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            RunLockedError: another process owns it.
+            CheckpointCorruptedError: no checkpoint of it can be read; nothing was changed.
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id
+        self.lacks(Ability.REPAIR, "repair a run")
 
     def medium(self) -> str:
         """Return what stores the data, with its version and its settings; empty if that goes without saying."""

@@ -28,6 +28,7 @@ from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.async_store import RetainingStore
 from flowckpt.stores.base import Compacted, Finding, RunSurvey, StoreBase
+from flowckpt.stores.queries import Repaired
 from flowckpt.stores.runs_base import RunsBase, RunWriter, refused_as_encoding_error
 
 
@@ -406,6 +407,14 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         for run in found.values():
             run.latest()
         return [Finding(each, "ok", counted(len(run.now.live), "checkpoint")) for each, run in found.items()]
+
+    def repair(self, workflow_id: str) -> Repaired:
+        """Return that nothing is damaged: nothing but this process has the bytes."""
+        latest = self.load_latest(workflow_id)
+        if latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        count = sum(len(self.list_attempt(workflow_id, attempt)) for attempt in self.attempts(workflow_id))
+        return Repaired(workflow_id, "", (), count, len(latest.step_results), latest.checkpoint_id)
 
     # --- messages, encoded as in the durable stores ----------------------------------------------------------------
 

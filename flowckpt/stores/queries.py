@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records.listing import CheckpointRef, RunFilter
 from flowckpt.core.records.statistics import RecordedAttempt, StoreStatistics, Tally
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, SettingError
+from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.declared import shell_word
+from flowckpt.core.system.numbers import counted
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    DecodingError,
+    ForeignRecordError,
+    SettingError,
+    UnauthenticatedRecordError,
+)
 from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, refuse_failed
 
 if TYPE_CHECKING:
@@ -148,3 +161,108 @@ async def _recorded(
         if {data.sequence for data in found} != listed.keys():
             raise
         return found
+
+
+# The damage in a run, read through any store, and its repair.
+
+DAMAGE = CheckpointCorruptedError, ForeignRecordError, DecodingError
+"""The errors of a record that is damaged, as opposed to one that cannot be read now."""
+
+
+async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
+    """Return the attempts of a run that cannot be read whole, and why; also those that no longer count.
+
+    Args:
+        store: where it lies; one that keeps no attempts has none.
+        workflow_id: the run.
+    """
+    found: list[tuple[int, Exception]] = []
+    if store.has(Ability.ATTEMPTS):
+        for number in await store.attempts(workflow_id):
+            try:
+                read = await store.read_attempt(workflow_id, number)
+                for data in read:
+                    check_values(data.held_values)
+                if read:
+                    check_values(result.held_output for result in read[-1].step_results)
+            except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
+                continue
+            except DAMAGE as error:
+                found.append((number, error))
+    return found
+
+
+def check_values(values: Iterable[Any]) -> None:
+    """Read the large values among some.
+
+    Raises:
+        CheckpointCorruptedError: one is damaged or missing.
+    """
+    for held in values:
+        if isinstance(held, Blob):
+            held.content()
+
+
+@attrs.frozen(eq=False, repr=False)
+class Loss(FieldEquality):
+    """A damaged part of a record.
+
+    Attributes:
+        place: the file, row or object.
+        size: how many bytes of it are no longer used.
+        detail: what is wrong with it.
+    """
+
+    place: str
+    size: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {counted(self.size, 'byte')}: {self.detail}"
+
+
+@attrs.frozen(eq=False, repr=False)
+class Repaired(FieldEquality):
+    """The outcome of a repair.
+
+    Attributes:
+        workflow_id: the run.
+        aside: where the run is kept as it was; empty if nothing was damaged.
+        lost: the damaged parts; empty also where all of them could be restored.
+        checkpoints: how many checkpoints the run has now, those of earlier attempts included.
+        steps: how many results its newest checkpoint holds.
+        newest: the id of that checkpoint.
+    """
+
+    workflow_id: str
+    aside: str
+    lost: Sequence[Loss]
+    checkpoints: int
+    steps: int
+    newest: str
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything was damaged."""
+        return bool(self.aside)
+
+
+async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
+    """Return the checkpoints of all attempts of a run that nobody owns, attempt by attempt, oldest first.
+
+    Raises:
+        CheckpointCorruptedError: one is damaged.
+    """
+    read = [await store.read_attempt(workflow_id, attempt) for attempt in await store.attempts(workflow_id)]
+    return [data for part in read for data in part]
+
+
+def nothing_left(workflow_id: str, place: str) -> CheckpointCorruptedError:
+    """Return the error of a repair that finds no checkpoint."""
+    return CheckpointCorruptedError(
+        workflow_id,
+        location=place,
+        detail="no checkpoint of it can be read",
+        remedy="Restore the run from a backup, or remove it: 'flowckpt store clear "
+        f"{shell_word(workflow_id)}'. Nothing was changed.",
+    )

@@ -37,6 +37,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import added_up, runs_of_status, store_statistics
+from flowckpt.testing.repair import RepairContract
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
 
 # The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
@@ -528,7 +529,7 @@ class SignalsContract(StoreUnderTest):
         assert (info.waits, info.due_at) == ((), None)
 
 
-class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract):
+class AbilityContract(AgreementContract, FiguresContract, FindingContract, RepairContract, SignalsContract):
     """The promises of stores about their references, the forms they read, and each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------

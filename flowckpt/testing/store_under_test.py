@@ -101,6 +101,14 @@ class StoreUnderTest:
         """
         return store
 
+    def damage(self, sequence: int) -> None:
+        """Change a byte in the record of a checkpoint of the run `RUN`, on the medium; tests that need it are skipped by default.
+
+        Args:
+            sequence: the checkpoint.
+        """
+        pytest.skip(f"{type(self).__name__} has no `damage`")
+
     @pytest.fixture
     def store(self) -> StoreBase:
         """The store under test, empty."""

@@ -9,7 +9,17 @@ from obstore.store import MemoryStore
 
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.testing.contract import CheckpointStoreContract
+from flowckpt.testing.store_under_test import RUN
 from tests.s3 import s3  # noqa: F401 - a fixture
+from tests.stores.damage import damaged
+
+
+def damage_in(store, sequence):
+    bucket = store.runs.bucket
+    for each in bucket.objects(f"runs/{RUN}", RUN):
+        body = bucket.get(each.key, RUN)
+        if damaged(body, sequence) != body:
+            bucket.overwrite(each.key, damaged(body, sequence), RUN, "damage")
 
 
 class TestObjectCheckpointStoreInMemory(CheckpointStoreContract):
@@ -19,6 +29,9 @@ class TestObjectCheckpointStoreInMemory(CheckpointStoreContract):
 
     def reopen(self, store):
         return ObjectCheckpointStore(self.driver)
+
+    def damage(self, sequence):
+        damage_in(ObjectCheckpointStore(self.driver), sequence)
 
 
 class TestObjectCheckpointStoreInADirectory(CheckpointStoreContract):
@@ -31,6 +44,9 @@ class TestObjectCheckpointStoreInADirectory(CheckpointStoreContract):
 
     def reopen(self, store):
         return open_store(self.spec)
+
+    def damage(self, sequence):
+        damage_in(open_store(self.spec), sequence)
 
 
 class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
@@ -47,3 +63,6 @@ class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
 
     def reopen(self, store):
         return open_store(self.spec)
+
+    def damage(self, sequence):
+        damage_in(open_store(self.spec), sequence)

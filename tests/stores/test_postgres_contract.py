@@ -27,7 +27,7 @@ def emptied(postgres):
 class TestPostgresCheckpointStore(RetentionContract, CheckpointStoreContract):
     @pytest.fixture(autouse=True)
     def place(self, postgres):
-        self.url = postgres.url()
+        self.postgres, self.url = postgres, postgres.url()
         self.made = []
         yield
         for store in self.made:
@@ -40,3 +40,8 @@ class TestPostgresCheckpointStore(RetentionContract, CheckpointStoreContract):
 
     def reopen(self, store):
         return self.make_store()
+
+    def damage(self, sequence):
+        self.postgres.execute(
+            f"UPDATE {SCHEMA}.checkpoints SET document = (document::text || ' ')::json WHERE sequence = {sequence}"
+        )

@@ -25,8 +25,9 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
 from flowckpt.execution.claims import ClaimChecker, claimed_pack, is_open
-from flowckpt.maintenance.attempts import DAMAGE, warn_of_damage
+from flowckpt.maintenance.attempts import warn_of_damage
 from flowckpt.stores.base import StoreBase
+from flowckpt.stores.queries import DAMAGE
 
 if TYPE_CHECKING:
     from flowckpt.core.records import StepResult

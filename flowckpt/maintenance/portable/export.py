@@ -22,7 +22,7 @@ from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.streams import write_whole
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError
-from flowckpt.maintenance.attempts import DAMAGE, warn_of_damage
+from flowckpt.maintenance.attempts import warn_of_damage
 from flowckpt.maintenance.portable.format import (
     Counts,
     attempt_line,
@@ -34,6 +34,7 @@ from flowckpt.maintenance.portable.format import (
 )
 from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt
 from flowckpt.stores.log.sealing.keys import Key
+from flowckpt.stores.queries import DAMAGE
 
 # How many checkpoints of a run no longer count: a later attempt went on from before them.
 

@@ -239,12 +239,14 @@ class AttemptContent:
         records: how many objects they are.
         end: its end, where it has one.
         is_marked: whether its first record is the mark of an arrival.
+        damage: what is wrong with the object after these; None where nothing is.
     """
 
     text: bytes = b""
     records: int = 0
     end: AttemptEnd | None = None
     is_marked: bool = False
+    damage: CheckpointCorruptedError | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -260,7 +262,7 @@ class AttemptContent:
 
 
 def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bundles: bool = True) -> AttemptContent:
-    """Read an attempt.
+    """Read an attempt, up to the first object that is missing or cannot be read.
 
     Args:
         bucket: the bucket.
@@ -269,7 +271,6 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
         with_bundles: whether to read bundles in place of the records in them, which takes fewer requests.
 
     Raises:
-        CheckpointCorruptedError: a record is missing, or cannot be read.
         ChangedMeanwhileError: it was removed while it was being read.
     """
     if with_bundles:
@@ -286,35 +287,71 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
     single += [number for number in shelf.numbers if number >= taken]
     order = sorted([*bundled, *single])
     wanted = [keys.bundle(each, bundled[each]) if each in bundled else keys.record(each) for each in order]
-    parts: list[bytes] = []
-    taken, end, is_marked = 0, None, False
-    for number, key, body in zip(order, wanted, bucket.get_all(wanted, workflow_id), strict=True):
-        content = _content(body, key, workflow_id)
-        if number in bundled:
-            parts.append(content)
-            taken = bundled[number] + 1
-            continue
-        if is_end(content):
-            is_next = number == taken
-            said = _end(content, keys, number, workflow_id)
-            if not is_next and end is None and (taken or number > 1) and said.kind != FENCED:
-                raise corrupt(keys.record(taken), workflow_id, "it is missing, and the end of the attempt is there")
-            end = end or (said if is_next or not taken else None)
-        elif end is not None or number != taken:
-            place = keys.record(taken if end is None else number)
-            what = "it is missing, and later ones are there" if end is None else "it is after the end"
-            raise corrupt(place, workflow_id, what)
+    gathered = _Gathered(keys, workflow_id, bundled)
+    for number, key, content in zip(order, wanted, bucket.get_all(wanted, workflow_id), strict=True):
+        try:
+            gathered.add(number, _content(content, key, workflow_id))
+        except CheckpointCorruptedError as damage:
+            return gathered.content(damage)
+    return gathered.content()
+
+
+@attrs.define
+class _Gathered:
+    """The objects of an attempt, in their order.
+
+    Attributes:
+        keys: the keys of the attempt.
+        workflow_id: the run, for errors.
+        bundled: the last number of each bundle, by its first.
+    """
+
+    keys: AttemptKeys
+    workflow_id: str
+    bundled: Mapping[int, int]
+    _parts: list[bytes] = attrs.field(init=False, factory=list)
+    _taken: int = attrs.field(init=False, default=0)
+    _end: AttemptEnd | None = attrs.field(init=False, default=None)
+    _is_marked: bool = attrs.field(init=False, default=False)
+
+    def content(self, damage: CheckpointCorruptedError | None = None) -> AttemptContent:
+        """Return the attempt as far as it was read."""
+        return AttemptContent(b"".join(self._parts), self._taken, self._end, self._is_marked, damage)
+
+    def add(self, number: int, content: bytes) -> None:
+        """Add the next object.
+
+        Raises:
+            CheckpointCorruptedError: one before it is missing, or it is damaged.
+        """
+        if number in self.bundled:
+            self._parts.append(content)
+            self._taken = self.bundled[number] + 1
+        elif is_end(content):
+            self._add_end(number, content)
+        elif self._end is not None or number != self._taken:
+            what = "it is missing, and later ones are there" if self._end is None else "it is after the end"
+            raise self._corrupt(self._taken if self._end is None else number, what)
         else:
             if content[-1:] != b"\n":
-                raise corrupt(keys.record(number), workflow_id, "it is not whole")
+                raise self._corrupt(number, "it is not whole")
             if number == 1 and is_mark(content):
                 if not is_whole(content):
-                    raise corrupt(keys.record(number), workflow_id, "it does not match its checksum")
-                is_marked = True
+                    raise self._corrupt(number, "it does not match its checksum")
+                self._is_marked = True
             else:
-                parts.append(content)
-            taken += 1
-    return AttemptContent(b"".join(parts), taken, end, is_marked)
+                self._parts.append(content)
+            self._taken += 1
+
+    def _add_end(self, number: int, content: bytes) -> None:
+        is_next, taken = number == self._taken, self._taken
+        said = _end(content, self.keys, number, self.workflow_id)
+        if not is_next and self._end is None and (taken or number > 1) and said.kind != FENCED:
+            raise self._corrupt(taken, "it is missing, and the end of the attempt is there")
+        self._end = self._end or (said if is_next or not taken else None)
+
+    def _corrupt(self, number: int, detail: str) -> CheckpointCorruptedError:
+        return corrupt(self.keys.record(number), self.workflow_id, detail)
 
 
 def claim_in(content: bytes | None) -> dict[str, Any] | None:

@@ -82,7 +82,6 @@ class Contents:
             number: the attempt.
 
         Raises:
-            CheckpointCorruptedError: a record is missing, or cannot be read.
             ChangedMeanwhileError: it was removed while it was being read.
         """
         root = self.place(number)
@@ -98,6 +97,16 @@ class Contents:
     def text(self, number: int) -> bytes:
         """Return an attempt as the text of a segment; see `of`."""
         return self.of(number).text
+
+    def check(self, number: int) -> None:
+        """Refuse an attempt that cannot be read to its end.
+
+        Raises:
+            CheckpointCorruptedError: a record is missing, or cannot be read.
+        """
+        damage = self.of(number).damage
+        if damage is not None:
+            raise damage
 
     def place(self, number: int) -> str:
         """Return where an attempt stands."""
@@ -186,12 +195,20 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         for number in reversed(attempts):
             if contents.of(number).is_nothing:
                 return RunImage(workflow_id, is_cleared=True)
-            if contents.of(number).is_begun:
+            if contents.of(number).is_begun or contents.of(number).damage:
                 contents.begun = number
                 break
         while numbers and not contents.of(numbers[-1]).is_begun:
-            numbers.pop()
-        image = read_run(workflow_id, numbers, contents.text, fetch, place=contents.place)
+            contents.check(numbers.pop())
+        if numbers:
+            contents.check(numbers[-1])
+        try:
+            image = read_run(workflow_id, numbers, contents.text, fetch, place=contents.place)
+        except CheckpointCorruptedError as error:
+            for number in numbers:  # damaged within what a later one continues
+                if error.location.startswith(contents.place(number)):
+                    contents.check(number)
+            raise
         for notice in image.notices:  # a file may be torn; an object is whole or damaged
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
@@ -205,9 +222,14 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
         def look_once() -> list[int]:
             keys = look(self.bucket, workflow_id)
-            asked = [
-                lambda number=number: tail_of(self.bucket, keys.at(number), workflow_id) for number in keys.attempts
-            ]
+
+            def tail_at(number: int) -> AttemptTail:
+                try:
+                    return tail_of(self.bucket, keys.at(number), workflow_id)
+                except CheckpointCorruptedError:  # of its end: who reads the attempt is refused
+                    return AttemptTail(number=1, end=None, last_sign=None)
+
+            asked = [lambda number=number: tail_at(number) for number in keys.attempts]
             tails = dict(zip(keys.attempts, self.bucket.each(asked), strict=True))
             if not all(tail.is_begun for tail in tails.values()) and self._is_over(keys, workflow_id):
                 raise ChangedMeanwhileError

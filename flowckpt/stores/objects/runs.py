@@ -26,6 +26,7 @@ from flowckpt.errors import (
 from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.objects import repair
 from flowckpt.stores.objects.attempt import CLEARED, AttemptEnd, mark_of
 from flowckpt.stores.objects.bucket import Bucket, check_conditions
 from flowckpt.stores.objects.claim import (
@@ -42,6 +43,7 @@ from flowckpt.stores.objects.layout import INDEX, RunKeys, run_keys
 from flowckpt.stores.objects.reader import ObjectReader, RunRead, listed_runs
 from flowckpt.stores.objects.run_writer import AttemptWriter, GatheringWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
+from flowckpt.stores.queries import Repaired
 
 W = TypeVar("W", bound=AttemptWriter)
 
@@ -167,6 +169,10 @@ class ObjectRuns(ObjectReader):
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run under a claim that no reader follows, and then end the claim."""
         receive_run(self, workflow_id, checkpoints)
+
+    def repair(self, workflow_id: str) -> Repaired:
+        """Set aside what is damaged of a run, and keep the rest."""
+        return repair.repair_run(self, workflow_id)
 
     def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
         """Return the newest attempt of a run; None where the life that is meant has ended."""

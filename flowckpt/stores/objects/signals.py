@@ -77,7 +77,7 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
         if None not in bodies:  # else one was removed, perhaps for another one that was not listed yet
             break
     named = zip(wanted, bodies, strict=True)
-    found = [_read(body, workflow_id, key) for key, body in named if body is not None]
+    found = [read_signal(body, workflow_id, key) for key, body in named if body is not None]
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
 
@@ -109,7 +109,12 @@ def _written(workflow_id: str, signal: Signal) -> bytes:
         return lines.chain_line(text[:-1].encode("utf-8"), lines.START)[0]
 
 
-def _read(body: bytes, workflow_id: str, key: str) -> Signal:
+def read_signal(body: bytes, workflow_id: str, key: str) -> Signal:
+    """Return the message in an object.
+
+    Raises:
+        CheckpointCorruptedError: it is damaged.
+    """
     try:
         line = unpacked(body)
         if line[-1:] != b"\n" or lines.opened(line[:-1], lines.START) is None:

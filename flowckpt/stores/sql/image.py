@@ -165,7 +165,7 @@ def checkpoint_rows(
     return found
 
 
-_COLUMNS = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
+CHECKPOINT = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
 _REMEDY = "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the database from a backup."
 
 
@@ -204,12 +204,17 @@ class RunImage:
                     "WHERE run = ? AND attempt = ? AND position <= ? ORDER BY position",
                     (self.run, link.attempt, link.upto_position),
                 )
-                self._join(link.attempt, rows, fetch)
+                self.join(link.attempt, rows, fetch)
         finally:
             if is_collecting:
                 gc.enable()
 
-    def _join(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
+    def join(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
+        """Add the results of an attempt, from rows of position and document.
+
+        Raises:
+            CheckpointCorruptedError: a result is missing, or is no JSON of one.
+        """
         if not rows:
             return
         first = len(self.history.results) + 1
@@ -242,7 +247,7 @@ class RunImage:
             session,
             self.run,
             self.links,
-            _COLUMNS,
+            CHECKPOINT,
             checkpoint_id=checkpoint_id,
             selection=selection,
             is_newest_only=True,
@@ -251,31 +256,34 @@ class RunImage:
 
     def all(self, session: Session, fetch: Fetch) -> list[CheckpointData]:
         """Return all checkpoints, newest first."""
-        return [self.data(session, row, fetch) for row in checkpoint_rows(session, self.run, self.links, _COLUMNS)]
+        return [self.data(session, row, fetch) for row in checkpoint_rows(session, self.run, self.links, CHECKPOINT)]
 
-    def data(self, session: Session, row: Row, fetch: Fetch) -> CheckpointData:
-        """Return the checkpoint of a row of `_COLUMNS`, verified."""
+    def verified_head(self, session: Session, row: Row) -> str:
+        """Return the head of the attempt of a row of `CHECKPOINT`, after the row was compared with its digest."""
         sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, document = row
         place = f"checkpoint {sequence}"
         heads = session.execute(
             "SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
         )
-        head = heads[0][0] if heads else None
+        head: str | None = heads[0][0] if heads else None
         if head is None or document is None:
             raise self.corrupt(place, "the head of its attempt is missing")
         try:
-            said = (
-                sequence,
-                attempt,
-                name_of(checkpoint_id),
-                reason,
-                status,
-                steps,
-                sql_time(moment_of(saved_at)),
-                chain,
-            )
-            if checkpoint_digest(head_digest(head), said, document) != digest:
-                raise self.corrupt(place, "it does not match its digest")
+            moment = sql_time(moment_of(saved_at))
+            said = (sequence, attempt, name_of(checkpoint_id), reason, status, steps, moment, chain)
+            is_whole = checkpoint_digest(head_digest(head), said, document) == digest
+        except (ValueError, TypeError) as error:
+            raise self.corrupt(place, str(error)) from error
+        if not is_whole:
+            raise self.corrupt(place, "it does not match its digest")
+        return head
+
+    def data(self, session: Session, row: Row, fetch: Fetch) -> CheckpointData:
+        """Return the checkpoint of a row of `CHECKPOINT`, verified."""
+        sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, _, document = row
+        place = f"checkpoint {sequence}"
+        head = self.verified_head(session, row)
+        try:
             if steps > len(self.history.results):
                 raise self.corrupt(place, f"it holds {steps} results, and {len(self.history.results)} are there")
             view = self.history.view(steps)
@@ -287,7 +295,7 @@ class RunImage:
                 **json.loads(document),
                 "sequence": sequence,
                 "attempt": attempt,
-                "checkpoint_id": said[2],
+                "checkpoint_id": name_of(checkpoint_id),
                 "reason": reason,
                 "status": status,
             }

@@ -97,27 +97,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
     key = id_text(workflow_id)
 
     def check(session: Session) -> Finding | None:
-        now = open_image(session, workflow_id, key)
-        if now is None:
-            return None
-        begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
-        kept, results = 0, 0
-        for (attempt,) in begun:
-            image = open_image(session, workflow_id, key, attempt=attempt)
-            assert image is not None, "the transaction is of one moment"
-            found = _check_image(session, image, attempt, fetch)
-            results = len(image.history.results)
-            if now.links and attempt == now.links[-1].attempt:
-                kept = len(found)
-                _check_row(image, run_infos(session, key), found)
-        for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
-            read_blob(session, workflow_id, key, digest, size)
-        signals.sent(session, workflow_id)
-        return (
-            Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
-            if begun
-            else None
-        )
+        return verified_run(session, workflow_id, key, fetch)
 
     try:
         return database.read(workflow_id, "check", check)
@@ -127,6 +107,39 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         raise
     except FlowckptError as error:
         return Finding(workflow_id, "corrupt", error.message)
+
+
+def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
+    """Verify a run within a transaction; None where there is none.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run.
+        key: its id as the column holds it.
+        fetch: reads its large values.
+
+    Raises:
+        CheckpointCorruptedError: something of it is damaged.
+    """
+    now = open_image(session, workflow_id, key)
+    if now is None:
+        return None
+    begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
+    kept, results = 0, 0
+    for (attempt,) in begun:
+        image = open_image(session, workflow_id, key, attempt=attempt)
+        assert image is not None, "the transaction is of one moment"
+        found = _check_image(session, image, attempt, fetch)
+        results = len(image.history.results)
+        if now.links and attempt == now.links[-1].attempt:
+            kept = len(found)
+            _check_row(image, run_infos(session, key), found)
+    for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
+        read_blob(session, workflow_id, key, digest, size)
+    signals.sent(session, workflow_id)
+    if not begun:
+        return None
+    return Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
 
 
 def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[CheckpointData]) -> None:

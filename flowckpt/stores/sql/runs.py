@@ -18,7 +18,8 @@ from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, DiskFullError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Compacted, Lease
 from flowckpt.stores.leases import LeaseTimes
-from flowckpt.stores.sql import rows, signals
+from flowckpt.stores.queries import Repaired
+from flowckpt.stores.sql import repair, rows, signals
 from flowckpt.stores.sql.database import Addition, Database, End, Item, Outcome, Session, Work, answer_of
 from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
 from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version_since_opened
@@ -187,6 +188,15 @@ class SqlRuns(SqlReader):
             dialect=self.database.dialect,
         )
         self.database.write(workflow_id, "receive", arrival.write)
+
+    def repair(self, workflow_id: str) -> Repaired:
+        """Set aside what is damaged of a run, and keep the rest, in one transaction."""
+        if workflow_id in self.owned:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
+        dialect = self.database.dialect
+        return self.database.write(
+            workflow_id, "repair", lambda session: repair.repair_run(session, dialect, workflow_id, self.place)
+        )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Add a message for a run, whoever owns it; tell whether it is new."""

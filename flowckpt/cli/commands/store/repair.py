@@ -11,10 +11,8 @@ from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.terminal import escaped, json_text, say, write
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.maintenance.repair import repair_run
 
 _EXAMPLE = """\b
 Examples:
@@ -29,15 +27,16 @@ Examples:
 def command(run: str, as_json: bool, store: str | None) -> None:
     """Set the damaged part of a run aside, and keep everything that is intact.
 
-    The run as it was stays in the store's directory, under damaged/, and can be read as a store of its own. The
-    command prints what is lost, and the checkpoint from which the run resumes. An intact run is not changed.
+    The run as it was is kept beside it: in a directory or bucket under damaged/, in a database in tables named
+    damaged_…. The command prints where, what is lost, and the checkpoint from which the run resumes. An intact run is
+    not changed.
     """
     checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
     with contextlib.suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
         run = chosen_run(checkpoints, run)
-    done = waited(repair_run(checkpoints, SystemClock(), run))
+    done = waited(checkpoints.repair(run))
     if as_json:
-        lost = [{"file": each.file, "bytes": each.size, "detail": each.detail} for each in done.lost]
+        lost = [{"place": each.place, "bytes": each.size, "detail": each.detail} for each in done.lost]
         kept = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
         write(f"{json_text({'workflow_id': run, 'aside': done.aside or None, 'lost': lost, **kept}, indent=2)}\n")
         return

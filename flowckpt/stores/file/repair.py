@@ -13,13 +13,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.clock import Clock
-from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.numbers import counted
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -27,93 +26,30 @@ from flowckpt.errors import (
     FlowckptError,
     ForeignRecordError,
     RunLockedError,
-    SettingError,
 )
-from flowckpt.maintenance.attempts import DAMAGE, check_values, damaged_attempts
-from flowckpt.maintenance.portable.export import gathered
-from flowckpt.stores.base import StoreBase
-from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.file.layout import BLOBS, HEAD, IDENTITY, LOCK, RUNS, keys_numbers, run_directory, segment_numbers
 from flowckpt.stores.file.layout import segment_name as name_of
 from flowckpt.stores.log.image import opened_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, check_values, damaged_attempts, nothing_left, whole_run
+
+if TYPE_CHECKING:
+    from flowckpt.stores.file.store import FileCheckpointStore
 
 DAMAGED = "damaged"
 """In a store's directory: what was set aside."""
 _INTACT = "intact"
 
 
-@attrs.frozen
-class Loss:
-    """A part of a record that is damaged.
-
-    Attributes:
-        file: the file it is in.
-        size: how many bytes of the file are not used any more.
-        detail: what is wrong with it.
-    """
-
-    file: str
-    size: int
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {counted(self.size, 'byte')}: {self.detail}"
-
-
-@attrs.frozen
-class RepairedRun:
-    """The result of a repair.
-
-    Attributes:
-        workflow_id: the run.
-        aside: the directory that holds the run as it was; empty if nothing was damaged.
-        lost: the damaged parts.
-        checkpoints: how many checkpoints the run has now, those of earlier attempts included.
-        steps: how many results its newest checkpoint holds.
-        newest: the id of that checkpoint.
-    """
-
-    workflow_id: str
-    aside: str
-    lost: Sequence[Loss]
-    checkpoints: int
-    steps: int
-    newest: str
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything was damaged."""
-        return bool(self.aside)
-
-
-async def repair_run(store: StoreBase, clock: Clock, workflow_id: str) -> RepairedRun:
-    """Set aside what is damaged of a run, and keep the rest.
-
-    The intact part is everything that can be read and proved: the current history up to the first damaged record that
-    it needs, and what is readable of the attempts that it has left behind. It is written anew; what was set aside stays
-    as it was.
+async def repair_run(store: FileCheckpointStore, clock: Clock, workflow_id: str) -> Repaired:
+    """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`.
 
     Args:
-        store: the store, a directory.
+        store: the store.
         clock: the time, for the name of what is set aside.
         workflow_id: the run.
-
-    Raises:
-        SettingError: the store is not a directory.
-        CheckpointNotFoundError: there is no such run.
-        RunLockedError: another process owns it.
-        CheckpointCorruptedError: nothing of it can be read; nothing was changed.
-        CheckpointStorageError: the medium failed.
     """
-    if not isinstance(store, FileCheckpointStore):
-        raise SettingError(
-            f"{store.kind} cannot repair a run: only a store in a directory can",
-            setting="checkpoint_store",
-            remedy=f"Copy what is intact into a directory, 'flowckpt copy {shell_word(workflow_id)} --to file:DIR', and "
-            "restore the rest from a backup.",
-        )
     try:
         return await _Repair(store, workflow_id, clock).run()
     except OSError as error:
@@ -135,7 +71,7 @@ class _Repair:
     def place(self) -> Path:
         return self.store.path / RUNS / run_directory(self.workflow_id)
 
-    async def run(self) -> RepairedRun:
+    async def run(self) -> Repaired:
         left = self._left_aside()
         if not self.place.is_dir() or (left is not None and not segment_numbers(_names(self.place))):
             if left is None:
@@ -149,8 +85,7 @@ class _Repair:
                 owner = await self.store.owner(self.workflow_id)
                 raise RunLockedError(self.workflow_id, holder=str(owner or "another process")) from None
             if await self._is_intact():
-                run = await gathered(self.store, self.workflow_id)
-                return self._repaired(run.checkpoints, "")
+                return self._repaired(await whole_run(self.store, self.workflow_id), "")
             aside = self._new_aside()
             try:
                 await self._copy_intact(aside)
@@ -209,7 +144,7 @@ class _Repair:
     def _opened(self, path: Path) -> FileCheckpointStore:
         """Open a store with the same keys; that the end of its runs is proved was up to the head files."""
         protection = self.store.runs.seals.protection
-        return FileCheckpointStore(
+        return type(self.store)(
             path, keys=protection.ring, compression=protection.compression or "none", trust=protection.ring is not None
         )
 
@@ -225,20 +160,14 @@ class _Repair:
     async def _damage_in(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
         """Return what is still wrong with the copy: a large value, or a segment that continues what is not there."""
         try:
-            run = await gathered(intact, self.workflow_id)
-            for data in run.checkpoints:
+            found = await whole_run(intact, self.workflow_id)
+            for data in found:
                 check_values(data.held_values)
                 check_values(result.held_output for result in data.step_results)
-        except CheckpointNotFoundError as error:
-            raise CheckpointCorruptedError(
-                self.workflow_id,
-                location=str(self.place),
-                detail="no checkpoint of it can be read",
-                remedy="Restore the run from a backup, or remove it: 'flowckpt store clear "
-                f"{shell_word(self.workflow_id)}'. Nothing was changed.",
-            ) from error
         except (CheckpointCorruptedError, ForeignRecordError) as error:
             return error
+        if not found:
+            raise nothing_left(self.workflow_id, str(self.place))
         return None
 
     def _cut(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
@@ -262,12 +191,12 @@ class _Repair:
         newest.unlink()
         self.lost.append(Loss(newest.name, size, f"it continues what is lost: {damage}"))
 
-    async def _put_back(self, aside: Path) -> RepairedRun:
+    async def _put_back(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
         intact = self._opened(aside / _INTACT)
-        run = await gathered(intact, self.workflow_id)
+        found = await whole_run(intact, self.workflow_id)
         if await self.store.load_latest(self.workflow_id) is None:
-            await self.store.receive_run(self.workflow_id, run.afresh)
+            await self.store.receive_run(self.workflow_id, lambda: found)
         try:
             for message in await intact.signals(self.workflow_id):
                 await self.store.send_signal(self.workflow_id, message)
@@ -277,12 +206,12 @@ class _Repair:
         for sequence in await intact.pinned(self.workflow_id) & sequences:
             await self.store.pin(self.workflow_id, sequence)
         shutil.rmtree(aside / _INTACT)
-        return self._repaired(run.checkpoints, str(aside))
+        return self._repaired(found, str(aside))
 
-    def _repaired(self, checkpoints: Sequence[CheckpointData], aside: str) -> RepairedRun:
+    def _repaired(self, checkpoints: Sequence[CheckpointData], aside: str) -> Repaired:
         latest = checkpoints[-1]
         counts = len(checkpoints), len(latest.step_results)
-        return RepairedRun(self.workflow_id, aside, tuple(self.lost), *counts, latest.checkpoint_id)
+        return Repaired(self.workflow_id, aside, tuple(self.lost), *counts, latest.checkpoint_id)
 
 
 def _intact_part(workflow_id: str, number: int, data: bytes, seals: Seals) -> tuple[bytes, str]:

@@ -1,0 +1,321 @@
+"""Repair of a damaged run in a database: its rows are copied into tables of their own, then the damaged ones are removed.
+
+All of it is one transaction. What one row says and another one proves is restored: columns that people query, by the
+document; the row of the run, by its checkpoints. A result is proved by the digest of a checkpoint that has it, and a
+checkpoint by its own, so one damaged checkpoint costs nothing else; a damaged result costs what follows it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from flowckpt.core.codec.results import result_from
+from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.core.records.wait import Signal
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError, RunLockedError
+from flowckpt.stores.queries import Loss, Repaired, check_values, nothing_left
+from flowckpt.stores.sql import rows
+from flowckpt.stores.sql.database import Row, Session
+from flowckpt.stores.sql.image import (
+    CHECKPOINT,
+    RunImage,
+    checkpoint_rows,
+    describe_again,
+    lineage,
+    open_image,
+    read_blob,
+)
+from flowckpt.stores.sql.layout import Dialect
+from flowckpt.stores.sql.reader import verified_run
+from flowckpt.stores.sql.rows import id_text, live_owner, sql_time
+
+_TABLES = ("runs", "attempts", "checkpoints", "step_results", "evidence", "blobs", "signals", "pins", "run_tags")
+_FIND = "SELECT position, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ?"
+
+
+def repair_run(session: Session, dialect: Dialect, workflow_id: str, place: str) -> Repaired:
+    """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`.
+
+    Args:
+        session: the transaction.
+        dialect: the database's.
+        workflow_id: the run.
+        place: the database, for people.
+    """
+    key = id_text(workflow_id)
+    found = session.execute(f"SELECT run, head_attempt FROM runs WHERE workflow_id = ?{dialect.lock}", (key,))  # noqa: S608
+    if not found or found[0][1] is None:
+        raise CheckpointNotFoundError(workflow_id)
+    run: int = found[0][0]
+    if (owner := live_owner(session, run)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
+    repair = _Repair(session, workflow_id, key, run)
+    aside = ""
+    try:
+        verified_run(session, workflow_id, key, repair.fetch)
+    except CheckpointCorruptedError:
+        aside = repair.set_aside()
+        repair.cut()
+        verified_run(session, workflow_id, key, repair.fetch)
+    image = open_image(session, workflow_id, key)
+    assert image is not None, "its row is locked"
+    image.read_results(session, repair.fetch)
+    newest = image.newest(session, repair.fetch)
+    if newest is None:
+        raise nothing_left(workflow_id, place)
+    (count,) = session.execute("SELECT count(*) FROM checkpoints WHERE run = ? AND deleted_at IS NULL", (run,))[0]
+    kept = f"the tables {aside}* of {place}" if aside else ""
+    return Repaired(workflow_id, kept, tuple(repair.lost), count, len(newest.step_results), newest.checkpoint_id)
+
+
+@attrs.define
+class _Repair:
+    session: Session
+    workflow_id: str
+    key: str
+    run: int
+    lost: list[Loss] = attrs.field(init=False, factory=list)
+    _touched: set[int] = attrs.field(init=False, factory=set)  # attempts that lost something
+
+    def fetch(self, digest: str, size: int) -> bytes:
+        """Read a large value in the same transaction."""
+        content = read_blob(self.session, self.workflow_id, self.key, digest, size)
+        assert content is not None, "the row of the run is locked"
+        return content
+
+    def set_aside(self) -> str:
+        """Copy all rows of the run, byte for byte; return how the names of the tables begin.
+
+        Nobody owns the run, and a former owner that is still asleep is fenced: it may believe that a row is there.
+        """
+        moment = self.session.now()
+        name = f"damaged_{moment:%Y%m%dt%H%M%S%f}z_"
+        for table in _TABLES:
+            self.session.change(f"CREATE TABLE {name}{table} AS SELECT * FROM {table} WHERE run = {self.run:d}")  # noqa: S608
+        self.session.change(
+            f"CREATE TABLE {name}blob_contents AS SELECT * FROM blob_contents "  # noqa: S608
+            f"WHERE name IN (SELECT name FROM blobs WHERE run = {self.run:d})"
+        )
+        self.session.change("UPDATE runs SET writer = '' WHERE run = ?", (self.run,))
+        self.session.change(
+            "UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (sql_time(moment), self.run)
+        )
+        return name
+
+    def cut(self) -> None:
+        """Remove what cannot be read and proved, and let the row of the run say what is left."""
+        for (attempt,) in self.session.execute(
+            "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt", (self.run,)
+        ):
+            self._cut_attempt(attempt)
+        self._cut_unproved()
+        self._cut_values()
+        self._cut_messages()
+        self._describe()
+
+    # --- one attempt -----------------------------------------------------------------------------------------------
+
+    def _cut_attempt(self, attempt: int) -> None:
+        try:
+            links = lineage(self.session, self.run, attempt, self.workflow_id)
+        except CheckpointCorruptedError as error:
+            self._drop_attempt(attempt, error.message)
+            return
+        image = RunImage(self.workflow_id, self.run, links)
+        for link in links[:-1]:
+            image.join(link.attempt, self._documents(link.attempt, link.upto_position), self.fetch)
+        (continued,) = self.session.execute(
+            "SELECT continues_results FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
+        )[0]
+        if len(image.history.results) < (continued or 0):
+            self._drop_attempt(attempt, "it continues a result that is lost")
+            return
+        good, bad = self._sound_results(attempt, len(image.history.results))
+        image.join(attempt, good, self.fetch)
+        if bad is not None:
+            self._drop_results(attempt, len(image.history.results) + 1, bad)
+        self._cut_checkpoints(image, attempt, continued or 0)
+        self._mend_columns(image, attempt)
+        if self._is_emptied(attempt) and not self._last_continued(attempt):
+            self._drop_attempt(attempt, "no checkpoint of it is left")
+
+    def _documents(self, attempt: int, upto: int) -> list[Row]:
+        return self.session.execute(f"{_FIND} AND position <= ? ORDER BY position", (self.run, attempt, upto))
+
+    def _sound_results(self, attempt: int, before: int) -> tuple[list[Row], str | None]:
+        """Return the rows of an attempt's own results up to the first that cannot be read, and why not."""
+        good: list[Row] = []
+        for (position,) in self.session.execute(
+            "SELECT position FROM step_results WHERE run = ? AND attempt = ? ORDER BY position", (self.run, attempt)
+        ):
+            if position != before + len(good) + 1:
+                return good, f"result {before + len(good) + 1} is missing"
+            try:
+                found = self.session.execute(f"{_FIND} AND position = ?", (self.run, attempt, position))
+                result, blobs = result_from(json.loads(found[0][1]), self.fetch)
+                check_values([*blobs.values(), result.held_output])
+            except Exception as error:  # of the database too: it may find that the bytes are not text
+                return good, _said(error)
+            good += found
+        return good, None
+
+    def _cut_checkpoints(self, image: RunImage, attempt: int, proved: int) -> None:
+        """Remove the damaged checkpoints of an attempt; where one shows that results are damaged, these as well."""
+        for (sequence,) in self.session.execute(
+            "SELECT sequence FROM checkpoints WHERE run = ? AND attempt = ? AND deleted_at IS NULL ORDER BY sequence",
+            (self.run, attempt),
+        ):
+            select = f"SELECT {CHECKPOINT} FROM checkpoints WHERE run = ? AND sequence = ?"  # noqa: S608
+            steps = 0
+            try:
+                (row,) = self.session.execute(select, (self.run, sequence))
+                image.verified_head(self.session, row)
+                steps, chain = row[5], row[7]
+                if steps <= len(image.history.results) and image.history.view(steps).chain.hex() != chain:
+                    self._drop_results(attempt, proved + 1, f"checkpoint {sequence} proves that one of them is damaged")
+                    image.history = image.history.forked(proved)
+                check_values(image.data(self.session, row, self.fetch).held_values)
+            except Exception as error:
+                self._drop_checkpoint(sequence, _said(error))
+            else:
+                proved = steps
+
+    def _mend_columns(self, image: RunImage, attempt: int) -> None:
+        """Let the columns of results and checkpoints say what the documents say."""
+        change = self.session.change
+        names = [name for name in rows.RESULT_COLUMNS if name not in ("run", "attempt", "position", "document")]
+        update = f"UPDATE step_results SET {', '.join(f'{name} = ?' for name in names)} "  # noqa: S608
+        for position, text in self._documents(attempt, len(image.history.results)):
+            said = rows.result_row(image.history.results[position - 1], text.encode(), self.run, attempt, position)
+            change(f"{update} WHERE run = ? AND attempt = ? AND position = ?", (*said[3:-1], *said[:3]))
+        answer: bool | None = None
+        before = 0
+        for sequence, steps in reversed(checkpoint_rows(self.session, self.run, image.links, "sequence, steps")):
+            answer = verified_after(answer, image.history.results[before:steps])
+            before = steps
+            change("UPDATE checkpoints SET verified = ? WHERE run = ? AND sequence = ?", (answer, self.run, sequence))
+
+    def _is_emptied(self, attempt: int) -> bool:
+        """Return whether an attempt has lost its last checkpoint; one that only removed some never had any."""
+        select = "SELECT 1 FROM checkpoints WHERE run = ? AND attempt = ? LIMIT 1"
+        return attempt in self._touched and not self.session.execute(select, (self.run, attempt))
+
+    # --- the rest --------------------------------------------------------------------------------------------------
+
+    def _cut_unproved(self) -> None:
+        """Remove results after the last checkpoint of an attempt, unless a later attempt continues and so proves them."""
+        for attempt, last in self.session.execute(
+            "SELECT attempt, max(position) FROM step_results WHERE run = ? GROUP BY attempt ORDER BY attempt DESC",
+            (self.run,),
+        ):
+            (steps,) = self.session.execute(
+                "SELECT max(steps) FROM checkpoints WHERE run = ? AND attempt = ?", (self.run, attempt)
+            )[0]
+            proved = max(steps or 0, self._last_continued(attempt))
+            if last > proved:
+                self._drop_results(attempt, proved + 1, "no checkpoint that is left proves them")
+
+    def _last_continued(self, attempt: int) -> int:
+        """Return the last result of an attempt that a later one continues."""
+        found = self.session.execute(
+            "SELECT max(continues_results) FROM attempts WHERE run = ? AND continues_attempt = ? AND begun_at IS NOT NULL",
+            (self.run, attempt),
+        )
+        return int(found[0][0] or 0)
+
+    def _cut_values(self) -> None:
+        """Remove damaged large values; nothing that is left names them."""
+        for digest, size in self.session.execute("SELECT digest, size FROM blobs WHERE run = ?", (self.run,)):
+            try:
+                self.fetch(digest, size)
+            except CheckpointCorruptedError:
+                self.session.change("DELETE FROM blobs WHERE run = ? AND digest = ?", (self.run, digest))
+
+    def _cut_messages(self) -> None:
+        for (signal_id,) in self.session.execute("SELECT signal_id FROM signals WHERE run = ?", (self.run,)):
+            place = "WHERE run = ? AND signal_id = ?"
+            text = ""
+            try:
+                ((text,),) = self.session.execute(
+                    f"SELECT CAST(document AS TEXT) FROM signals {place}",  # noqa: S608
+                    (self.run, signal_id),
+                )
+                Signal.from_document(json.loads(text))
+            except Exception as error:
+                self.session.change(f"DELETE FROM signals {place}", (self.run, signal_id))  # noqa: S608
+                self.lost.append(Loss(f"message {signal_id}", len(text), _said(error)))
+
+    def _describe(self) -> None:
+        """Write into the row of the run what its checkpoints say: the newest attempt that has one is the run."""
+        head = self._head()
+        (last, newest) = self.session.execute(
+            "SELECT (SELECT max(sequence) FROM checkpoints WHERE run = ?), (SELECT max(attempt) FROM attempts WHERE run = ?)",
+            (self.run, self.run),
+        )[0]
+        self.session.change("UPDATE runs SET head_attempt = ? WHERE run = ?", (head, self.run))
+        greatest = "CASE WHEN {0} < ? THEN ? ELSE {0} END"
+        self.session.change(
+            f"UPDATE runs SET last_sequence = {greatest.format('last_sequence')}, "  # noqa: S608
+            f"newest_attempt = {greatest.format('newest_attempt')} WHERE run = ?",
+            (last, last, newest, newest, self.run),
+        )
+        links = lineage(self.session, self.run, head, self.workflow_id)
+        sequence, saved_at = checkpoint_rows(self.session, self.run, links, "sequence, saved_at")[-1]
+        is_wrong = "started_at IS NULL OR started_at > ?" if sequence > 1 else "started_at <> ?"
+        self.session.change(
+            f"UPDATE runs SET started_at = ? WHERE run = ? AND ({is_wrong})",  # noqa: S608
+            (saved_at, self.run, saved_at),
+        )
+        describe_again(self.session, self.run, self.workflow_id)
+
+    def _head(self) -> int:
+        """Return the newest attempt that leaves the run a checkpoint; the present one if it does."""
+        begun: list[int] = [
+            attempt
+            for (attempt,) in self.session.execute(
+                "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt DESC", (self.run,)
+            )
+        ]
+        (now,) = self.session.execute("SELECT head_attempt FROM runs WHERE run = ?", (self.run,))[0]
+        for attempt in [*(each for each in begun if each == now), *begun]:
+            links = lineage(self.session, self.run, attempt, self.workflow_id)
+            if checkpoint_rows(self.session, self.run, links, "sequence", is_newest_only=True):
+                return attempt
+        raise nothing_left(self.workflow_id, "the database")
+
+    # --- removals --------------------------------------------------------------------------------------------------
+
+    def _drop_attempt(self, attempt: int, detail: str) -> None:
+        (size,) = self.session.execute(
+            "SELECT sum(size) FROM checkpoints WHERE run = ? AND attempt = ?", (self.run, attempt)
+        )[0]
+        self.session.change("DELETE FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt))
+        self.lost.append(Loss(f"attempt {attempt}", int(size or 0), detail))
+
+    def _drop_results(self, attempt: int, first: int, detail: str) -> None:
+        (size,) = self.session.execute(
+            "SELECT sum(length(CAST(document AS TEXT))) FROM step_results WHERE run = ? AND attempt = ? AND position >= ?",
+            (self.run, attempt, first),
+        )[0]
+        self.session.change(
+            "DELETE FROM step_results WHERE run = ? AND attempt = ? AND position >= ?", (self.run, attempt, first)
+        )
+        self._touched.add(attempt)
+        self.lost.append(Loss(f"results from {first} on of attempt {attempt}", int(size or 0), detail))
+
+    def _drop_checkpoint(self, sequence: int, detail: str) -> None:
+        place = "WHERE run = ? AND sequence = ?"
+        ((attempt, size),) = self.session.execute(
+            f"SELECT attempt, size FROM checkpoints {place}",  # noqa: S608
+            (self.run, sequence),
+        )
+        self.session.change(f"DELETE FROM checkpoints {place}", (self.run, sequence))  # noqa: S608
+        self.session.change(f"DELETE FROM pins {place}", (self.run, sequence))  # noqa: S608
+        self._touched.add(attempt)
+        self.lost.append(Loss(f"checkpoint {sequence} of attempt {attempt}", int(size), detail))
+
+
+def _said(error: Exception) -> str:
+    return error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
