@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
     from flowckpt.stores.log.sealing.keys import KeyRing
+    from flowckpt.stores.queries import Repaired
 
 
 class CheckpointStore(Protocol):
@@ -455,7 +456,7 @@ class StoreBase(ABC):
         del workflow_id
         self.lacks(Ability.CHECK, "check itself")
 
-    async def repair(self, workflow_id: str) -> queries.Repaired:
+    async def repair(self, workflow_id: str) -> Repaired:
         """Set aside what is damaged of a run, and keep the rest.
 
         The rest is everything that can be read and verified: the current history up to the first damaged record that it

@@ -52,7 +52,9 @@ from flowckpt.stores.log.sealing.protection import PLAIN
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import RunInfo
     from flowckpt.core.records.wait import Signal
+    from flowckpt.stores.file.store import FileCheckpointStore
     from flowckpt.stores.file.store_keys import TrustReport
+    from flowckpt.stores.queries import Repaired
 
 
 _FOLDERS = (BLOBS, SIGNALS)
@@ -392,6 +394,15 @@ class FileRuns(FileReader):
                     run = self._steadily(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
+
+    async def repair_in(self, store: FileCheckpointStore, workflow_id: str) -> Repaired:
+        """Set aside what is damaged of a run, and keep the rest.
+
+        Args:
+            store: the store of these runs.
+            workflow_id: the run.
+        """
+        return await file_store.repair.repair_run(store, self._clock, workflow_id)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Write a run into one segment, where that gains something."""

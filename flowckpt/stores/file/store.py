@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.stores.async_store import RetainingStore, in_runs
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file.runs import FileRuns
@@ -32,12 +31,9 @@ from flowckpt.stores.log.sealing.protection import protection_of
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
-    from flowckpt.stores.file import repair as file_repair
     from flowckpt.stores.file.store_keys import TrustReport
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.queries import Repaired
-else:
-    file_repair = LazyModule("flowckpt.stores.file.repair")
 
 
 class FileCheckpointStore(RetainingStore[FileRuns]):
@@ -116,7 +112,7 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
 
     async def repair(self, workflow_id: str) -> Repaired:
         """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`."""
-        return await file_repair.repair_run(self, self.runs._clock, workflow_id)
+        return await self.runs.repair_in(self, workflow_id)
 
     @property
     def keys(self) -> KeyRing | None:
