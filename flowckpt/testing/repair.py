@@ -15,7 +15,7 @@ from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpo
 
 
 class RepairContract(StoreUnderTest):
-    """What is damaged is set aside and named, and everything intact stays."""
+    """A repair sets the damaged part aside, names it, and keeps everything intact."""
 
     async def saved(self, store: StoreBase) -> StoreBase:
         """Return another door to a run of two attempts: 1, 2, 3 and 4, then 5 and 6, which continue 2."""
