@@ -460,7 +460,7 @@ class StoreBase(ABC):
         """Set aside what is damaged of a run, and keep the rest.
 
         The rest is everything that can be read and verified: the current history up to the first damaged record that it
-        needs, and what is readable of attempts that a later one left behind. What is set aside stays as it was.
+        needs, and what is readable of attempts that a later one left behind. The run as it was is kept.
 
         Args:
             workflow_id: the run.
