@@ -180,7 +180,7 @@ PAGES = (
             "CheckpointStore",
             *_from(
                 "flowckpt.stores",
-                "StoreBase Ability adapt Lease RunFilter find_runs runs_of_status RunSurvey Selection Compacted Finding "
+                "StoreBase Ability adapt Lease RunFilter find_runs runs_of_status RunSurvey Selection Compacted Finding Loss Repaired "
                 "store_statistics StoreStatistics DayStatistics RunStatistics ClaimStatistics FailureStatistics FigureStatistics "
                 "StepStatistics encode_head decode_head as_view decode_result dumps refused_as_encoding_error",
             ),

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from flowckpt.stores import postgres as postgres
     from flowckpt.stores import queries as queries
     from flowckpt.stores import sqlite as sqlite
-    from flowckpt.stores.base import Ability, CheckpointStore, Compacted, Finding, Lease, RunSurvey, StoreBase, adapt
+    from flowckpt.stores.base import Ability, CheckpointStore, Finding, Lease, RunSurvey, StoreBase, adapt
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.open import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
-    from flowckpt.stores.queries import find_runs, runs_of_status, store_statistics
+    from flowckpt.stores.queries import Compacted, Loss, Repaired, find_runs, runs_of_status, store_statistics
     from flowckpt.stores.runs_base import refused_as_encoding_error
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
@@ -46,14 +46,14 @@ _EXPORTS = {
     "flowckpt.core.records.listing": "RunFilter",
     "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics FigureStatistics RunStatistics StepStatistics StoreStatistics",
     "flowckpt.stores.runs_base": "refused_as_encoding_error",
-    "flowckpt.stores.base": "Ability CheckpointStore Compacted Finding Lease RunSurvey StoreBase adapt",
+    "flowckpt.stores.base": "Ability CheckpointStore Finding Lease RunSurvey StoreBase adapt",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",
     "flowckpt.stores.memory": "MemoryCheckpointStore",
     "flowckpt.stores.objects": "ObjectCheckpointStore",
     "flowckpt.stores.open": "open_store",
     "flowckpt.stores.postgres": "PostgresCheckpointStore",
-    "flowckpt.stores.queries": "find_runs runs_of_status store_statistics",
+    "flowckpt.stores.queries": "Compacted Loss Repaired find_runs runs_of_status store_statistics",
     "flowckpt.stores.sqlite": "SqliteCheckpointStore",
 }
 
@@ -70,9 +70,11 @@ __all__ = [
     "Finding",
     "KeyRing",
     "Lease",
+    "Loss",
     "MemoryCheckpointStore",
     "ObjectCheckpointStore",
     "PostgresCheckpointStore",
+    "Repaired",
     "RunFilter",
     "RunStatistics",
     "RunSurvey",

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
     from flowckpt.stores.log.sealing.keys import KeyRing
-    from flowckpt.stores.queries import Repaired
+    from flowckpt.stores.queries import Compacted, Repaired
 
 
 class CheckpointStore(Protocol):
@@ -172,19 +172,6 @@ class RunSurvey(FieldEquality):
 
     runs: Sequence[RunInfo]
     unreadable: Sequence[Finding] = ()
-
-
-@attrs.frozen(eq=False, repr=False)
-class Compacted(FieldEquality):
-    """The outcome of a compaction.
-
-    Attributes:
-        is_changed: whether anything was removed.
-        bytes_freed: how many bytes were freed.
-    """
-
-    is_changed: bool = False
-    bytes_freed: int = 0
 
 
 class Ability(Enum):
@@ -739,7 +726,7 @@ class StoreBase(ABC):
             CheckpointCorruptedError: its record is damaged; nothing was changed.
         """
         del workflow_id, is_forced
-        return Compacted()
+        return stores.queries.Compacted()
 
     async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
         """Return runs, most recently started first, without loading them.

@@ -27,8 +27,8 @@ from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.async_store import RetainingStore
-from flowckpt.stores.base import Compacted, Finding, RunSurvey, StoreBase
-from flowckpt.stores.queries import Repaired
+from flowckpt.stores.base import Finding, RunSurvey, StoreBase
+from flowckpt.stores.queries import Compacted, Repaired
 from flowckpt.stores.runs_base import RunsBase, RunWriter, refused_as_encoding_error
 
 

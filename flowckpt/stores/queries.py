@@ -163,6 +163,22 @@ async def _recorded(
         return found
 
 
+# What the upkeep of a run comes to.
+
+
+@attrs.frozen(eq=False, repr=False)
+class Compacted(FieldEquality):
+    """The outcome of a compaction.
+
+    Attributes:
+        is_changed: whether anything was removed.
+        bytes_freed: how many bytes were freed.
+    """
+
+    is_changed: bool = False
+    bytes_freed: int = 0
+
+
 # The damage in a run, read through any store, and its repair.
 
 DAMAGE = CheckpointCorruptedError, ForeignRecordError, DecodingError

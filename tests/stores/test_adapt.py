@@ -13,7 +13,7 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointNotFoundError, SettingError, StoreAbilityError
 from flowckpt.stores import Ability, MemoryCheckpointStore, StoreBase, adapt, store_statistics
-from flowckpt.stores.base import Compacted
+from flowckpt.stores.queries import Compacted
 from flowckpt.testing.contract import NOON, RUN, checkpoint, results
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from flowckpt import stores
 from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
@@ -27,7 +28,7 @@ from flowckpt.errors import (
     VanishedError,
 )
 from flowckpt.stores import file as file_store
-from flowckpt.stores.base import Compacted, Lease
+from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, with_reserved_room, write_tombstone
 from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
     from flowckpt.stores.file.store import FileCheckpointStore
     from flowckpt.stores.file.store_keys import TrustReport
-    from flowckpt.stores.queries import Repaired
+    from flowckpt.stores.queries import Compacted, Repaired
 
 
 _FOLDERS = (BLOBS, SIGNALS)
@@ -410,7 +411,7 @@ class FileRuns(FileReader):
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
         self._check_writer(workflow_id)
         if not self._is_worth_it(workflow_id, is_forced=is_forced):
-            return Compacted()
+            return stores.queries.Compacted()
         before = self._stored_bytes(workflow_id)
         owned = self._claimed(workflow_id)
         try:
@@ -425,7 +426,7 @@ class FileRuns(FileReader):
                     )
         finally:
             owned.release()
-        return Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
+        return stores.queries.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
 
     def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
         def look_once() -> bool:

@@ -16,9 +16,9 @@ from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, DiskFullError, RunExistsError, RunLockedError
-from flowckpt.stores.base import Compacted, Lease
+from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
-from flowckpt.stores.queries import Repaired
+from flowckpt.stores.queries import Compacted, Repaired
 from flowckpt.stores.sql import repair, rows, signals
 from flowckpt.stores.sql.database import Addition, Database, End, Item, Outcome, Session, Work, answer_of
 from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
