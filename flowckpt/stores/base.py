@@ -446,18 +446,13 @@ class StoreBase(ABC):
     async def repair(self, workflow_id: str) -> Repaired:
         """Set aside what is damaged of a run, and keep the rest.
 
-        The rest is everything that can be read and verified: the current history up to the first damaged record that it
-        needs, and what is readable of attempts that a later one left behind. The run as it was is kept.
-
-        Args:
-            workflow_id: the run.
+        The rest is what can be read and verified: the current history up to the first damaged record that it needs, and
+        the readable part of earlier attempts. The run as it was is kept.
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
             RunLockedError: another process owns it.
             CheckpointCorruptedError: no checkpoint of it can be read; nothing was changed.
-            CheckpointStorageError: the medium failed.
-            StoreAbilityError: the store cannot.
         """
         del workflow_id
         self.lacks(Ability.REPAIR, "repair a run")
