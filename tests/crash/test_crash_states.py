@@ -8,7 +8,7 @@ from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from tests.crash.workload import Tally, Workload, patched
 
 
-def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, **options):
+def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, deep_states=0, **options):
     """Live the lives of seeds 0, 1, 2 … until that many distinct states were examined, however long it takes.
 
     And until so much was acknowledged, and compacted: one life may hold as many states as are wanted, and few of what a
@@ -17,7 +17,12 @@ def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, **options):
     processes = patched(monkeypatch)
     tally = Tally()
     lives = 0
-    while len(tally.states) < wanted or tally.acknowledged < acknowledged or tally.compactions < compactions:
+    while (
+        len(tally.states) < wanted
+        or len(tally.deep_states) < deep_states
+        or tally.acknowledged < acknowledged
+        or tally.compactions < compactions
+    ):
         assert lives < wanted / 20, f"in {lives} lives only {tally}"
         try:
             Workload(lives, processes, tally, **options).live()
@@ -86,3 +91,21 @@ def test_a_hundred_thousand_crash_states_are_recovered(monkeypatch):
 def test_ten_thousand_crash_states_of_compactions_of_a_sealed_store_are_recovered(monkeypatch):
     """The same, for longer."""
     explore(monkeypatch, 10_000, compactions=31, compacting=0.3, protections=SEALED)
+
+
+# A crash in the middle of the recovery from a crash.
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(("protections", "states"), [((), 600), (SEALED, 200)], ids=["plain", "sealed"])
+def test_every_state_of_a_second_crash_is_recovered(monkeypatch, protections, states):
+    """What the first crash left is shown, or what its recovery was saving; after the save, only that."""
+    explore(monkeypatch, states // 4, deep_states=states, deep=0.1, protections=protections)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("protections", [(), SEALED], ids=["plain", "sealed"])
+def test_fifty_thousand_states_of_a_second_crash_are_recovered(monkeypatch, protections):
+    """The same, for longer, and among compactions."""
+    explore(monkeypatch, 3_000, deep_states=50_000, deep=0.5, compacting=0.1, protections=protections)

@@ -166,13 +166,18 @@ class Tally:
     """What was examined, over all workloads."""
 
     def __str__(self) -> str:
-        return f"{len(self.states)} distinct states, {self.acknowledged} acknowledged, {self.compactions} compactions"
+        return (
+            f"{len(self.states)} distinct states, {len(self.deep_states)} after a second crash, "
+            f"{self.acknowledged} acknowledged, {self.compactions} compactions"
+        )
 
     states: set = attrs.field(factory=set)
     examined: set = attrs.field(factory=set)
     acknowledged: int = 0
     compactions: int = 0
     recoveries: int = 0
+    deep_states: set = attrs.field(factory=set)
+    """States that a second crash left, in the middle of a recovery from the first."""
 
 
 class Workload:
@@ -189,6 +194,7 @@ class Workload:
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
         is_copied: whether each state is asked for all that each attempt left, and copied; else it is some of them.
         share: the share of the states that are recovered, others each time; all of them where not given.
+        deep: the share of the recoveries in which each call that changes the disk meets a second crash, and is recovered.
     """
 
     def __init__(
@@ -204,6 +210,7 @@ class Workload:
         protections=(),
         is_copied=False,
         share=1.0,
+        deep=0.0,
     ):
         self.random = Random(seed)
         self.processes = processes
@@ -215,6 +222,7 @@ class Workload:
         self.protections = protections
         self.is_copied = is_copied
         self.share = share
+        self.deep, self.deep_random = deep, Random(f"deep {seed}")
         self.picks = Random()
         self.disk = Disk()
         self.writers: list[Writer] = []
@@ -284,7 +292,24 @@ class Workload:
                 self.tally.examined.add(key)
                 self.recover(disk, allowed, choice)
 
-    def recover(self, disk, allowed, choice):
+    def crash_again(self, disk, allowed, choice, floor):
+        """Look at what a second crash leaves, at each call of a recovery that changes the disk; `allowed` may change."""
+
+        def at_point(name, role):
+            for second in ("nothing", "some", "kill"):
+                left = disk.after_kill() if second == "kill" else disk.after_power_cut(self.deep_random, second)
+                digest = left.digest(with_cache=second == "kill")
+                key = hash((digest, frozenset(allowed)))
+                if key not in self.tally.deep_states:
+                    self.tally.deep_states.add(key)
+                    self.recover(left, set(allowed), f"{choice}, then {second}", floor=floor)
+
+        if self.deep_random.random() < self.deep:
+            disk.before_change = at_point
+
+    def recover(self, disk, allowed, choice, *, floor=None):
+        is_first = floor is None
+        floor = self.acknowledged_sequence if floor is None else floor
         self.tally.recoveries += 1
         current = self.processes.current
         live, self.processes.live = self.processes.live, set()
@@ -293,18 +318,26 @@ class Workload:
             if seen not in allowed:
                 raise BrokenPromise(f"{choice}: shows {seen}, allowed are {allowed}")
             writer = self.opened(disk)
+            # After a kill, a power cut may still undo what was on its way to the disk, until the recovery has saved.
+            possible = set(allowed) if choice == "kill" else {seen}
+            if is_first:
+                self.crash_again(disk, possible, choice, floor if seen[0] else 0)  # a cleared run begins with 1
             with self.as_process(writer):
                 lease = done(writer.store.acquire(RUN))
                 newest = seen[0][-1][0] if seen[0] else 0
                 if (lease.latest.sequence if lease.latest else 0) != newest:
                     raise BrokenPromise(f"{choice}: acquired {lease}, read {seen}")
-                if seen[0] and lease.last_sequence < self.acknowledged_sequence:
+                if seen[0] and lease.last_sequence < floor:
                     raise BrokenPromise(f"{choice}: the sequence fell back to {lease.last_sequence}")
                 entry = Entry(lease.last_sequence + 1, "recovered", (*seen[1], "recovered"))
+                expected = ((*seen[0], (entry.sequence, "recovered", len(entry.outputs))), entry.outputs)
+                possible.add(expected)
                 done(writer.store.save(RUN, entry.data(lease.attempt)))
+                possible.intersection_update({expected})
+                disk.before_change("end", "")
+            disk.before_change = lambda name, role: None
             self.no_left_overs(disk)
             writer.mount.kill()
-            expected = ((*seen[0], (entry.sequence, "recovered", len(entry.outputs))), entry.outputs)
             for again in self.both(disk):
                 found = self.read(again, choice)
                 if found != expected:
