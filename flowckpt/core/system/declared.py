@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import re
+import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from typing import Any, Literal, dataclass_transform
@@ -51,8 +52,9 @@ class Declared:
         """Describe the fields in the docstring."""
         about = {name: each.about for name, each in vars(cls).items() if isinstance(each, _Field) and each.about}
         if cls.__doc__ and about:
-            lines = "".join(f"\n        {name}: {text}." for name, text in about.items())
-            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n    Attributes:{lines}\n    "
+            margin = "" if sys.version_info >= (3, 13) else "    "  # Python 3.13 takes it off every docstring
+            lines = "".join(f"\n{margin}    {name}: {text}." for name, text in about.items())
+            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n{margin}Attributes:{lines}\n{margin}"
 
     def __init__(self, *given: Any, **named: Any) -> None:
         cls: Any = type(self)
