@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import functools
 import re
-import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from typing import Any, Literal, dataclass_transform
@@ -50,11 +49,12 @@ class Declared:
 
     def __init_subclass__(cls) -> None:
         """Describe the fields in the docstring."""
-        about = {name: each.about for name, each in vars(cls).items() if isinstance(each, _Field) and each.about}
+        about = [
+            f"    {key}: {each.about}." for key, each in vars(cls).items() if isinstance(each, _Field) and each.about
+        ]
         if cls.__doc__ and about:
-            margin = "" if sys.version_info >= (3, 13) else "    "  # Python 3.13 takes it off every docstring
-            lines = "".join(f"\n{margin}    {name}: {text}." for name, text in about.items())
-            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n{margin}Attributes:{lines}\n{margin}"
+            start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 takes the margin off every docstring
+            cls.__doc__ = start.join([f"{cls.__doc__.rstrip()}\n", "Attributes:", *about, ""])
 
     def __init__(self, *given: Any, **named: Any) -> None:
         cls: Any = type(self)
