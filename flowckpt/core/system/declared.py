@@ -49,9 +49,7 @@ class Declared:
 
     def __init_subclass__(cls) -> None:
         """Describe the fields in the docstring."""
-        about = [
-            f"    {key}: {each.about}." for key, each in vars(cls).items() if isinstance(each, _Field) and each.about
-        ]
+        about = [f"    {n}: {each.about}." for n, each in vars(cls).items() if isinstance(each, _Field) and each.about]
         if cls.__doc__ and about:
             start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 takes the margin off every docstring
             cls.__doc__ = start.join([f"{cls.__doc__.rstrip()}\n", "Attributes:", *about, ""])
