@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import attrs
 
+from flowckpt import evidence
 from flowckpt.errors import EvidenceError, FlowckptError
-from flowckpt.evidence import claims, documents
+from flowckpt.evidence import claims
 from flowckpt.evidence.claims import Evidence, EvidenceType, State, has_credentials, shown_url
-from flowckpt.evidence.databases import postgres_url
 
 AnyPath = str | os.PathLike[str]
 
@@ -104,7 +104,8 @@ def db_row(
     if hidden:
         metadata["secret"] = list(hidden)
     promised = {
-        name: documents.digest_of_secret(value) if name in hidden else value for name, value in (values or {}).items()
+        name: evidence.documents.digest_of_secret(value) if name in hidden else value
+        for name, value in (values or {}).items()
     }
     expected = {"table": table, "where": dict(where or {}), "values": promised}
     return Evidence(EvidenceType.DB_ROW, f"rows of {table} in {shown_url(address) if '://' in address else address}",
@@ -217,7 +218,7 @@ def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, diges
 
 def _register_server(url: str) -> None:
     try:
-        postgres_url.register(url)
+        evidence.databases.postgres_url.register(url)
     except FlowckptError as error:
         raise EvidenceError(error.message, evidence_type="db_row", remedy=error.remedy) from None
 

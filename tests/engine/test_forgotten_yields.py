@@ -186,3 +186,17 @@ def test_the_command_says_it_once_at_the_end(tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("never yielded") == 1
     assert "warning:" in ran.stderr and "pipeline.py:4 and never yielded, so it did not run" in ran.stderr
+
+
+@workflow
+def misspells():
+    yield step("one").python(add, 1)
+    yield (
+        step("two").python(add, 2).retry(3, delay="x")  # type: ignore[call-arg]
+    )
+
+
+def test_a_step_whose_own_expression_raised_was_not_forgotten(caplog):
+    result = WorkflowEngine(MemoryCheckpointStore()).run_sync(misspells)
+    assert result.status is Status.FAILED and "delay" in str(result.error)
+    assert not [each for each in caplog.messages if "never yielded" in each]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.metadata
 import logging
 import os
 import re
@@ -275,7 +276,7 @@ class Broken(Check):
 
 async def verdict_of_plugin(monkeypatch, verifier, found, facts):
     monkeypatch.setattr(table, "_MADE", {})
-    monkeypatch.setattr(table.metadata, "entry_points", entry_points_of(found), raising=False)
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points_of(found), raising=False)
     return await verifier.verify_evidence(Evidence("blue", "it is blue", facts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -119,8 +120,19 @@ def test_every_method_that_writes_is_a_door():
     tried |= {"pin", "unpin", "compact", "clear_unchanged", "tidy"}
     tried |= {"receive_run"}
     tried |= {"make_way", "trust"}  # a part of receive_run; and tried at the end of this file
+    tried |= {"repair_in"}  # below
+    of_the_index = {"read_index", "write_index", "clear_index"}  # a hint: each result that it names is read and proved
     found = {name for cls in FileRuns.__mro__ for name in vars(cls) if not name.startswith("_")}
-    assert found == reading | of_an_owned_run | tried
+    assert found == reading | of_an_owned_run | tried | of_the_index
+
+
+def test_nobody_repairs_a_run_without_its_key_or_with_another(original):
+    path, _ = original
+    before = content(path)
+    for told, kind in (({}, KeyMissingError), ({"keys": KeyRing([STRANGE])}, WrongKeyError)):
+        with pytest.raises(kind):
+            asyncio.run(FileCheckpointStore(path, **told).repair(RUN))
+        assert content(path) == before
 
 
 def test_a_run_that_is_at_work_while_the_key_is_rotated_goes_on(copy):

@@ -6,8 +6,9 @@ import functools
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, TypeAlias
 
 from flowckpt.core.dsl.path import MAX_NAME_LENGTH
@@ -40,24 +41,37 @@ def note_created(action: Any, name: str, depth: int = 2) -> None:
         noted[id(action)] = (action, name, frame.f_code.co_filename, frame.f_lineno)
 
 
-def unyielded(noted: Noted, *, has_ended_well: bool) -> list[str]:
+def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
     """Return a text for each line whose steps were never yielded.
 
     Args:
         noted: the steps.
-        has_ended_well: whether the workflow returned. Otherwise it may have created steps for later, so only those count to
-            which it kept no reference.
+        ending: the exception that ended the workflow, None if it returned. A workflow that raised may have created steps for
+            later, so only those count to which it kept no reference; and not those in the expression that raised.
     """
+    raising = set() if ending is None else set(_lines_that_raised(ending))
     lost = Counter(
         (name, file, line)
         for action, name, file, line in noted.values()
-        if has_ended_well or sys.getrefcount(action) <= 3  # the note, the variable, the argument
+        if (ending is None or sys.getrefcount(action) <= 3)  # the note, the variable, the argument
+        and (file, line) not in raising
     )
     return [
         f"step {name!r} was created at {file}:{line}{f' {count} times' if count > 1 else ''} and never yielded, so it did "
         "not run: write 'yield step(…)'"
         for (name, file, line), count in lost.items()
     ]
+
+
+def _lines_that_raised(error: BaseException) -> Iterator[tuple[str, int]]:
+    """Return the lines of the expressions that an exception went through."""
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        first, last, _, _ = next(islice(code.co_positions(), at.tb_lasti // 2, None), (None, None, None, None))
+        for line in range(first or at.tb_lineno, (last or at.tb_lineno) + 1):
+            yield code.co_filename, line
+        at = at.tb_next
 
 
 def caller() -> str:

@@ -307,7 +307,7 @@ class Drive:
         finally:
             CREATED.reset(noting)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
-            for forgotten in unyielded(created, has_ended_well=ending is None):
+            for forgotten in unyielded(created, ending=ending):
                 _log.warning("run %s: %s", run.workflow_id, forgotten)
         try:
             ending = await self._end(output, ending, started_ns)

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping
 
 from flowckpt.evidence.checks.base import UncheckableClaimError
+from flowckpt.evidence.databases import postgres_url as postgres_url
 from flowckpt.evidence.databases.base import Database
 
 TABLE: Mapping[str, str] = {

@@ -403,6 +403,7 @@ class FileRuns(FileReader):
             store: the store of these runs.
             workflow_id: the run.
         """
+        self._check_writer(workflow_id)
         return await file_store.repair.repair_run(store, self._clock, workflow_id)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
