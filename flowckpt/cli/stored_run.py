@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -20,6 +20,7 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.maintenance.recovery import stale_note
 from flowckpt.stores.base import Ability, Finding, StoreBase
 from flowckpt.stores.queries import damaged_attempts
+from flowckpt.stores.verifications import LaterCheck, read_verifications
 
 
 @attrs.frozen
@@ -39,6 +40,7 @@ class StoredRun:
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
         seen: the last sign of life of the process that died, where the run has crashed and the store knows it.
         stale: what the last resume asked a person; empty if none did since the newest attempt.
+        checks: later verifications of its checkpoints, by sequence.
     """
 
     latest: CheckpointData
@@ -53,6 +55,7 @@ class StoredRun:
     begun: tuple[str, ...] = ()
     seen: datetime | None = None
     stale: str = ""
+    checks: Mapping[int, LaterCheck] = {}
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -101,15 +104,17 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     begun = await started_steps_of(store, workflow_id, latest)
     stale = "" if info is None else await stale_note(store, info)
+    checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
     return StoredRun(
-        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen, stale
+        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen, stale, checks
     )
 
 
 async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
     taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
     found = sent_to(latest.metadata, await store.signals(workflow_id))
-    return [signal for signal in found if signal.signal_id not in taken and signal.kind is not WaitKind.STALE]
+    notes = (WaitKind.STALE, WaitKind.VERIFICATION)
+    return [each for each in found if each.signal_id not in taken and each.kind not in notes]
 
 
 def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:

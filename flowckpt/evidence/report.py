@@ -142,6 +142,12 @@ class VerificationReport:
         }
 
     @property
+    def answers(self) -> list[tuple[str, str]]:
+        """The kind and the answer of each claim that was checked."""
+        asked = (each for each in self.verdicts if each.status is not VerdictStatus.NOT_RECHECKED)
+        return [(str(each.evidence.evidence_type), str(each.status)) for each in asked]
+
+    @property
     def total(self) -> int:
         """The number of claims."""
         return len(self.verdicts)

@@ -24,6 +24,7 @@ from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, Setting
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
 from flowckpt.stores.base import StoreBase
+from flowckpt.stores.verifications import LaterCheck
 
 # What may be given to a manager, and the ids of tasks, steps and checkpoints.
 #
@@ -220,6 +221,7 @@ class CommittedStep:
         saved_at: when it was committed, aware and in UTC.
         duration_ms: how long it took; 0 if another process began it.
         after: the index of the committed step that it continues; -1 for none.
+        later: the newest `verify_checkpoint` of it; None if there was none.
     """
 
     id: str
@@ -235,6 +237,7 @@ class CommittedStep:
     duration_ms: float
     after: int = attrs.field(repr=False)
     _evidence: Mapping[str, Any] | None = attrs.field(repr=False, alias="evidence")
+    later: LaterCheck | None = attrs.field(default=None, repr=False)
 
     @property
     def outcome(self) -> PackOutcome | None:
@@ -248,6 +251,35 @@ class CommittedStep:
     def verified(self) -> bool:
         """Whether its evidence held at the commit. `verify_checkpoint` checks what holds now."""
         return self.outcome is PackOutcome.VERIFIED
+
+    @property
+    def last_verified_at(self) -> datetime | None:
+        """When its evidence was last found to hold, at the commit or by `verify_checkpoint`; None if never."""
+        if self.later is not None and self.later.held_at is not None:
+            return self.later.held_at
+        return self.saved_at if self.verified else None
+
+    def verification_summary(self) -> dict[str, Any]:
+        """Return what the newest check of its evidence found, at the commit or by `verify_checkpoint`.
+
+        The keys are `total`, `verified` and `failed` (numbers of claims), `success_rate` (0 to 1, or None without a
+        check), `all_passed`, `last_checked_at` and `last_verified_at`.
+        """
+        if self.later is not None:
+            counts, checked_at = self.later.counts, self.later.at
+        else:
+            verdicts = (self._evidence or {}).get("verdicts", ())
+            given = Counter(str(each.get("status")) for each in verdicts)
+            counts = {"total": len(verdicts), "verified": given["verified"], "failed": given["failed"]}
+            checked_at = self.saved_at
+        total = counts["total"]
+        return {
+            **counts,
+            "success_rate": counts["verified"] / total if total else None,
+            "all_passed": total > 0 and counts["verified"] == total,
+            "last_checked_at": checked_at if total else None,
+            "last_verified_at": self.last_verified_at,
+        }
 
     @property
     def exit_code(self) -> int | None:

@@ -22,6 +22,7 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
 )
 from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, refuse_failed
+from flowckpt.stores.verifications import read_verifications
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, Status
@@ -96,7 +97,7 @@ async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> 
         info = await store.describe_run(workflow_id)
         if info is None:
             raise CheckpointNotFoundError(workflow_id)
-        tally.add_run(info, await _attempts(store, workflow_id))
+        tally.add_run(info, await _attempts(store, workflow_id), await _verified_later(store, info))
         return tally.figures()
     survey = await store.survey_runs()
     refuse_failed(survey.unreadable)
@@ -105,12 +106,17 @@ async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> 
     for info in survey.runs:
         try:
             attempts = await _attempts(store, info.workflow_id)
+            later = await _verified_later(store, info)
         except CheckpointCorruptedError:
             tally.add_unreadable(info.workflow_id)
         else:
             if attempts:  # else it was cleared meanwhile
-                tally.add_run(info, attempts)
+                tally.add_run(info, attempts, later)
     return tally.figures()
+
+
+async def _verified_later(store: StoreBase, info: RunInfo) -> Mapping[str, Mapping[str, int]]:
+    return (await read_verifications(store, info.workflow_id, info.metadata)).claims
 
 
 async def _attempts(store: StoreBase, workflow_id: str) -> list[RecordedAttempt]:

@@ -30,9 +30,11 @@ from flowckpt.cli.render.verification import Checked, check_evidence
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions
 from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.evidence.report import VerdictStatus
+from flowckpt.stores.verifications import Verifications, note_verification
 
 _EXAMPLE = """\b
 Examples:
@@ -72,7 +74,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     store: str | None,
     no_color: bool,
 ) -> int:
-    """Check the recorded evidence of each step against the world now. Changes nothing.
+    """Check the recorded evidence of each step against the world now. Changes nothing of the record.
+
+    The answers count in the figures of store stats, and show --json has the time of the last verification.
 
     The program of the run is loaded only where a claim can be answered by nobody else. Exits with 10 where a step's
     evidence does not hold, or cannot be checked.
@@ -88,6 +92,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
     found = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
     stale = sum(not each.holds for each in found)
+    clock = SystemClock()
+    answers = [answer for each in found for answer in each.report.answers]
+    noted = Verifications.of(answers, clock.now(), data.sequence, is_verified=not stale)
+    waited(note_verification(checkpoints, clock, run, data.metadata, noted))
     if as_json:
         write(f"{json_text(_document(run, data, found, stale), indent=2)}\n")
     else:

@@ -27,6 +27,7 @@ from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import READS, WRITES, paths_of, recorded_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.stores.base import Ability, Finding, StoreBase
+from flowckpt.stores.verifications import LaterCheck
 
 # The claims of a step's recorded result, for people and their tools: without secrets, and safe to show.
 
@@ -177,7 +178,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "stale": run.stale or None,
         "figures": dict(sum_figures(latest.step_results)),
         "steps": [step_document(result) for result in latest.step_results],
-        "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
+        "checkpoints": [checkpoint_document(reference, run.checks) for reference in reversed(checkpoints)],
         "left_behind": run.left_behind,
         "is_task": is_task(latest),
     }
@@ -203,8 +204,17 @@ def step_document(result: StepResult) -> dict[str, Json]:
     }
 
 
-def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
-    """Return a checkpoint: one of the `checkpoints` of `show --json`."""
+def checkpoint_document(reference: CheckpointRef, checks: Mapping[int, LaterCheck]) -> dict[str, Json]:
+    """Return a checkpoint: one of the `checkpoints` of `show --json`.
+
+    Args:
+        reference: the checkpoint.
+        checks: later verifications of the run's checkpoints, by sequence.
+    """
+    later = checks.get(reference.sequence)
+    held_at = None if later is None else later.held_at
+    if held_at is None and reference.verified:
+        held_at = reference.saved_at
     return {
         "checkpoint_id": reference.checkpoint_id,
         "sequence": reference.sequence,
@@ -212,6 +222,8 @@ def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
         "reason": reference.reason.value,
         "saved_at": encode_time(reference.saved_at),
         "verified": reference.verified,
+        "last_verified_at": None if held_at is None else encode_time(held_at),
+        "holds": reference.verified if later is None else later.verified,
     }
 
 
@@ -267,4 +279,4 @@ def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Atte
 
 
 def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:
-    return {**checkpoint_document(reference), "steps": reference.steps, "standing": str(standing)}
+    return {**checkpoint_document(reference, {}), "steps": reference.steps, "standing": str(standing)}

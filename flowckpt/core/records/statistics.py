@@ -51,7 +51,7 @@ class RunStatistics:
 
 @attrs.frozen
 class ClaimStatistics:
-    """How the claims of one kind were answered when their steps ended.
+    """How the claims of one kind were answered when their steps ended, and at each later verification.
 
     Attributes:
         evidence_type: the kind.
@@ -283,8 +283,21 @@ class Tally:
         self._durations: defaultdict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
         self._unreadable: list[str] = []
 
-    def add_run(self, info: RunInfo, attempts: Iterable[RecordedAttempt]) -> None:
-        """Add a run."""
+    def add_run(
+        self,
+        info: RunInfo,
+        attempts: Iterable[RecordedAttempt],
+        verified_later: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        """Add a run.
+
+        Args:
+            info: the run.
+            attempts: what it recorded.
+            verified_later: the answers of later verifications and refused commits, by kind of claim.
+        """
+        for kind, answers in (verified_later or {}).items():
+            self._claims[kind].update(answers)
         self._statuses[info.status] += 1
         self._runs_of_days[info.started_at.astimezone(UTC).date()] += 1
         count = size = 0

@@ -34,6 +34,8 @@ class WaitKind(StrEnum):
     """A request to the owner of a live run to save a checkpoint."""
     TAG = "tag"
     """A request to the owner of a live run to change its tags."""
+    VERIFICATION = "verification"
+    """A note about a later check of the run's evidence, which no step takes."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,17 @@ class TaskClaims:
         return self._base_path or log.base_path or self._here
 
     def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
-        return self._verifier or EvidenceVerifier(self.base_of(log), clock=self._clock)
+        # As the engine's: what the program itself claims may lie anywhere; only a relative path is held to the base.
+        return self._verifier or EvidenceVerifier(self.base_of(log), allow_absolute=True, clock=self._clock)
 
     async def committed(
-        self, log: TaskLog, pack: EvidencePack | None, path: str, *, exit_code: int | None = None
+        self,
+        log: TaskLog,
+        pack: EvidencePack | None,
+        path: str,
+        *,
+        exit_code: int | None = None,
+        on_refusal: Callable[[VerificationReport], Awaitable[None]],
     ) -> Mapping[str, Any] | None:
         """Take the facts of a step's claims from the world, and check them.
 
@@ -57,6 +64,7 @@ class TaskClaims:
             pack: the claims, or None.
             path: the step.
             exit_code: of the command that the step ran; None if it ran none.
+            on_refusal: gets the answers if the claims do not hold.
 
         Returns:
             The claims with their facts, and the answers, as they are recorded; None where there is nothing to check.
@@ -77,6 +85,7 @@ class TaskClaims:
             return document if exit_code is None else {**document, "exit_code": exit_code}
         made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path, exit_code=exit_code)
         if not made.report:
+            await on_refusal(made.report)
             raise not_verified(path, made.report)
         return made.document
 

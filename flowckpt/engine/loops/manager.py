@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import attrs
 
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import encode
@@ -28,11 +31,14 @@ from flowckpt.maintenance import task_log
 from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint, TaskLog, local_part
 from flowckpt.stores.base import Ability, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.stores.verifications import Verifications, note_verification, read_verifications
 
 # Removing checkpoints: one that somebody names, and those that are too many.
 
 
 _log = logging.getLogger("flowckpt")
+
+S = TypeVar("S", bound=CommittedStep)
 
 
 def deleting_store(store: StoreBase, setting: str) -> StoreBase:
@@ -391,7 +397,9 @@ class CheckpointManager:
             step = find_begun(log, step_id, local_step_id)
         # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
         exit_code = self._exit_codes.get(step_id)
-        evidence = await self._claims.committed(log, evidence_pack, step.path, exit_code=exit_code)
+        evidence = await self._claims.committed(
+            log, evidence_pack, step.path, exit_code=exit_code, on_refusal=partial(self._note, task_id)
+        )
         async with self._tasks.changing(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
             committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=evidence, snapshot=held)
@@ -530,7 +538,7 @@ class CheckpointManager:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     async def verify_checkpoint(self, checkpoint_id: str) -> VerificationReport:
-        """Check the evidence of a checkpoint now; without evidence it is not verified.
+        """Check the evidence of a checkpoint now; without evidence it is not verified. The answer is noted.
 
         Args:
             checkpoint_id: the id from `commit_step`.
@@ -539,7 +547,18 @@ class CheckpointManager:
             CheckpointNotFoundError: the checkpoint does not exist.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await self._claims.report_of(log, log.committed[index])
+        report = await self._claims.report_of(log, log.committed[index])
+        await self._note(log.task_id, report, log.committed[index].sequence)
+        return report
+
+    async def _note(self, task_id: str, report: VerificationReport, sequence: int = 0) -> None:
+        found = Verifications.of(report.answers, self._clock.now(), sequence, is_verified=report.verified)
+        await note_verification(self.store, self._clock, task_id, {}, found)
+
+    async def _checked(self, task_id: str, steps: Sequence[S]) -> list[S]:
+        """Return steps with their newest verifications."""
+        later = (await read_verifications(self.store, task_id, {})).checkpoints if steps else {}
+        return [attrs.evolve(step, later=later.get(step.sequence)) for step in steps]
 
     async def get_last_verified_checkpoint(
         self, task_id: str, checkpoint_type: str | None = None
@@ -556,7 +575,7 @@ class CheckpointManager:
         if log is None:
             return None
         found = await self._claims.newest_to_go_on_from(log, checkpoint_type)
-        return None if found is None else await load(self.store, found)
+        return None if found is None else (await self._checked(task_id, [await load(self.store, found)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
@@ -569,7 +588,7 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await load(self.store, log.committed[index])
+        return (await self._checked(log.task_id, [await load(self.store, log.committed[index])]))[0]
 
     async def list_checkpoints(
         self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
@@ -587,7 +606,8 @@ class CheckpointManager:
         """
         log, most = await self._tasks.log_of(task_id), task_log.checked_limit(limit)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
-        return [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
+        wanted = [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
+        return await self._checked(task_id, wanted)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> bool:
         """Remove a checkpoint, and return whether it existed.

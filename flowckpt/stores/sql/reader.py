@@ -57,6 +57,7 @@ from flowckpt.stores.sql.rows import (
     tag_text,
 )
 from flowckpt.stores.sql.run_writer import SqlRunWriter
+from flowckpt.stores.verifications import verifications_in
 
 # The check of an SQL store: the database itself, and every run, result and large value in it.
 
@@ -623,6 +624,7 @@ SELECT e.evidence_type, COALESCE(e.status, ''), count(*) FROM evidence e
 JOIN step_results t ON t.run = e.run AND t.attempt = e.attempt AND t.position = e.position
 WHERE t.executed_in = t.attempt{one} GROUP BY 1, 2
 """
+_VERIFICATIONS = "SELECT CAST(t.document AS TEXT) FROM signals t WHERE t.kind = 'verification'{one}"
 _FIGURES = """
 SELECT {figures} FROM step_results t
 WHERE executed_in = attempt AND {figures} IS NOT NULL AND {simple}{one}
@@ -675,6 +677,9 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
     claims: dict[str, Counter[str]] = {}
     for kind, answer, count in rows(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
+    notes = (Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS))
+    for kind, answers in verifications_in(notes).claims.items():
+        claims.setdefault(kind, Counter()).update(answers)
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
     return StoreStatistics(
         statuses=_with_crashed(statuses, _crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0),
