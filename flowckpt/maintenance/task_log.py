@@ -7,7 +7,7 @@ a rollback. A rollback moves the head; the steps behind it stay in the log, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,11 +16,11 @@ import attrs
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.dsl.path import MAX_NAME_LENGTH, path_of
 from flowckpt.core.identity.inputs_hash import digest
-from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
+from flowckpt.core.records import CheckpointData, LazyValue, PartialState, Reason, Status, StepResult
 from flowckpt.core.records.listing import MANAGER, is_task
 from flowckpt.core.records.result import look
 from flowckpt.core.system.ids import why_no_run_id
-from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError
+from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError, UnsupportedSchemaError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
 from flowckpt.stores.base import StoreBase
@@ -163,6 +163,45 @@ def checked_limit(value: object) -> int:
     return value
 
 
+# States of older programs. A state has the number of migrations that its program knew; a newer program runs the others.
+
+Migrations = Sequence[Callable[[Any], Any]]
+
+
+@attrs.frozen(eq=False)
+class _Migrated(LazyValue):
+    held: Any
+    migrations: Migrations
+
+    def value(self) -> Any:
+        state = look(self.held)
+        for migrate in self.migrations:
+            state = migrate(state)
+        return state
+
+
+def migrated(held: Any, version: int, migrations: Migrations) -> Any:
+    """Return a state as this program knows it; migrated at each look.
+
+    Args:
+        held: the state as the record holds it.
+        version: how many migrations the program that recorded it knew.
+        migrations: those of this program.
+
+    Raises:
+        UnsupportedSchemaError: a newer program recorded it.
+    """
+    if version > len(migrations):
+        raise UnsupportedSchemaError(
+            found=version,
+            supported=len(migrations),
+            what="state",
+            detail="a newer program recorded it, with a migration that is not in migrations=[…]",
+            remedy="Upgrade the program.",
+        )
+    return held if version == len(migrations) else _Migrated(held, migrations[version:])
+
+
 # What a manager tells of a task: its begun steps, its committed ones, and where it can be taken up again.
 
 
@@ -180,6 +219,8 @@ class StartedStep:
         begun_at: when it was begun, aware and in UTC.
         attempt: the attempt of the task that began it.
         began_ns: the monotonic clock at its start, in nanoseconds; None if another process began it.
+        snapshot_version: how many migrations the program that recorded the state knew.
+        files: the files that are kept with the state, by path.
     """
 
     step_id: str
@@ -192,6 +233,8 @@ class StartedStep:
     attempt: int
     _snapshot: Any = attrs.field(default=None, eq=look, repr=False, alias="snapshot")
     began_ns: int | None = attrs.field(default=None, eq=False, repr=False)
+    snapshot_version: int = 0
+    files: Mapping[str, PartialState] = attrs.field(factory=dict, repr=False)
 
     @property
     def held_snapshot(self) -> Any:
@@ -222,6 +265,7 @@ class CommittedStep:
         duration_ms: how long it took; 0 if another process began it.
         after: the index of the committed step that it continues; -1 for none.
         later: the newest `verify_checkpoint` of it; None if there was none.
+        snapshot_version: how many migrations the program that recorded its state knew.
     """
 
     id: str
@@ -238,6 +282,7 @@ class CommittedStep:
     after: int = attrs.field(repr=False)
     _evidence: Mapping[str, Any] | None = attrs.field(repr=False, alias="evidence")
     later: LaterCheck | None = attrs.field(default=None, repr=False)
+    snapshot_version: int = 0
 
     @property
     def outcome(self) -> PackOutcome | None:
@@ -581,6 +626,8 @@ def result_of_commit(step: CommittedStep, local_id: str, *, index: int, attempt:
         said["work_item_id"] = step.work_item_id
     if step.metadata:
         said["metadata"] = dict(step.metadata)
+    if step.snapshot_version:
+        said["snapshot_version"] = step.snapshot_version
     if step.after != index - 1:
         said["after"] = step.after
     return StepResult(
@@ -611,12 +658,15 @@ def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedSt
         result.duration_ms,
         said.get("after", index - 1),
         result.evidence,
+        snapshot_version=said.get("snapshot_version", 0),
     )
 
 
 def description_of(step: StartedStep) -> dict[str, Any]:
     """Return what the record of a begun step says of it."""
+    version = {"snapshot_version": step.snapshot_version} if step.snapshot_version else {}
     return {
+        **version,
         "checkpoint_type": step.checkpoint_type,
         "work_item_id": step.work_item_id,
         "metadata": dict(step.metadata),
@@ -680,4 +730,6 @@ async def _begun_step(store: StoreBase, task_id: str, local_id: str, path: str, 
         data.saved_at,
         data.attempt,
         data.held_snapshot if said else None,
+        snapshot_version=said.get("snapshot_version", 0),
+        files=data.partial if said else {},
     )

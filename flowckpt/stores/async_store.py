@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from flowckpt.core.system.blocking import may_block, run_blocking
+from flowckpt.errors import CheckpointStorageError
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
@@ -55,7 +56,15 @@ class BlockingStore(StoreBase, Generic[R]):
     async def _run(self, work: Callable[[], Any]) -> Any:
         return await run_blocking(work)
 
-    load = in_runs(StoreBase.load)
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        try:
+            return await self._load(workflow_id, checkpoint_id)
+        except CheckpointStorageError as error:
+            error.ref = error.ref or f"{workflow_id}@{checkpoint_id}"
+            raise
+
+    _load = in_runs(StoreBase.load)
     load_latest = in_runs(StoreBase.load_latest)
     clear = in_runs(StoreBase.clear)
     list_checkpoints = in_runs(StoreBase.list_checkpoints)

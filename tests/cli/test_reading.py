@@ -22,7 +22,16 @@ STEP_KEYS = [
     "figures",
     "source",
 ]
-CHECKPOINT_KEYS = ["checkpoint_id", "sequence", "attempt", "reason", "saved_at", "verified", "last_verified_at", "holds"]
+CHECKPOINT_KEYS = [
+    "checkpoint_id",
+    "sequence",
+    "attempt",
+    "reason",
+    "saved_at",
+    "verified",
+    "last_verified_at",
+    "holds",
+]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowckpt import CheckpointManager, open_store
-from flowckpt.errors import EvidenceNotVerifiedError
+from flowckpt.errors import EvidenceNotVerifiedError, SettingError, StaleStepError, UnsupportedSchemaError
 from flowckpt.evidence import EvidencePack, artifact_exists, file_sha256
 from flowckpt.stores import store_statistics
 from flowckpt.testing import FakeClock
@@ -111,3 +111,124 @@ async def test_an_absolute_path_may_lie_anywhere_and_a_relative_one_is_held_to_t
         assert await manager.verify_checkpoint(made)
         with pytest.raises(EvidenceNotVerifiedError):
             await committed(manager, EvidencePack([artifact_exists("../data/model")]))
+
+
+# --- files that belong to the state --------------------------------------------------------------------------------------
+
+
+def contents(directory):
+    return {
+        str(path.relative_to(directory)): (path.read_bytes() if path.is_file() else None, path.stat().st_mode)
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A model, and a directory of shards."""
+    world = tmp_path / "world"
+    (world / "shards" / "deep").mkdir(parents=True)
+    (world / "model.bin").write_bytes(bytes(range(256)) * 1_000)  # large enough to be kept apart
+    (world / "model.bin").chmod(0o640)
+    (world / "shards" / "one").write_text("1")
+    (world / "shards" / "deep" / "two").write_text("2")
+    (world / "shards" / "link").symlink_to("one")
+    (world / "notes").write_text("not kept")
+    return world
+
+
+async def test_a_rollback_puts_back_the_files_of_the_state(store, world):
+    async with CheckpointManager(store, world) as manager:
+        step = await manager.begin_step("train", "epoch", 1, files=["model.bin", world / "shards", "later"])
+        made = await manager.commit_step(step, EvidencePack([file_sha256("model.bin")]))
+        before = contents(world)
+    (world / "model.bin").write_text("broken")
+    (world / "shards" / "one").unlink()
+    (world / "shards" / "three").mkdir()
+    (world / "shards" / "deep" / "two").write_text("22")
+    (world / "later").mkdir()
+    async with CheckpointManager(store, world) as manager:
+        assert await manager.rollback_to_checkpoint(made) == 1  # its evidence holds again
+    assert contents(world) == before
+    assert (world / "shards" / "link").is_symlink()
+
+
+async def test_files_are_those_of_the_state_after_the_step_where_it_has_one(store, world):
+    async with CheckpointManager(store, world) as manager:
+        step = await manager.begin_step("train", "epoch", 1, files=["model.bin"])
+    (world / "model.bin").write_text("trained")
+    async with CheckpointManager(store, world) as manager:  # another process commits it
+        made = await manager.commit_step(step, None, snapshot=2)
+        (world / "model.bin").write_text("x")
+        assert await manager.rollback_to_checkpoint(made) == 2
+    assert (world / "model.bin").read_text() == "trained"
+
+
+async def test_a_refused_rollback_leaves_the_files_as_they_are(store, world):
+    async with CheckpointManager(store, world) as manager:
+        step = await manager.begin_step("train", "epoch", 1, files=["model.bin", "shards"])
+        made = await manager.commit_step(step, EvidencePack([file_sha256("notes")]))
+        (world / "notes").write_text("edited")
+        (world / "model.bin").write_text("x")
+        (world / "shards" / "three").touch()
+        before = contents(world)
+        with pytest.raises(StaleStepError):
+            await manager.rollback_to_checkpoint(made)
+        assert contents(world) == before
+
+
+async def test_equal_contents_are_kept_once(tmp_path, world):
+    store = open_store(f"file:{tmp_path}/s")
+    async with CheckpointManager(store, world) as manager:
+        for turn in range(5):
+            await manager.commit_step(await manager.begin_step("train", "epoch", turn, files=["model.bin"]), None)
+    kept = [path for path in (tmp_path / "s").rglob("*") if path.is_file() and path.stat().st_size > 100_000]
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", ".", "way/out", "", 3])
+async def test_only_files_below_the_base_are_kept(store, world, path):
+    (world / "way").symlink_to("/etc")
+    async with CheckpointManager(store, world) as manager:
+        with pytest.raises(SettingError, match="below"):
+            await manager.begin_step("train", "epoch", 1, files=[path])
+
+
+async def test_files_are_put_back_where_the_program_says_and_not_where_a_record_says(store, world):
+    async with CheckpointManager(store, world) as manager:
+        made = await manager.commit_step(await manager.begin_step("train", "epoch", 1, files=["model.bin"]), None)
+    (world / "model.bin").unlink()
+    async with CheckpointManager(store) as manager:
+        with pytest.raises(SettingError, match="base_path="):
+            await manager.rollback_to_checkpoint(made)
+    assert not (world / "model.bin").exists()
+
+
+# --- states of older programs --------------------------------------------------------------------------------------------
+
+
+def with_rate(state):
+    return {**state, "rate": 0.1}
+
+
+def renamed(state):
+    return {"epoch": state["n"], "rate": state["rate"]}
+
+
+async def test_an_older_state_is_migrated_when_it_is_loaded(store):
+    async with CheckpointManager(store) as manager:
+        first = await manager.commit_step(await manager.begin_step("train", "epoch", {"n": 1}), None)
+    async with CheckpointManager(store, migrations=[with_rate]) as manager:
+        assert (await manager.restore("train")).snapshot == {"n": 1, "rate": 0.1}
+        begun = await manager.begin_step("train", "epoch", {"n": 2, "rate": 0.5})
+    async with CheckpointManager(store, migrations=[with_rate, renamed]) as manager:
+        (doubt,) = await manager.in_doubt("train")
+        assert doubt.snapshot == {"epoch": 2, "rate": 0.5}
+        second = await manager.commit_step(begun, None)  # with the state as it was begun
+        assert (await manager.get_checkpoint(second)).snapshot == {"epoch": 2, "rate": 0.5}
+        assert await manager.rollback_to_checkpoint(first) == {"epoch": 1, "rate": 0.1}
+        third = await manager.commit_step(await manager.begin_step("train", "epoch", {"epoch": 3, "rate": 1}), None)
+        assert (await manager.get_checkpoint(third)).snapshot == {"epoch": 3, "rate": 1}
+    async with CheckpointManager(store, migrations=[with_rate]) as manager:
+        with pytest.raises(UnsupportedSchemaError, match="the state has schema version 2"):
+            await manager.get_checkpoint(third)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowckpt.core.system.clock import Clock
-from flowckpt.errors import EvidenceCaptureError, EvidenceError, StaleStepError
+from flowckpt.errors import EvidenceCaptureError, EvidenceError, SettingError, StaleStepError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack, State
 from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
@@ -43,6 +43,21 @@ class TaskClaims:
         if self._verifier is not None:
             return log.base_path
         return self._base_path or log.base_path or self._here
+
+    def files_base(self, log: TaskLog) -> str:
+        """Return the directory in which files are put back: never one that only the record names.
+
+        Raises:
+            SettingError: the task was started in another directory.
+        """
+        own = self._base_path or (self._here if self._verifier is None else self._verifier.base_path)
+        if log.base_path and Path(log.base_path) != Path(own):
+            raise SettingError(
+                f"task {log.task_id!r} keeps files below {log.base_path}, and this manager works in {own}",
+                setting="base_path",
+                remedy=f"Pass CheckpointManager(base_path={log.base_path!r}).",
+            )
+        return own
 
     def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
         # As the engine's: what the program itself claims may lie anywhere; only a relative path is held to the base.

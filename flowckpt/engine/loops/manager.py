@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,10 +17,13 @@ from flowckpt.core.codec.tags import encode
 from flowckpt.core.dsl.command import command_action
 from flowckpt.core.records import Reason
 from flowckpt.core.records.outputs import CommandOutput
+from flowckpt.core.records.result import look
+from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.numbers import counted, is_finite_number
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import TaskClaims
+from flowckpt.engine.loops.files import Files, capture, put_back, roots_of
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
 from flowckpt.errors import CheckpointNotFoundError, EvidenceNotVerifiedError, SettingError, StepNotStartedError
 from flowckpt.evidence.claims import Evidence, EvidencePack
@@ -28,7 +32,16 @@ from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.execution.command import run_command
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import task_log
-from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint, TaskLog, local_part
+from flowckpt.maintenance.task_log import (
+    CommittedStep,
+    Migrations,
+    RestoredTask,
+    StartedStep,
+    TaskCheckpoint,
+    TaskLog,
+    local_part,
+    migrated,
+)
 from flowckpt.stores.base import Ability, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.verifications import Verifications, note_verification, read_verifications
@@ -110,21 +123,24 @@ async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, claims: T
 # Where a task can be taken up again: a committed step with its state, and what is left to do.
 
 
-async def load(store: StoreBase, step: CommittedStep) -> TaskCheckpoint:
+async def load(store: StoreBase, step: CommittedStep, migrations: Migrations) -> TaskCheckpoint:
     """Return a committed step with its state.
 
     Args:
         store: where its checkpoint lies.
         step: the step.
+        migrations: of states of older programs.
 
     Raises:
         CheckpointNotFoundError: the store does not hold it any more.
     """
     data = await store.load(step.task_id, local_part(step.id, step.task_id))
-    return TaskCheckpoint.of(step, data.held_snapshot)
+    return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, migrations))
 
 
-async def restore(store: StoreBase, log: TaskLog, index: int, claims: TaskClaims) -> RestoredTask:
+async def restore(
+    store: StoreBase, log: TaskLog, index: int, claims: TaskClaims, migrations: Migrations
+) -> RestoredTask:
     """Return the state after a committed step.
 
     Args:
@@ -132,6 +148,7 @@ async def restore(store: StoreBase, log: TaskLog, index: int, claims: TaskClaims
         log: what the task has done.
         index: the step; -1 for the beginning.
         claims: checks the evidence of the step and of those that led to it, where that is to be done unasked.
+        migrations: of states of older programs.
 
     Raises:
         StaleStepError: some of it does not hold any more.
@@ -140,14 +157,21 @@ async def restore(store: StoreBase, log: TaskLog, index: int, claims: TaskClaims
     if index >= 0:
         if claims.is_automatic:
             await claims.refuse_stale(log, index)
-        checkpoint = await load(store, log.committed[index])
+        checkpoint = await load(store, log.committed[index], migrations)
     return RestoredTask(
         log.task_id,
         checkpoint,
         tuple(log.chain(index)),
         log.remaining(index),
-        log.in_doubt(),
+        _migrated_begun(log, migrations),
         is_finished=log.is_finished,
+    )
+
+
+def _migrated_begun(log: TaskLog, migrations: Migrations) -> tuple[StartedStep, ...]:
+    return tuple(
+        attrs.evolve(step, snapshot=migrated(step.held_snapshot, step.snapshot_version, migrations))
+        for step in log.in_doubt()
     )
 
 
@@ -168,6 +192,8 @@ class CheckpointManager:
         max_per_task: how many checkpoints a task keeps, from 1; None for all. The newest, the one that the task
             continues from, and the newest verified one always stay.
         verifier: checks the evidence, instead of one for `base_path`.
+        migrations: functions that bring an older state up to date, oldest first. A state is recorded with their number,
+            so append one whenever the form of the state changes, and never remove one.
         clock: the time, for tests.
 
     Raises:
@@ -182,6 +208,7 @@ class CheckpointManager:
         max_per_task: int | None = None,
         *,
         verifier: EvidenceVerifier | None = None,
+        migrations: Sequence[Callable[[Any], Any]] = (),
         clock: Clock | None = None,
     ) -> None:
         if verifier is not None and base_path is not None:
@@ -192,6 +219,7 @@ class CheckpointManager:
         if self._most is not None:
             deleting_store(self.store, "max_per_task")
         self._clock: Clock = clock or SystemClock()
+        self._migrations = tuple(migrations)
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
@@ -216,6 +244,8 @@ class CheckpointManager:
         snapshot: Any,
         work_item_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        *,
+        files: Sequence[str | os.PathLike[str]] = (),
     ) -> str:
         """Record that a step starts. Until it is committed or abandoned, it is in doubt after a crash.
 
@@ -227,6 +257,8 @@ class CheckpointManager:
             snapshot: the state, of recordable types; later changes to it have no effect.
             work_item_id: the piece of work.
             metadata: notes of the program, of recordable types.
+            files: files and directories below the base path that belong to the state: their contents are kept in the
+                store, once per content, and `rollback_to_checkpoint` puts them back. They are read into memory.
 
         Returns:
             The step's id, for `commit_step`.
@@ -244,6 +276,7 @@ class CheckpointManager:
         held = encoded(snapshot)
         noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
         async with self._tasks.changing(task_id) as task:
+            kept = await self._captured(task.log, files) if files else {}
             step = await begin(
                 task,
                 self._clock,
@@ -251,9 +284,15 @@ class CheckpointManager:
                 work_item_id=work_item_id,
                 metadata=noted,
                 snapshot=held,
+                version=len(self._migrations),
+                files=kept,
             )
         self._exit_codes[step.step_id] = None
         return step.step_id
+
+    async def _captured(self, log: TaskLog, files: Sequence[str | os.PathLike[str]]) -> Files:
+        base = self._claims.files_base(log)
+        return await run_blocking(lambda: capture(base, files))
 
     async def run_command(
         self,
@@ -375,7 +414,8 @@ class CheckpointManager:
             step_id: the id from `begin_step`, in this process or in one that died.
             evidence_pack: the step's claims; None or an empty pack claims nothing and is never verified.
             checkpoint_id: the checkpoint's id; loading an id returns its newest checkpoint.
-            snapshot: the state after the step; by default the state given to `begin_step`.
+            snapshot: the state after the step, with which files of the step are read again; by default the state and the
+                files of `begin_step`.
 
         Returns:
             The checkpoint's id: `TASK@CHECKPOINT`.
@@ -402,7 +442,17 @@ class CheckpointManager:
         )
         async with self._tasks.changing(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
-            committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=evidence, snapshot=held)
+            kept = await self._captured(task.log, roots_of(step.files)) if held is not None and step.files else None
+            committed = await commit(
+                task,
+                self._clock,
+                step,
+                checkpoint_id=chosen,
+                evidence=evidence,
+                snapshot=held,
+                version=len(self._migrations),
+                files=kept,
+            )
             if self._most is not None:
                 await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._claims)
         self._exit_codes.pop(step_id, None)
@@ -436,7 +486,7 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log = await self._tasks.log_of(task_id)
-        return () if log is None else log.in_doubt()
+        return () if log is None else _migrated_begun(log, self._migrations)
 
     # --- the plan of a task ------------------------------------------------------------------------------------------
 
@@ -491,7 +541,9 @@ class CheckpointManager:
             ForeignRecordError: it is a run of the engine.
         """
         log = await self._tasks.log_of(task_id)
-        return None if log is None else await restore(self.store, log, log.current(), self._claims)
+        if log is None:
+            return None
+        return await restore(self.store, log, log.current(), self._claims, self._migrations)
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
         """Return what `restore` would return after a checkpoint; changes nothing.
@@ -505,11 +557,12 @@ class CheckpointManager:
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await restore(self.store, log, index, self._claims)
+        return await restore(self.store, log, index, self._claims, self._migrations)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
         """Check a checkpoint and all earlier ones again, continue from it, and return its state.
 
+        Files that were kept with the state are put back first; if the rollback is refused, they are as before it.
         Later checkpoints stay in the list; you can also return to one of them. Begun steps are abandoned.
 
         Args:
@@ -528,12 +581,29 @@ class CheckpointManager:
             log = task.log
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
-            await self._claims.refuse_stale(log, index)
-            snapshot = (await load(self.store, step)).snapshot
-            await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
+            data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
+            snapshot = look(migrated(data.held_snapshot, step.snapshot_version, self._migrations))
+            async with self._put_back(log, data.partial):
+                await self._claims.refuse_stale(log, index)
+                await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
             log.settle(log.begun)
             log.head, log.is_finished = index, False
         return snapshot
+
+    @asynccontextmanager
+    async def _put_back(self, log: TaskLog, files: Files) -> AsyncGenerator[None, None]:
+        """Put files back, and take that back if the block fails."""
+        if not files:
+            yield
+            return
+        base = self._claims.files_base(log)
+        before = await run_blocking(lambda: capture(base, roots_of(files)))
+        try:
+            await run_blocking(lambda: put_back(base, files))
+            yield
+        except BaseException:
+            await finish_despite_cancel(run_blocking(lambda: put_back(base, before)))
+            raise
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -575,7 +645,11 @@ class CheckpointManager:
         if log is None:
             return None
         found = await self._claims.newest_to_go_on_from(log, checkpoint_type)
-        return None if found is None else (await self._checked(task_id, [await load(self.store, found)]))[0]
+        return (
+            None
+            if found is None
+            else (await self._checked(task_id, [await load(self.store, found, self._migrations)]))[0]
+        )
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
@@ -588,7 +662,8 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return (await self._checked(log.task_id, [await load(self.store, log.committed[index])]))[0]
+        loaded = await load(self.store, log.committed[index], self._migrations)
+        return (await self._checked(log.task_id, [loaded]))[0]
 
     async def list_checkpoints(
         self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None

@@ -16,6 +16,7 @@ from flowckpt.core.records.listing import MANAGED, RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import TaskClaims
+from flowckpt.engine.loops.files import Files
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -93,6 +94,7 @@ class OwnedTask:
         description: Mapping[str, Any] | None = None,
         result: StepResult | None = None,
         metadata: Mapping[str, Any] | None = None,
+        files: Files | None = None,
     ) -> None:
         """Make the next record durable.
 
@@ -104,6 +106,7 @@ class OwnedTask:
             description: what a begun step is.
             result: what a committed step leaves in the history.
             metadata: what every record carries from this one on, where plan or head change.
+            files: the files that are kept with the state.
 
         Raises:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
@@ -116,6 +119,7 @@ class OwnedTask:
         if result is not None:
             append_result(saves.history, result)
         in_flight = tuple(step.path for step in begun)
+        saves.partial = dict(files or {})
         try:
             await saves.save(reason, checkpoint_id, output=description, in_flight=in_flight, snapshot=snapshot)
         except EncodingError:  # refused before anything was written; but the history holds the result of the step
@@ -320,6 +324,8 @@ async def begin(
     work_item_id: str | None,
     metadata: Mapping[str, Any],
     snapshot: LazyValue,
+    version: int,
+    files: Files,
 ) -> StartedStep:
     """Record that a step begins. It takes the place of the same work in doubt from an earlier attempt.
 
@@ -330,6 +336,8 @@ async def begin(
         work_item_id: which piece of work it is, or None.
         metadata: notes of the program, which nobody else holds.
         snapshot: the state before it, encoded.
+        version: how many migrations of states this program knows.
+        files: the files that are kept with the state.
     """
     log = task.log
     gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
@@ -346,10 +354,14 @@ async def begin(
         task.attempt,
         snapshot,
         clock.elapsed_ns(),
+        version,
+        files,
     )
     begun = {**log.without_begun(gone), local_id: step}
     description = description_of(step)
-    await task.save(Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description)
+    await task.save(
+        Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description, files=files
+    )
     log.settle(gone)
     log.begun, log.is_finished = begun, False
     return step
@@ -363,6 +375,8 @@ async def commit(
     checkpoint_id: str | None,
     evidence: Mapping[str, Any] | None,
     snapshot: LazyValue | None,
+    version: int,
+    files: Files | None,
 ) -> CommittedStep:
     """Make a begun step durable.
 
@@ -373,6 +387,8 @@ async def commit(
         checkpoint_id: what to call its checkpoint; its path where not given.
         evidence: its claims and the answers to them, as they are recorded.
         snapshot: the state after it, encoded; None for the one before it.
+        version: how many migrations of states this program knows.
+        files: the files that are kept with the state after it; None for those before it.
     """
     log = task.log
     local_id = checkpoint_id or step.path
@@ -391,6 +407,7 @@ async def commit(
         elapsed_ns / 1e6,
         log.head,
         evidence,
+        snapshot_version=step.snapshot_version if snapshot is None else version,
     )
     index = len(log.committed)
     await task.save(
@@ -400,6 +417,7 @@ async def commit(
         snapshot=step.held_snapshot if snapshot is None else snapshot,
         result=result_of_commit(committed, local_id, index=index, attempt=task.attempt, evidence=evidence),
         metadata=log.metadata(head=index),
+        files=step.files if files is None else files,
     )
     log.add(committed)
     return committed

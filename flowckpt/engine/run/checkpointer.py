@@ -242,10 +242,13 @@ class Checkpointer:
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise
+        except CheckpointStorageError as failed:
+            failed.ref = failed.ref or f"{run}@{data.checkpoint_id}"
+            raise
         except FlowckptError:
             raise
         except Exception as failure:
-            raise self._unknown_outcome(failure) from failure
+            raise self._unknown_outcome(failure, data) from failure
         policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
         self.last_saved = data.checkpoint_id
@@ -254,15 +257,17 @@ class Checkpointer:
             policy.after_save(data, self.clock)
         return data
 
-    def _unknown_outcome(self, failure: Exception) -> CheckpointStorageError:
+    def _unknown_outcome(self, failure: Exception, data: CheckpointData) -> CheckpointStorageError:
         run = self.run
-        return CheckpointStorageError(
+        error = CheckpointStorageError(
             f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
             workflow_id=run.workflow_id,
             operation="save",
             is_outcome_unknown=True,
             remedy=run.remedy or f"'flowckpt resume {shell_word(run.workflow_id)}' finds out what was saved.",
         )
+        error.ref = f"{run.workflow_id}@{data.checkpoint_id}"
+        return error
 
     def _next(
         self,
