@@ -16,7 +16,7 @@ from flowckpt.core.system.ids import new_token
 from flowckpt.errors import SettingError
 
 Files = Mapping[str, PartialState]
-"""What was captured, by its path below the base."""
+"""Captured files, by path below the base."""
 
 
 def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
