@@ -780,13 +780,8 @@ class CheckpointStorageError(FlowckptError):
     operation: str = field("what the store was doing", default="")
     is_outcome_unknown: bool = field("whether the data may have reached the medium despite the error", default=False)
 
-    ref = ""
-    """The checkpoint that was saved or loaded, as RUN@CHECKPOINT; empty if there was none."""
-
-    @property
-    def cause(self) -> BaseException | None:
-        """The error of the medium, or None."""
-        return self.__cause__
+    ref = ""  # the checkpoint that was saved or loaded, as RUN@CHECKPOINT
+    cause = property(lambda self: self.__cause__, doc="The error of the medium, or None.")
 
 
 class DiskFullError(CheckpointStorageError):

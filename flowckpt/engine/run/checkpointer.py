@@ -235,17 +235,15 @@ class Checkpointer:
             raise refused
         started_ns = self.clock.elapsed_ns()
         try:
-            if may_block():  # nothing else runs in the loop
-                await self.store.save(run, data)
-            else:
-                await finish_despite_cancel(self.store.save(run, data))
+            saving = self.store.save(run, data)
+            await (
+                saving if may_block() else finish_despite_cancel(saving)
+            )  # in place if nothing else runs in the loop
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise
-        except CheckpointStorageError as failed:
-            failed.ref = failed.ref or f"{run}@{data.checkpoint_id}"
-            raise
-        except FlowckptError:
+        except FlowckptError as failed:
+            failed.__dict__.setdefault("ref", f"{run}@{data.checkpoint_id}")
             raise
         except Exception as failure:
             raise self._unknown_outcome(failure, data) from failure

@@ -674,12 +674,9 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         return dict(rows(statement))
 
     days = {date.fromisoformat(day): (n, int(size)) for day, n, size in rows(_CHECKPOINTS_PER_DAY)}
-    claims: dict[str, Counter[str]] = {}
+    claims = verifications_in(Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS)).claims
     for kind, answer, count in rows(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
-    notes = (Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS))
-    for kind, answers in verifications_in(notes).claims.items():
-        claims.setdefault(kind, Counter()).update(answers)
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
     return StoreStatistics(
         statuses=_with_crashed(statuses, _crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0),
