@@ -239,10 +239,8 @@ class Checkpointer:
             await (
                 saving if may_block() else finish_despite_cancel(saving)
             )  # in place if nothing else runs in the loop
-        except EncodingError:  # refused before anything was written
-            self.is_usable = True
-            raise
         except FlowckptError as failed:
+            self.is_usable = isinstance(failed, EncodingError)  # refused before anything was written
             failed.__dict__.setdefault("ref", f"{run}@{data.checkpoint_id}")
             raise
         except Exception as failure:
