@@ -116,6 +116,31 @@ class Header:
     workflow_name: str
 
 
+@attrs.define
+class _ReadSoFar:
+    """The state of a run after the lines that were read.
+
+    Attributes:
+        attempt: the number of the attempt.
+        sequence: that of its last checkpoint.
+        saved: the number of results that this checkpoint holds.
+        has_saved: whether the attempt has a checkpoint.
+        history: the results that count.
+        chains: the digest up to each of them.
+        carried: what a checkpoint says once, for those after it.
+        latest: the last checkpoint.
+    """
+
+    attempt: int = 0
+    sequence: int = 0
+    saved: int = 0
+    has_saved: bool = False
+    history: History = attrs.field(factory=History)
+    chains: list[bytes] = attrs.field(factory=lambda: [CHAIN_START])
+    carried: dict[str, Json] = attrs.field(factory=dict)
+    latest: CheckpointData | None = None
+
+
 class RunReader:
     """Reads the lines of an exported run, in their order, and refuses the first that cannot be.
 
@@ -144,14 +169,7 @@ class RunReader:
         self._offset = 0
         self._unnamed: set[str] = set()
         self._counts = Counts()
-        self._attempt = 0
-        self._sequence = 0
-        self._saved = 0  # results that the last checkpoint of this attempt holds
-        self._has_saved = False
-        self._history = History()
-        self._chains = [CHAIN_START]
-        self._carried: dict[str, Json] = {}
-        self._latest: CheckpointData | None = None
+        self._read_so_far = _ReadSoFar()
 
     def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
         """Return the checkpoints, attempt by attempt and oldest first. Only a whole file lets the iterator end.
@@ -214,21 +232,24 @@ class RunReader:
 
     def _begin_attempt(self, attempt: Json, keeps: Json) -> None:
         self._check_finished()
-        if not is_count(attempt, self._attempt + 1) or attempt > self._limits.max_attempts:
+        if not is_count(attempt, self._read_so_far.attempt + 1) or attempt > self._limits.max_attempts:
             raise MalformedError(
-                f"attempt {attempt!r:.40} cannot follow {self._attempt} (at most {self._limits.max_attempts})"
+                f"attempt {attempt!r:.40} cannot follow {self._read_so_far.attempt} (at most {self._limits.max_attempts})"
             )
-        if not is_count(keeps) or keeps > self._saved:
-            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {self._saved} results")
-        self._attempt, self._saved, self._has_saved, self._carried = attempt, keeps, False, {}
-        self._history = self._history.forked(keeps)
-        del self._chains[keeps + 1 :]
+        if not is_count(keeps) or keeps > self._read_so_far.saved:
+            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {self._read_so_far.saved} results")
+        so_far = self._read_so_far
+        so_far.attempt, so_far.saved, so_far.has_saved, so_far.carried = attempt, keeps, False, {}
+        self._read_so_far.history = self._read_so_far.history.forked(keeps)
+        del self._read_so_far.chains[keeps + 1 :]
         self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
 
     def _check_finished(self) -> None:
         """Refuse an attempt that does not end with a checkpoint."""
-        if self._attempt and (not self._has_saved or len(self._chains) - 1 != self._saved):
-            raise MalformedError(f"attempt {self._attempt} ends without a checkpoint")
+        if self._read_so_far.attempt and (
+            not self._read_so_far.has_saved or len(self._read_so_far.chains) - 1 != self._read_so_far.saved
+        ):
+            raise MalformedError(f"attempt {self._read_so_far.attempt} ends without a checkpoint")
 
     def _read_blob(self, line: bytes, digest: str, size: int, start: int) -> None:
         content = memoryview(line)[start:-2]
@@ -243,7 +264,7 @@ class RunReader:
         self._counts = attrs.evolve(self._counts, blobs=self._counts.blobs + 1)
 
     def _read_result(self, encoded: bytes) -> None:
-        if not self._attempt:
+        if not self._read_so_far.attempt:
             raise MalformedError("a result stands before the first attempt")
         document = strict_json(encoded)
         check_result(document)
@@ -252,8 +273,8 @@ class RunReader:
             result, blobs = decode_result(document, self._fetch)
         except DecodingError as error:
             raise MalformedError(error.message) from None
-        self._history.append(result, encoded, blobs)
-        self._chains.append(sha256(self._chains[-1] + encoded).digest())
+        self._read_so_far.history.append(result, encoded, blobs)
+        self._read_so_far.chains.append(sha256(self._read_so_far.chains[-1] + encoded).digest())
         self._counts = attrs.evolve(self._counts, results=self._counts.results + 1)
 
     def _check_reference(self, held: Json) -> None:
@@ -266,35 +287,42 @@ class RunReader:
             self._unnamed.discard(named[0])
 
     def _read_checkpoint(self, document: Mapping[str, Json]) -> CheckpointData:
-        said, results = document["checkpoint"], len(self._chains) - 1
+        said, results = document["checkpoint"], len(self._read_so_far.chains) - 1
         try:
             check_head(said)
-            if document["results"] != results or document["chain"] != self._chains[-1].hex():
+            if document["results"] != results or document["chain"] != self._read_so_far.chains[-1].hex():
                 raise MalformedError("the results before it do not match its digest")
-            if said["attempt"] != self._attempt:
-                raise MalformedError(f"a checkpoint of attempt {said['attempt']} stands in attempt {self._attempt}")
-            if said["sequence"] <= self._sequence:
-                raise MalformedError(f"checkpoint {said['sequence']} comes after {self._sequence}")
-            missing = [name for name in CARRIED if name not in said and name not in self._carried]
+            if said["attempt"] != self._read_so_far.attempt:
+                raise MalformedError(
+                    f"a checkpoint of attempt {said['attempt']} stands in attempt {self._read_so_far.attempt}"
+                )
+            if said["sequence"] <= self._read_so_far.sequence:
+                raise MalformedError(f"checkpoint {said['sequence']} comes after {self._read_so_far.sequence}")
+            missing = [name for name in CARRIED if name not in said and name not in self._read_so_far.carried]
             if missing:
-                raise MalformedError(f"the first checkpoint of attempt {self._attempt} has no {missing[0]!r}")
+                raise MalformedError(
+                    f"the first checkpoint of attempt {self._read_so_far.attempt} has no {missing[0]!r}"
+                )
             for name in ("inputs", "snapshot", "output"):
                 self._check_reference(said.get(name))
             for partial in said.get("partial", {}).values():
                 self._check_reference(partial["state"])
             if type(said.get("inputs", {})) is not dict:
                 raise MalformedError("the inputs of a checkpoint are not an object")
-            self._carried.update({name: said[name] for name in CARRIED if name in said})
-            data = decode_head({**self._carried, **said}, self._history.view(results), self._fetch)
+            self._read_so_far.carried.update({name: said[name] for name in CARRIED if name in said})
+            data = decode_head(
+                {**self._read_so_far.carried, **said}, self._read_so_far.history.view(results), self._fetch
+            )
         except DecodingError as error:
             raise MalformedError(error.message) from None
         if data.extra.keys() & {"schema_version", "step_results", "results", "sha256", "deletes", "adopts"}:
             raise MalformedError("a checkpoint has a field that belongs elsewhere")
-        before = self._latest if self._has_saved else None
+        before = self._read_so_far.latest if self._read_so_far.has_saved else None
         if before is not None:  # a store writes once what is the very same object
             same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in said}
             data = attrs.evolve(data, **same) if same else data
-        self._sequence, self._saved, self._has_saved, self._latest = data.sequence, results, True, data
+        so_far = self._read_so_far
+        so_far.sequence, so_far.saved, so_far.has_saved, so_far.latest = data.sequence, results, True, data
         self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
         return data
 
