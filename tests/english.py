@@ -1,15 +1,9 @@
-"""Find phrases that stop a reader: `python -m tests.english` counts them per folder, with a folder's name it lists them.
-
-`tests/test_english.py` holds the counts of `english.json`, which only shrink. `--lower` writes what there is now, and
-refuses to raise a total, so a module may move from folder to folder with its phrases.
-"""
+"""Find phrases that stop a reader: `python -m tests.english` lists them; `tests/test_english.py` allows none."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +11,6 @@ import attrs
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flowckpt"
-COUNTS = Path(__file__).with_name("english.json")
 
 PHRASES = {
     "is not a …": r"\b(?:is|are|was|were) (?:no|none)\b",
@@ -53,9 +46,8 @@ _DESCRIBED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @attrs.frozen
 class Finding:
-    """A phrase: the folder that counts it, its place, the text, and what to write instead."""
+    """A phrase: its place, the text, and what to write instead."""
 
-    folder: str
     place: str
     text: str
     better: str
@@ -100,11 +92,9 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
 
 def _in_package() -> Iterator[Finding]:
     for file in sorted(PACKAGE.rglob("*.py")):
-        inside = file.relative_to(PACKAGE).parts
-        folder = f"flowckpt/{inside[0]}" if len(inside) > 1 else "flowckpt"
         for line, text in texts_of(file.read_text("utf-8")):
             for better in phrases(text):
-                yield Finding(folder, f"{file.relative_to(ROOT).as_posix()}:{line}", text, better)
+                yield Finding(f"{file.relative_to(ROOT).as_posix()}:{line}", text, better)
 
 
 # --- the pages -------------------------------------------------------------------------------------------------------
@@ -126,13 +116,9 @@ def prose_of(page: str) -> Iterator[tuple[int, str]]:
 def _in_pages() -> Iterator[Finding]:
     for file in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         place = file.relative_to(ROOT)
-        folder = place.parent.as_posix() if len(place.parts) > 1 else place.name
         for line, text in prose_of(file.read_text("utf-8")):
             for better in phrases(text):
-                yield Finding(folder, f"{place.as_posix()}:{line}", text, better)
-
-
-# --- the counts ------------------------------------------------------------------------------------------------------
+                yield Finding(f"{place.as_posix()}:{line}", text, better)
 
 
 def findings() -> list[Finding]:
@@ -140,37 +126,5 @@ def findings() -> list[Finding]:
     return [*_in_package(), *_in_pages()]
 
 
-def counted(found: list[Finding]) -> dict[str, int]:
-    """Return how many findings each folder has; folders without any are left out."""
-    folders = [each.folder for each in found]
-    return {folder: folders.count(folder) for folder in sorted(set(folders))}
-
-
-def held() -> dict[str, int]:
-    """Return the counts that `english.json` allows."""
-    return json.loads(COUNTS.read_text("utf-8"))
-
-
-def _total(counts: dict[str, int], is_package: bool) -> int:
-    return sum(count for folder, count in counts.items() if folder.startswith("flowckpt") is is_package)
-
-
-def main(arguments: list[str]) -> int:
-    """Print or lower the counts."""
-    found = findings()
-    counts = counted(found)
-    if arguments == ["--lower"]:
-        for is_package in (True, False):
-            if _total(counts, is_package) > _total(held(), is_package):
-                print("there are more phrases than before; 'python -m tests.english FOLDER' lists them")
-                return 1
-        COUNTS.write_text(json.dumps(counts, indent=2) + "\n", "utf-8")
-    elif arguments:
-        print(*(each for each in found if each.folder in arguments), sep="\n")
-    else:
-        print(*(f"{count:5} {folder}" for folder, count in counts.items()), f"{len(found):5} in all", sep="\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(*findings(), sep="\n")
