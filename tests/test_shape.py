@@ -25,7 +25,7 @@ BOUNDS = {  # the figure today; behind it the target
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,
     "lazy doors": 25,  # 25
-    "classes of more than 15 fields": 1,  # 0
+    "classes of more than 15 fields": 0,  # 0
     "functions of more than 60 lines": 8,
     "functions of more than 80 lines": 0,  # 0
     "import cycles": 0,  # 0
