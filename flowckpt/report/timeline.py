@@ -339,7 +339,8 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
     def start_of(path: str) -> float:
         if path not in starts:
             own = [each.started_at.timestamp() for each in by_path[path] if each.started_at is not None]
-            is_taken_over = any(each.state is LaneState.RESTORED for each in by_path[path])  # in another run, before all
+            # A result that was taken over has no time in this run: it comes before all.
+            is_taken_over = any(each.state is LaneState.RESTORED for each in by_path[path])
             unknown = float("-inf") if is_taken_over else float("inf")
             starts[path] = min([*own, *(start_of(each) for each in inner.get(path, ()))], default=unknown)
         return starts[path]
