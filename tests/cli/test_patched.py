@@ -185,3 +185,39 @@ def test_an_old_run_in_the_middle_of_a_loop_does_not_change_its_mind() -> None:
 def test_a_patch_stands_by_itself() -> None:
     with pytest.raises(StepDefinitionError, match="cannot be one of several steps"):
         parallel(patched("p"), step("a").python(abs, -1))
+
+
+WAITS = """
+from flowckpt import parallel, patched, step, workflow
+
+@workflow
+def order():
+    yield step("begin").python(str, 1).checkpoint()
+    # BEFORE
+    yield {wait}
+    # AFTER
+    return "done"
+"""
+BRANCH = """if (yield patched("{name}")):
+        yield step("new_{name}").python(str, 2).checkpoint()"""
+
+
+@pytest.mark.parametrize(
+    "wait", ['step("paid").wait("paid")', 'parallel(step("paid").wait("paid"), step("x").python(int), name="both")']
+)
+def test_a_run_that_waits_after_a_branch_came_by_before_it_was_written(flowckpt, tmp_path, wait):
+    program = tmp_path / "order.py"
+    program.write_text(WAITS.format(wait=wait))
+    flowckpt("run", "order.py", "--id", "old", "--stay", "0").expect(3)
+    edited = WAITS.format(wait=wait)
+    for place in ("BEFORE", "AFTER"):
+        edited = edited.replace(f"# {place}", BRANCH.format(name=place.lower()))
+    program.write_text(edited)
+    planned = flowckpt("plan", "old").out
+    assert "new_before" not in planned
+    flowckpt("signal", "old", "paid").expect(0)
+    flowckpt("resume", "old").expect(0)
+    steps = flowckpt("show", "old", "--steps").out
+    assert "new_before" not in steps and "new_after" in steps
+    flowckpt("run", "order.py", "--id", "new", "--stay", "0").expect(3)
+    assert "new_before" in flowckpt("show", "new", "--steps").out

@@ -173,15 +173,17 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
 
 @attrs.define(eq=False, repr=False)
 class DroppedResults:
-    """Results that are not part of the run, or no longer: one for all the generators of a run.
+    """What a record holds beside the results of a run: one for all the generators of it.
 
     Attributes:
         dropped: recorded results that are no longer part of the run.
         spare: results that steps may get back when they are yielded, by path.
+        waiting: the steps that the record shows as waiting.
     """
 
     dropped: list[StepResult] = attrs.field(factory=list)
     spare: dict[str, StepResult] = attrs.field(factory=dict)
+    waiting: set[str] = attrs.field(factory=set)
 
     def take(self, path: str) -> StepResult | None:
         """Take the spare result of a step, if there is one."""
@@ -227,6 +229,7 @@ class Replay:
         prefix: str = "",
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
+        waiting: Iterable[str] = (),
         aside: DroppedResults | None = None,
         is_repeated: bool = False,
         is_muted: bool = False,
@@ -237,7 +240,7 @@ class Replay:
         """The start of the paths of its steps."""
         self._is_bound = not drops_what_changed
         self._waiting, self._nested = split_record(recorded, prefix)
-        self.aside = DroppedResults(spare=dict(spare or {})) if aside is None else aside
+        self.aside = DroppedResults(spare=dict(spare or {}), waiting={*waiting}) if aside is None else aside
         """Results that are no longer, or not yet again, part of the run."""
         self.is_handling = False
         """Whether a failure was raised in the generator, and what it does about it has not started."""
@@ -412,14 +415,25 @@ class Replay:
     def _is_patched(self, name: str) -> bool | None:
         """Return what a patch was answered before; None where the record, or a new result, says it.
 
-        A run that has recorded results after this place and none for it came by before the patch was there.
+        A run that has recorded results after this place and none for it came by before the patch was there, and so did a run
+        that waits at a step after it.
         """
         known = self._patches.get(name)
         if known is None:
             is_recorded = self.prefix + encode_name(name) in self._waiting
-            is_taken = self._patches[name] = is_recorded or not self._waiting
+            is_taken = self._patches[name] = is_recorded or not (self._waiting or self._waits_later())
             return None if is_taken else False
         return known
+
+    def _waits_later(self) -> bool:
+        """Return whether the record shows that the generator came to a wait that it has not come to in this replay."""
+        start = len(self.prefix)
+        own = {each[start:].partition("/")[0] for each in self.aside.waiting if each.startswith(self.prefix)}
+        return bool(own) and not own <= {
+            encode_name(name) + f"[{number}]" * (number > 0)
+            for name, uses in self._uses.items()
+            for number in range(uses)
+        }
 
     def _entered(self, path: str, step: Step[Any]) -> Enter:
         """Return the command for a step that is made of steps."""

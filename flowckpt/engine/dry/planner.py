@@ -21,7 +21,7 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.fingerprint import refresh
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
-from flowckpt.core.records.wait import Signal, Wait, wait_in
+from flowckpt.core.records.wait import Signal, Wait, open_waits, wait_in
 from flowckpt.core.replay import (
     Answer,
     Crash,
@@ -193,6 +193,7 @@ class Planning(DryResponder):
         policy = resumption.judge.policy
         history = resumption.history
         self.aside.spare.update(resumption.spare)
+        self.aside.waiting.update(each.path for each in open_waits(resumption.latest.metadata, history.results))
         replay = Replay(
             self.workflow(**resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
             history.results,

@@ -512,6 +512,7 @@ class Session:
             workflow.name,
             drops_what_changed=origin.drops_what_changed,
             spare=origin.reusable,
+            waiting=(each.path for each in open_waits(origin.metadata, origin.history.results)),
             is_repeated=self._bound is None,
         )
         executors: Mapping[str, Given] = {}
