@@ -11,6 +11,7 @@ from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.errors import EvidenceCaptureError, EvidenceError
+    from flowckpt.evidence import claims as claims
     from flowckpt.evidence import databases as databases
     from flowckpt.evidence import documents as documents
     from flowckpt.evidence import report as report
@@ -76,5 +77,5 @@ __all__ = [
 # fmt: on
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, _EXPORTS, __all__, globals(), modules="databases documents report verifier"
+    __name__, _EXPORTS, __all__, globals(), modules="claims databases documents report verifier"
 )

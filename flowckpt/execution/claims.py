@@ -17,7 +17,6 @@ from flowckpt.core.dsl.modifiers import ClaimedEvidence
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
-from flowckpt.evidence import claims
 
 if TYPE_CHECKING:
     from flowckpt.evidence.claims import Evidence, EvidencePack
@@ -210,24 +209,24 @@ def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> Evidenc
     made_claims: list[Evidence] = []
     for each in claimed.claims:
         made = each(value) if callable(each) else each
-        if isinstance(made, claims.EvidencePack):
+        if isinstance(made, evidence.claims.EvidencePack):
             if len(claimed.claims) > 1:
                 raise EvidenceError(
                     f"{place}: .evidence() is given a pack and something beside it", remedy="Give the pack alone."
                 )
             return made
-        made_claims += [made] if isinstance(made, claims.Evidence) else _listed(made, place)
+        made_claims += [made] if isinstance(made, evidence.claims.Evidence) else _listed(made, place)
     return _pack(claimed, made_claims, place)
 
 
 def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     """Return the claims that can be made without the step's result: those of a step in doubt."""
     if claimed is None:
-        return claims.EvidencePack([])
+        return evidence.claims.EvidencePack([])
     given = [each for each in claimed.claims if not callable(each)]
-    if given and isinstance(given[0], claims.EvidencePack):
+    if given and isinstance(given[0], evidence.claims.EvidencePack):
         return given[0]
-    pack = claims.EvidencePack(given)
+    pack = evidence.claims.EvidencePack(given)
     if len(given) < len(claimed.claims):
         return pack  # what only the result could tell is missing: all that is there must hold
     return _pack(claimed, given, "a step in doubt")
@@ -235,18 +234,20 @@ def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
 
 def has_exit_claim(pack: EvidencePack) -> bool:
     """Return whether a claim says what the step's command returns, so that it decides about success."""
-    return any(claim.evidence_type == claims.EvidenceType.COMMAND_EXIT for claim in pack)
+    return any(claim.evidence_type == evidence.claims.EvidenceType.COMMAND_EXIT for claim in pack)
 
 
 def _pack(claimed: ClaimedEvidence, given: Sequence[Evidence], place: str) -> EvidencePack:
     if claimed.min_verified is None:
-        return claims.EvidencePack(given, require_all=claimed.require_all, allow_partial=not claimed.require_all)
+        return evidence.claims.EvidencePack(
+            given, require_all=claimed.require_all, allow_partial=not claimed.require_all
+        )
     if claimed.min_verified > len(given):
         raise EvidenceError(
             f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims could never hold",
             remedy="Add claims, or ask for fewer.",
         )
-    return claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
+    return evidence.claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
 
 
 def _listed(made: Any, place: str) -> list[Evidence]:
@@ -256,7 +257,7 @@ def _listed(made: Any, place: str) -> list[Evidence]:
         raise _no_claims(made, place)
     listed = list(made)
     for claim in listed:
-        if not isinstance(claim, claims.Evidence):
+        if not isinstance(claim, evidence.claims.Evidence):
             raise _no_claims(claim, place)
     return listed
 
@@ -280,7 +281,7 @@ def recorded_pack(result: StepResult) -> EvidencePack:
     document = result.evidence or {}
     if "pack" not in document:
         raise DecodingError("recorded evidence without its claims", place=f"{result.path}: evidence")
-    return claims.EvidencePack.from_document(document["pack"])
+    return evidence.claims.EvidencePack.from_document(document["pack"])
 
 
 def paths_of(result: StepResult, role: str) -> tuple[str, ...]:

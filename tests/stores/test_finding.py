@@ -187,6 +187,7 @@ def test_a_database_of_an_earlier_version_gets_its_tags_and_indexes_when_it_is_o
     save(database.store, "two", metadata={"tags": {"team": "web"}})
     save(database.store, "three")
     for statement in (
+        "DROP TABLE result_index",
         "DROP TABLE run_tags",
         "DROP INDEX runs_by_workflow",
         "DROP INDEX runs_by_status",

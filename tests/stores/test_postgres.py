@@ -138,6 +138,7 @@ def test_without_the_driver_it_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("flowckpt.stores.postgres", "psycopg"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delattr("flowckpt.stores.postgres", raising=False)
     with pytest.raises(StoreSpecError) as refused:
         open_store("postgresql://me:hunter22@host/db")
     assert "flowckpt[postgres]" in refused.value.remedy

@@ -11,7 +11,7 @@ import click
 from flowckpt.cli.answers import resume_option, resumed, tell_sent
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import show_warnings
-from flowckpt.cli.options import Command, RunName, by_option, json_option, store_option, user_name
+from flowckpt.cli.options import Command, RunName, SecondsRange, by_option, json_option, store_option, user_name
 from flowckpt.cli.render.terminal import json_text, keep_for_document, write
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
@@ -37,7 +37,7 @@ Examples:
 @click.option(
     "--wait",
     "patience",
-    type=click.FloatRange(min=0),
+    type=SecondsRange(0, has_infinity=True),
     is_flag=False,
     flag_value=math.inf,
     metavar="[SECONDS]",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import collections.abc
-import dataclasses
 import enum
 import inspect
 import typing
@@ -15,6 +14,7 @@ import attrs
 
 from flowckpt.core.codec.tags import shown
 from flowckpt.core.codec.types import is_leaf, is_pydantic, is_scalar
+from flowckpt.core.system import external
 from flowckpt.core.system.declared import type_name
 
 _UNSET = object()
@@ -62,8 +62,8 @@ def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
     cls = type(before)
     if attrs.has(cls):
         names = [a.name for a in attrs.fields(cls)]
-    elif dataclasses.is_dataclass(cls):
-        names = [f.name for f in dataclasses.fields(cls)]
+    elif external.dataclasses.is_dataclass(cls):
+        names = [f.name for f in external.dataclasses.fields(cls)]
     elif is_pydantic(cls):
         names = list(cls.model_fields)
     elif isinstance(before, Mapping):

@@ -17,7 +17,6 @@ fields are those that the class compares by.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import inspect
@@ -39,6 +38,7 @@ from flowckpt.core.dsl.checks import argument_not_yielded
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.system import external
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.secret import MARK, Secret
 from flowckpt.errors import StepNotYieldedError
@@ -328,9 +328,9 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
         names = [field.name for field in attrs.fields(kind)]
         compared = [field.name for field in attrs.fields(kind) if field.eq]
         is_own = "__attrs_attrs__" in vars(kind)
-    elif dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-        compared = [field.name for field in dataclasses.fields(kind) if field.compare]
+    elif external.dataclasses.is_dataclass(kind):
+        names = [field.name for field in external.dataclasses.fields(kind)]
+        compared = [field.name for field in external.dataclasses.fields(kind) if field.compare]
         is_own = "__dataclass_fields__" in vars(kind)
     else:
         return None

@@ -13,7 +13,6 @@ secret of several parts, short parts are none.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import html
 import json
@@ -28,6 +27,7 @@ from urllib.parse import unquote
 
 import attrs
 
+from flowckpt.core.system import external
 from flowckpt.core.system.secret import HIDDEN, Secret
 
 _DIGITS = 6
@@ -208,8 +208,8 @@ def _inside(value: Any) -> list[Any] | None:
         return [*value]
     if attrs.has(type(value)):
         return [getattr(value, field.name, None) for field in attrs.fields(type(value))]
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    if external.dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in external.dataclasses.fields(value)]
     return [*vars(value).values()] if hasattr(value, "__dict__") else None
 
 

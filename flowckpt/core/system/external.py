@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import dataclasses
     import decimal
     import difflib
     import fractions
@@ -33,6 +34,7 @@ MODULES = {
     "cloudpickle": "cloudpickle",
     "cryptography_exceptions": "cryptography.exceptions",
     "dask": "dask",
+    "dataclasses": "dataclasses",
     "decimal": "decimal",
     "difflib": "difflib",
     "distributed": "distributed",
@@ -50,7 +52,7 @@ MODULES = {
 
 # fmt: off
 __all__ = [
-    "aead", "cloudpickle", "cryptography_exceptions", "dask", "decimal", "difflib", "distributed", "email_utils",
+    "aead", "cloudpickle", "cryptography_exceptions", "dask", "dataclasses", "decimal", "difflib", "distributed", "email_utils",
     "fractions", "metadata", "random", "tomllib", "uuid", "zoneinfo", "zstd",
 ]
 # fmt: on

@@ -193,14 +193,3 @@ def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -
     elif message is not None:
         found += ": the resume takes it"
     return Reason(ReasonKind.STARTED, found)
-
-
-def untaken(messages: Iterable[Signal], taken: Iterable[str]) -> list[Signal]:
-    """Return the messages that nobody has taken.
-
-    Args:
-        messages: what lies in the store.
-        taken: the ids that the record names.
-    """
-    known = {*taken}
-    return [message for message in messages if message.signal_id not in known]

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError
 
 if TYPE_CHECKING:
+    from flowckpt import events as events  # noqa: PLC0414 - others of the engine have it from here
     from flowckpt.events import Event
     from flowckpt.evidence.report import VerificationReport
+else:  # a run without a listener makes no event
+    events = LazyModule("flowckpt.events")
 
 
 EventSink: TypeAlias = Callable[["Event"], Awaitable[None]]

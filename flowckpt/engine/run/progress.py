@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded, pack
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import PartialState, Reason
 from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
+from flowckpt.engine.run.notify import events
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution import redaction
 from flowckpt.execution.current_step import (

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl import Step
@@ -23,7 +22,7 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import UNDOABLE
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
-from flowckpt.engine.run.notify import Notifier, answer_documents, failed_event, saved_event
+from flowckpt.engine.run.notify import Notifier, answer_documents, events, failed_event, saved_event
 from flowckpt.engine.run.resumption import kept_history, with_reusable
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits

@@ -16,7 +16,6 @@ from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, sent_to, waits_in
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
-from flowckpt.engine.rules import plan as waitings
 from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, limit_of
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
@@ -309,8 +308,9 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
     """Return what was sent to a run that waits, and nobody has taken; for its plan."""
     if not waits_in(latest.metadata):
         return ()
-    taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
-    return waitings.untaken(sent_to(latest.metadata, await store.signals(workflow_id)), taken)
+    taken = {*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results)}
+    sent = sent_to(latest.metadata, await store.signals(workflow_id))
+    return [message for message in sent if message.signal_id not in taken]
 
 
 async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:

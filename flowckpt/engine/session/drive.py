@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
@@ -28,7 +27,7 @@ from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.notify import EventFactory, EventSink, failed_event, redact_ending, saved_event
+from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_event, redact_ending, saved_event
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.scope import new_scope
 from flowckpt.engine.values import result as results

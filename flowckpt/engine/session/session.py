@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import events, maintenance
+from flowckpt import maintenance
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Workflow
@@ -43,6 +43,7 @@ from flowckpt.engine.run.notify import (
     LogListener,
     Notifier,
     event_stream,
+    events,
     heard_by,
     redact_error,
     redacting,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flowckpt import events
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import is_itself
 from flowckpt.core.dsl import Step
@@ -16,7 +15,7 @@ from flowckpt.engine import steps
 from flowckpt.engine.rules.identity import is_plainly_same
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.notify import evidence_event
+from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.values.failures import recorded_answer, stale_step
 from flowckpt.execution.claims import is_open
 from flowckpt.execution.runner import restored_value

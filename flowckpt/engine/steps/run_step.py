@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.records import CheckpointData, StepError, StepResult
@@ -23,7 +22,7 @@ from flowckpt.engine.rules.partial import partial_reasons
 from flowckpt.engine.rules.paths import ended_wait
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.notify import evidence_event
+from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import recorded_error, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of

@@ -10,11 +10,10 @@ from typing import Any
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
-from flowckpt.engine.run.notify import evidence_event
+from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
     EncodingError,

@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.codec.results import append_result, decode_error, encode_error
 from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity
@@ -22,6 +21,7 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError, Ste
 from flowckpt.core.records.result import result_of
 from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
+from flowckpt.engine.run.notify import events
 from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.engine.values.task_refusal import refuse_task

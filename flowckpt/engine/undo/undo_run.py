@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 
-from flowckpt import events
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData, StepResult
@@ -23,6 +22,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, left_to_undo, not_yielded, und
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
+from flowckpt.engine.run.notify import events
 from flowckpt.engine.run.resumption import check_name, crash_loop_error
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.undo.compensate import UnfinishedRollback

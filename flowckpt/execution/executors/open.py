@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from flowckpt.errors import ExecutorError
-from flowckpt.execution import executors
+from flowckpt.execution.executors import dask, processes
 
 IN_ENGINE = ("engine", "thread")
 """Descriptions that stand for no executor: the engine's own process and loop, and a thread of it."""
@@ -44,18 +44,16 @@ def checked(description: str) -> functools.partial[Any]:
     kind, colon, rest = description.partition(":")
     if kind == "process" and (not colon or _COUNT.fullmatch(rest)):
         workers = int(rest) if rest else None
-        return functools.partial(executors.processes.ProcessExecutor, workers)
+        return functools.partial(processes.ProcessExecutor, workers)
     if kind == "dask" and colon:
         if importlib.util.find_spec("distributed") is None:
-            raise executors.dask.not_installed()
+            raise dask.not_installed()
         if rest.startswith("//") and (address := _ADDRESS.fullmatch(rest[2:])):
             host, port = address[1], address[2] or ":8786"
-            return functools.partial(executors.dask.DaskExecutor, f"tcp://{host}{port}")
+            return functools.partial(dask.DaskExecutor, f"tcp://{host}{port}")
         local, colon, count = rest.partition(":")
         if local == "local" and (not colon or _COUNT.fullmatch(count)):
-            return functools.partial(
-                executors.dask.DaskExecutor, int(count) if count else executors.processes.processors()
-            )
+            return functools.partial(dask.DaskExecutor, int(count) if count else processes.processors())
     raise ExecutorError(
         f"{description!r:.120} describes no executor",
         remedy=f"Write one of these: {_KNOWN}; a port is never left out of an address that has a colon."
