@@ -173,7 +173,7 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
 
 @attrs.define(eq=False, repr=False)
 class DroppedResults:
-    """What a record holds beside the results of a run: one for all the generators of it.
+    """Results and waits that a record holds beside those of the run: one for all the generators of a run.
 
     Attributes:
         dropped: recorded results that are no longer part of the run.
