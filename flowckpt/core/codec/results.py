@@ -2,6 +2,8 @@
 
 Fields at their defaults are left out; the text is put together by hand, because it is written once a step and
 `json.dumps` of the same dict takes three times as long (6 µs against 2).
+
+NOTE: written for speed; measured by `python -m benchmarks --only "durable step"` and `--only "light step"`.
 """
 
 from __future__ import annotations

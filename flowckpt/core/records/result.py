@@ -131,6 +131,7 @@ for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
 StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = _EMPTY
+# NOTE: made without `__init__` for speed; measured by `python -m benchmarks --only users`, a further finished step.
 _new, _set = object.__new__, object.__setattr__
 
 

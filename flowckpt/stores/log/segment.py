@@ -383,6 +383,8 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
     Returns:
         The records, where they end, and the digest of the last.
     """
+    # NOTE: the digests first, then one parse for a megabyte of lines instead of one for each; measured by
+    # `python -m benchmarks --only users`, a further finished step.
     found: list[Record] = []
     while (end := data.rfind(b"\n", position, min(position + _CHUNK, limit)) + 1) > 0:
         lines = data[position : end - 1].split(b"\n")
