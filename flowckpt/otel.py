@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt._version import __version__
+from flowckpt.core.records.result import COMPOSITES
 from flowckpt.errors import SettingError
 from flowckpt.events import ended_before
 from flowckpt.execution.current_step import Carried, carried
@@ -39,7 +40,6 @@ __all__ = ["Telemetry", "export_by_environment"]
 
 _SCOPE = "flowckpt"
 _WAITS = frozenset({"sleep", "wait", "approval"})
-_COMPOSITES = frozenset({"map", "parallel", "workflow"})
 _UNSEEN = frozenset({"now", "uuid", "random"})
 _ENDS = {
     "WorkflowCompleted": "completed",
@@ -212,7 +212,7 @@ class Telemetry:
         attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step_type}
         span = self._tracer().start_span(_name_of(path), run.parent_of(path), attributes=attributes)
         step = run.steps[path] = _OpenStep(step_type, span)
-        if step_type not in _COMPOSITES:  # the step runs next, in this very context, or in a copy of it
+        if step_type not in COMPOSITES:  # the step runs next, in this very context, or in a copy of it
             before = contexts.get_current()
             inside = trace.set_span_in_context(span, before)
             step.before = before, carried.get()

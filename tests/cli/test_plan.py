@@ -366,3 +366,13 @@ def test_a_plan_names_the_run_of_a_cached_result_and_no_cache_runs_it(flowckpt):
     assert "(from run first)" in flowckpt("show", "late", "--steps").out
     flowckpt("run", "cached.py", "--id", "third", "--no-cache").expect(0)
     assert flowckpt.log() == ["fetch"] * 2
+
+
+def test_the_code_of_a_map_is_compared_in_its_members(flowckpt, tmp_path):
+    (tmp_path / "mapped.py").write_text(
+        "from flowckpt import step, workflow\n\n@workflow\ndef mapped():\n    yield step('m').map(str, [1, 2])\n"
+        "    yield step('n').map(double, [1, 2]).checkpoint()\n\ndef double(x):\n    return 2 * x\n"
+    )
+    flowckpt("run", "mapped.py", "--id", "m").expect(0)
+    assert "code: mapped:double: compared in its members\n" in flowckpt("plan", "m", "n").out
+    assert "code: mapped:double: no change seen\n" in flowckpt("plan", "m", "n/[0]").out

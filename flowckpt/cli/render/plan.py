@@ -32,6 +32,7 @@ from flowckpt.cli.settings import StoreChoice, color_allowed, max_crashes_settin
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
+from flowckpt.core.records.result import COMPOSITES
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import OnStale, ReasonKind
@@ -429,9 +430,12 @@ class StepExplanation:
         lines += [f"yielded: {escaped(result.location)}"] * bool(result.location)
         moved = {reason.kind for reason in step.reasons}
         if result.function:
-            code = (
-                "edited" if ReasonKind.CODE in moved else "no change seen" if result.fingerprint else "cannot be known"
-            )
+            if ReasonKind.CODE in moved:
+                code = "edited"
+            elif result.fingerprint:
+                code = "no change seen"
+            else:
+                code = "compared in its members" if result.step_type in COMPOSITES else "cannot be known"
             lines.append(f"code: {escaped(result.function)}: {code}")
         version = "changed" if ReasonKind.VERSION in moved else "no change seen"
         if result.version is not None or ReasonKind.VERSION in moved:
