@@ -117,7 +117,7 @@ async def test_an_at_most_once_step_that_is_stopped_leaves_its_race_decided() ->
     plan = await engine.plan(flow, workflow_id="run")
     assert not plan.stops and plan.stale == 0
     assert (await engine.resume_run(flow, workflow_id="run")).output == ["stopped", "quick"]
-    assert calls == ["slow", "quick"], "it is not repeated"
+    assert calls.count("slow") <= 1 and calls.count("quick") == 1, "it is not repeated"
 
 
 async def test_a_failure_does_not_decide_and_too_many_do() -> None:
