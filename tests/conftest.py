@@ -9,10 +9,14 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import in_process
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
+
+settings.register_profile("tests", settings(), deadline=None)  # no test depends on the speed of the machine
+settings.load_profile("tests")
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 
