@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 from crashing import CrashingStore, SimulatedCrash
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
@@ -141,6 +141,13 @@ def edited(rules: list[Rule], edit: tuple[str, int, Rule], world: World) -> list
     return [*rules[:index], rule, *rules[index + 1 :]]
 
 
+TOUCH = Rule((0,))
+NEW_WRITER = [([("delete", 0, TOUCH), ("source", 1, TOUCH)], "inputs", 1), ([], "inputs", 0)]
+"""A step writes its file again, which another one reads, after a resume that dropped its result and was killed."""
+
+
+@example([TOUCH, TOUCH, Rule((8,))], NEW_WRITER, 0)
+@example([Rule((0,), width=2), TOUCH, Rule((8,))], NEW_WRITER, 0)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs, rounds, st.integers(0, 9))
 def test_after_random_edits_the_files_are_those_of_a_clean_build(

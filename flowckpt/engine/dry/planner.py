@@ -8,6 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
+from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.fingerprint import refresh
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -61,7 +63,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_r
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
-from flowckpt.execution.claims import ClaimChecker, is_open, written_by
+from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, written_by
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import output_annotation, restored_value
 
@@ -132,13 +134,13 @@ class Reruns:
     Attributes:
         paths: the steps.
         returned: those that have returned something before.
-        rewritten: what they wrote before, by path.
+        rewritten: the digests of what they wrote before, by path; None for a file of a step that has no result.
         has_ephemeral: whether an ephemeral step came, whose output no record holds.
     """
 
     paths: list[str] = attrs.field(factory=list)
     returned: set[str] = attrs.field(factory=set)
-    rewritten: dict[str, str] = attrs.field(factory=dict)
+    rewritten: dict[str, str | None] = attrs.field(factory=dict)
     has_ephemeral: bool = False
 
 
@@ -461,7 +463,13 @@ class Planning(DryResponder):
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
         self.again.paths.append(path)
+        self._expect_writes(step)
         return None
+
+    def _expect_writes(self, step: Step[Any]) -> None:
+        """Note that a step without a result will write its files: what reads them may find what it read before."""
+        with contextlib.suppress(Exception):  # a function of the user's; the error belongs to the run of the step
+            self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, declared_files(step, WRITES))))
 
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
@@ -553,7 +561,7 @@ class Planning(DryResponder):
                 reason = Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it")
                 self.add(result, Decision.RERUN, (reason,), is_seen=False)
             else:
-                reasons = judge.evidence_reasons(result)
+                reasons = judge.evidence_reasons(result, rewritten=self.again.rewritten)
                 answer = judge.policy.decide(reasons)
                 self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons, is_seen=False)
 
@@ -577,6 +585,9 @@ class Planning(DryResponder):
             if result is None and not enter.nested and not is_begun:
                 self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=enter.location))
                 self.again.paths.append(path)
+                if isinstance(step.action, FanOutAction) and step.action.size is not None:
+                    for made in _made(expand(enter)):
+                        self._expect_writes(made.step)
                 return None, False
             if isinstance(step.action, WorkflowAction):
                 return await self._child(enter, step.action)

@@ -56,7 +56,7 @@ class Judge:
         *,
         is_behind_rerun: bool = False,
         is_first: bool = False,
-        rewritten: Mapping[str, str] | None = None,
+        rewritten: Mapping[str, str | None] | None = None,
     ) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
 
@@ -64,7 +64,8 @@ class Judge:
             step: the step as it is yielded now.
             result: the recorded result of its path.
             is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
-            rewritten: for a plan: what the steps that run again wrote before, by path; they are assumed to do so again.
+            rewritten: for a plan: the digests of what the steps that run again wrote before, by path; they are assumed to
+                write the same again. None for a file of a step that has no result: whatever stands there may be what it writes.
             is_first: whether every step before it was restored, so that none returned anything new.
         """
         reasons = identity_reasons(step, result, self.secrets)
@@ -81,7 +82,7 @@ class Judge:
         return reasons
 
     def evidence_reasons(
-        self, result: StepResult, step: Step[Any] | None = None, rewritten: Mapping[str, str] = _NONE
+        self, result: StepResult, step: Step[Any] | None = None, rewritten: Mapping[str, str | None] = _NONE
     ) -> tuple[Reason, ...]:
         """Return what the world says against a recorded result.
 
@@ -202,12 +203,13 @@ def _file(verdict: Verdict) -> tuple[str, str]:
     return verdict.evidence.role, str(verdict.evidence.expected.get("path"))
 
 
-def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str]) -> bool:
+def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str | None]) -> bool:
     """Return whether a step that runs again is assumed to write what was read."""
     claim = verdict.evidence
     if claim.role != "reads" or not rewritten:
         return False
     path = os.path.normpath(_file(verdict)[1])
     if path in rewritten:
-        return bool(rewritten[path] == claim.expected.get("sha256", claim.expected.get("digest")))
+        digest = rewritten[path]
+        return digest is None or bool(digest == claim.expected.get("sha256", claim.expected.get("digest")))
     return any(each.startswith(f"{path}{os.sep}") for each in rewritten)
