@@ -17,6 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 ROWS = {  # from the bottom up; imports go strictly downwards
     "declarations": ("core.system.declared",),
+    "store errors": ("store_errors",),
     "errors": ("errors", "_version"),
     "system": ("core.system",),
     "records": ("core.records",),

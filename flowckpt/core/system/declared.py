@@ -1,4 +1,4 @@
-"""How an error is declared: fields as in a dataclass, texts from templates, pickling, a built-in exception beside it.
+"""How an error is declared: fields as in a dataclass, texts from templates, pickling, a built-in exception as well.
 
 A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
 default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
@@ -48,7 +48,9 @@ class Declared:
     __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
-        """Describe the fields in the docstring."""
+        """Set the public module of the class, and describe its fields in its docstring."""
+        if cls.__module__ == "flowckpt.store_errors":
+            cls.__module__ = "flowckpt.errors"  # as programs import it, and as pickles and records name it
         about = [f"    {n}: {each.about}." for n, each in vars(cls).items() if isinstance(each, _Field) and each.about]
         if cls.__doc__ and about:
             start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 takes the margin off every docstring
@@ -73,6 +75,18 @@ class Declared:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class FlowckptError(Declared, Exception):
+    """The root of all errors that flowckpt raises."""
+
+    __module__ = "flowckpt.errors"
+
+    message: str = field("what happened, with the offending value", kw_only=False)
+    remedy: str = field("the suggested fix; may be empty", default="")
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}" if self.remedy else self.message
 
 
 @functools.cache
