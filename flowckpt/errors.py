@@ -543,7 +543,8 @@ class StepInDoubtError(FlowckptError):
     workflow_id: str = field("the run", kw_only=False)
     path: str = field("the step", kw_only=False)
     detail: str = field("what is known")
-    message: str = derived("step {path!r} is to be done at most once, and nobody knows whether it was: {detail}")
+    was_done: bool = field("whether its success is recorded, so that it would run a second time", default=False)
+    message: str = derived("step {path!r} must run at most once, and {doubt}: {detail}")
     remedy: str = derived(
         "Find out what it did. If it was done: 'flowckpt resume {run} --done {step}', or --done {step}=JSON with its "
         "output. If it was not: 'flowckpt resume {run} --not-done {step}'. Evidence that can tell, such as db_row with "
@@ -551,7 +552,8 @@ class StepInDoubtError(FlowckptError):
     )
 
     def _words(self) -> Mapping[str, object]:
-        return {"step": shell_word(self.path)}
+        doubt = "has had its effect" if self.was_done else "may have had its effect"
+        return {"step": shell_word(self.path), "doubt": doubt}
 
 
 class CrashLoopError(FlowckptError):

@@ -29,6 +29,7 @@ NOT_IN_THE_MESSAGE = {
     "causes",
     "exit_code",  # the detail of WorkerDiedError says it in words
     "is_whole_store",  # it says which of two messages is written
+    "was_done",  # likewise
 }
 
 

@@ -125,8 +125,13 @@ def _ways_to_repeat(line: ResumeLine, path: str, options: Sequence[str]) -> list
     ]
 
 
-def in_doubt_ways(line: ResumeLine, path: str) -> list[str]:
-    """Return the ways forward from a step in doubt."""
+def in_doubt_ways(line: ResumeLine, path: str, *, was_done: bool = False) -> list[str]:
+    """Return the ways forward from a step in doubt, or from one that was done and would run a second time."""
+    if was_done:
+        return [
+            f"Keep its recorded result (with =JSON: another output): {line.command('--done', path)}",
+            f"If its effect is gone, or may happen twice, run it again: {line.command('--not-done', path)}",
+        ]
     return [
         "Find out whether its effect happened.",
         f"If it was done (with =JSON: its output): {line.command('--done', path)}",
@@ -187,8 +192,10 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
         ways = stale_ways(line, kinds_of(error), error.path if error.repeats_effect else "")
     elif isinstance(error, NotUndoableError):
         ways = not_undoable_ways(line)
+    elif isinstance(error, StepInDoubtError):
+        ways = in_doubt_ways(line, error.path, was_done=error.was_done)
     else:
-        ways = in_doubt_ways(line, error.path) if isinstance(error, StepInDoubtError) else crash_loop_ways(line)
+        ways = crash_loop_ways(line)
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
 
 

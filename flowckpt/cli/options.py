@@ -17,6 +17,7 @@ from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import SettingError
 
@@ -197,6 +198,8 @@ _LONG = 10
 class Command(click.Command):
     """A command: one that takes RUN takes `--last` instead, and a long help page shows its options by section."""
 
+    allow_extra_args = True  # so that `parse_args` can say what is wrong with one
+
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         kinds = [each.type for each in self.params if isinstance(each.type, RunName)]
@@ -213,7 +216,13 @@ class Command(click.Command):
                 from flowckpt.cli.runs import LAST  # noqa: PLC0415 - as above
 
                 args = [LAST, *args]
-        return super().parse_args(ctx, args)
+        unexpected = super().parse_args(ctx, args)
+        if unexpected and not ctx.resilient_parsing:
+            first = unexpected[0]
+            has_inputs = "=" in first and any("-i" in each.opts for each in self.params)
+            advice = f"did you mean -i {shell_word(first)}?" if has_inputs else f"see {ctx.command_path} --help"
+            raise click.UsageError(f"unexpected argument {first!r}; {advice}", ctx)
+        return unexpected
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, by section where there are many."""

@@ -65,7 +65,7 @@ def test_without_evidence_somebody_must_say(killed):
         and "1 reused, 0 run again, 1 in doubt" in text
     )
     ran = command("resume", "one").expect(15)
-    assert "nobody knows whether it was" in ran.err and "flowckpt resume --done pay one" in ran.err
+    assert "may have had its effect" in ran.err and "flowckpt resume --done pay one" in ran.err
     assert "flowckpt resume --not-done pay one" in ran.err
     assert "resumed from" not in ran.err and ran.out == ""
     assert "pay: in doubt: it is in doubt" in command("plan", "one", "pay").expect(15).out
@@ -195,3 +195,34 @@ def test_a_step_that_was_interrupted_is_not_in_doubt(flowckpt, tmp_path):
     assert flowckpt("plan", "one", "--json").document["steps"][1]["decision"] == "interrupted"
     flowckpt("resume", "one", "--done", "pay").expect(2)
     flowckpt("resume", "one").expect(0)
+
+
+CHANGED = """
+from pathlib import Path
+from flowckpt import step, workflow
+
+def amount():
+    return int(Path("amount").read_text())
+
+def pay():
+    Path("log").open("a").write("pay\\n")
+
+@workflow
+def flow():
+    yield step("amount").python(amount).reads("amount").checkpoint()
+    yield step("pay").python(pay).at_most_once().checkpoint()
+"""
+
+
+def test_a_done_step_before_which_something_changed_is_kept_or_repeated_by_a_person(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(CHANGED)
+    (tmp_path / "amount").write_text("1")
+    flowckpt("run", "pay.py", "--id", "one").expect(0)
+    (tmp_path / "amount").write_text("2")
+    ran = flowckpt("resume", "one", "--on-stale", "rerun").expect(15)
+    assert "has had its effect: it was done, something that it depends on has changed since" in ran.err
+    assert "Keep its recorded result (with =JSON: another output): flowckpt resume" in ran.err
+    assert "run it again: flowckpt resume --on-stale rerun --not-done pay one" in ran.err
+    assert "Find out" not in ran.err
+    flowckpt("resume", "one", "--on-stale", "rerun", "--done", "pay").expect(0)
+    assert (tmp_path / "log").read_text() == "pay\n"

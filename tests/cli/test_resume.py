@@ -64,7 +64,7 @@ def test_a_workflow_without_a_place(flowckpt, tmp_path):
 
 def test_a_run_or_last(flowckpt):
     assert "or --last; 'flowckpt list' shows the ids" in flowckpt("resume").expect(2).err
-    assert "unexpected extra argument (one)" in flowckpt("resume", "one", "--last").expect(2).err
+    assert "unexpected argument 'one'" in flowckpt("resume", "one", "--last").expect(2).err
 
 
 def test_no_such_run_exits_12(flowckpt):

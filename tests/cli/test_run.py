@@ -177,3 +177,10 @@ def test_a_reader_that_goes_away_does_not_stop_a_run(flowckpt):
     process.stderr.close()
     assert stat.S_ISDIR((flowckpt.directory / ".flowckpt").stat().st_mode)
     assert flowckpt("show", "one", "--json").expect(0).document["status"] == "completed"
+
+
+def test_the_error_for_an_input_without_its_option_names_the_option(flowckpt):
+    assert "unexpected argument 'source=a.csv'; did you mean -i source=a.csv?" in (
+        flowckpt("run", "pipeline.py:etl", "source=a.csv").expect(2).err
+    )
+    assert "unexpected argument 'two'; see flowckpt run --help" in flowckpt("run", "pipeline.py", "two").expect(2).err

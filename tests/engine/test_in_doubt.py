@@ -622,7 +622,7 @@ def test_without_evidence_there_is_one_try_and_to_force_a_resume_allows_one_more
         )
         assert (log, result.error.tries) == (["pay 5"], 1)
         error = latest(reopen()).error
-        assert "It was not tried again: step 'pay' is to be done at most once" in error.traceback
+        assert "It was not tried again: step 'pay' must run at most once" in error.traceback
 
 
 def test_a_failed_try_with_evidence_that_denies_it_is_tried_again_within_a_resume(reopen: Callable[[], Any]) -> None:

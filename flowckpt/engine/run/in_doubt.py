@@ -177,7 +177,8 @@ class InDoubtResolver:
             raise stale_step(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _said(report)
-            self._ask(old.path, f"it was done, it would be run again now, and {detail}")
+            changed = f"it was done, something that it depends on has changed since, and {detail}"
+            self._ask(old.path, changed, was_done=True)
         return Resolution(report=report)
 
     async def undone(self, call: StepCall, old: StepResult) -> Outcome | None:
@@ -199,9 +200,9 @@ class InDoubtResolver:
             return Outcome(error=error)
         return None
 
-    def _ask(self, path: str, detail: str) -> None:
+    def _ask(self, path: str, detail: str, *, was_done: bool = False) -> None:
         if not self.policy.is_forced:
-            raise StepInDoubtError(self.workflow_id, path, detail=detail)
+            raise StepInDoubtError(self.workflow_id, path, detail=detail, was_done=was_done)
 
 
 def _said(report: VerificationReport) -> str:
