@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from flowckpt.maintenance.retention.prune import prune
     from flowckpt.maintenance.retention.rule import OnSuccess, Retention
     from flowckpt.stores import open_store
-    from flowckpt.stores.base import CheckpointStore
+    from flowckpt.stores.adapted import CheckpointStore
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.memory import MemoryCheckpointStore
 
@@ -108,7 +108,7 @@ _EXPORTS = {
     "flowckpt.maintenance.retention.prune": "prune",
     "flowckpt.maintenance.retention.rule": "OnSuccess Retention",
     "flowckpt.stores": "open_store",
-    "flowckpt.stores.base": "CheckpointStore",
+    "flowckpt.stores.adapted": "CheckpointStore",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.memory": "MemoryCheckpointStore",
 }

@@ -220,7 +220,9 @@ def test_the_public_names_of_a_module_are_these(module):
     assert sorted(imported.__all__) == sorted(NAMES[module].split())
     assert len(set(imported.__all__)) == len(imported.__all__)
     for name in imported.__all__:
-        assert getattr(imported, name) is not None
+        found = getattr(imported, name)
+        assert found is not None
+        assert not inspect.ismodule(found), f"a module hides {module}.{name}"
 
 
 OWNERS = {

@@ -19,7 +19,8 @@ from flowckpt.errors import EvidenceError, SettingError
 from flowckpt.evidence.claims import register_database
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention
-from flowckpt.stores.base import CheckpointStore, StoreBase
+from flowckpt.stores.adapted import CheckpointStore
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.layout import RUNS, run_directory
 from flowckpt.stores.open import open_store, shown_spec
 

@@ -21,7 +21,8 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution import remote, world
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.remote.loading import refuse_while_loading
-from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from flowckpt.stores import postgres as postgres
     from flowckpt.stores import queries as queries
     from flowckpt.stores import sqlite as sqlite
-    from flowckpt.stores.base import Ability, CheckpointStore, Finding, Lease, RunSurvey, StoreBase, adapt
+    from flowckpt.stores.adapted import CheckpointStore, adapt
+    from flowckpt.stores.base import Ability, Finding, Lease, RunSurvey, StoreBase
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
@@ -46,7 +47,8 @@ _EXPORTS = {
     "flowckpt.core.records.listing": "RunFilter",
     "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics FigureStatistics RunStatistics StepStatistics StoreStatistics",
     "flowckpt.stores.runs_base": "refused_as_encoding_error",
-    "flowckpt.stores.base": "Ability CheckpointStore Finding Lease RunSurvey StoreBase adapt",
+    "flowckpt.stores.adapted": "CheckpointStore adapt",
+    "flowckpt.stores.base": "Ability Finding Lease RunSurvey StoreBase",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",
     "flowckpt.stores.memory": "MemoryCheckpointStore",

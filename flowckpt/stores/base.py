@@ -15,10 +15,10 @@ What every store promises:
 - A value outside the closed set of types is refused with `EncodingError`, before anything is written.
 - Missing, corrupt, foreign, locked and fenced are different errors.
 
-`CheckpointStore` is the port for everybody: five methods are all that a store needs. `StoreBase` is the same port with
-everything that a store may do beyond them; whoever uses a store calls `adapt` once, at its door, and then simply calls
-methods. The default of a method is slow but right where an answer can be derived from the five methods, does nothing where
-nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` answers the few questions that remain.
+`CheckpointStore` of `stores/adapted.py` is the port for everybody: five methods are all that a store needs. `StoreBase` is the same
+port with everything that a store may do beyond them; each user of a store calls `adapt` once, at its door, and then simply
+calls methods. The default of a method is slow but right where an answer can be derived from the five methods, does nothing
+where nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` answers the few questions that remain.
 """
 
 # ruff: noqa: B027  # a default that does nothing is what an empty method of StoreBase is for
@@ -26,25 +26,18 @@ nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 
 from flowckpt import stores
-from flowckpt.core.records.listing import RunInfo, Selection
+from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.errors import (
-    CheckpointNotFoundError,
-    CheckpointStorageError,
-    RunLockedError,
-    SettingError,
-    StoreAbilityError,
-)
+from flowckpt.errors import CheckpointStorageError, RunLockedError, StoreAbilityError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,62 +49,6 @@ if TYPE_CHECKING:
     from flowckpt.errors import FencedError
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.queries import Compacted, Repaired
-
-
-class CheckpointStore(Protocol):
-    """The protocol of stores: five async methods."""
-
-    async def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Make a checkpoint durable, atomically, or raise.
-
-        Args:
-            workflow_id: the run.
-            data: the checkpoint; its `attempt` fences its writer, its `sequence` orders it.
-
-        Raises:
-            FencedError: the writer no longer owns the run.
-            SaveConflictError: the run already has or has passed the sequence.
-            EncodingError: a value cannot be recorded.
-            CheckpointStorageError: the medium failed.
-        """
-        ...
-
-    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of an id.
-
-        Args:
-            workflow_id: the run.
-            checkpoint_id: the id.
-
-        Raises:
-            CheckpointNotFoundError: the run or checkpoint does not exist.
-            CheckpointCorruptedError: its record is damaged.
-        """
-        ...
-
-    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the checkpoint with the highest sequence, or None if the run has none.
-
-        Raises:
-            CheckpointCorruptedError: the record is damaged; this is never reported as "no checkpoint".
-        """
-        ...
-
-    async def clear(self, workflow_id: str) -> None:
-        """Remove a run completely; after a crash in the middle it is removed or unchanged. No error if it does not exist.
-
-        Raises:
-            RunLockedError: another process owns the run.
-        """
-        ...
-
-    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; none if the run does not exist.
-
-        Raises:
-            CheckpointCorruptedError: the record is damaged.
-        """
-        ...
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -781,110 +718,6 @@ class StoreBase(ABC):
 
     async def clear_index(self) -> None:
         """Remove the index of results."""
-
-
-# Any store as a `StoreBase`.
-
-
-_METHODS = ("save", "load", "load_latest", "clear", "list_checkpoints")
-_OPTIONAL = [name for ability in Ability for name in ability.value]
-_OPTIONAL += ["describe_run", "survey_runs", "unreadable_runs"]
-
-
-class AdaptedStore(StoreBase):
-    """A store of a third party that has the five methods, and maybe more of those of `StoreBase`. Made by `adapt`.
-
-    The other ones count where the object or its class has them, and not by `__getattr__`. Two adapted stores are equal where they adapt the same object.
-    """
-
-    def __init__(self, store: CheckpointStore) -> None:
-        self.store = store
-        found = {name for name in _OPTIONAL if callable(inspect.getattr_static(store, name, None))}
-        for name in found:
-            setattr(self, name, getattr(store, name))
-        self.abilities = frozenset(ability for ability in Ability if found.issuperset(ability.value))
-
-    def __repr__(self) -> str:
-        return repr(self.store)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AdaptedStore) and self.store is other.store
-
-    def __hash__(self) -> int:
-        return id(self.store)
-
-    @property
-    def kind(self) -> str:
-        """The name of the adapted store's class."""
-        return type(self.store).__name__
-
-    async def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Make a checkpoint durable; see `CheckpointStore.save`."""
-        await self.store.save(workflow_id, data)
-
-    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
-        return await self.store.load(workflow_id, checkpoint_id)
-
-    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt; see `StoreBase.load_latest`.
-
-        Raises:
-            CheckpointNotFoundError: the newest one of the attempt cannot be told from a later one of the same id.
-        """
-        latest = await self.store.load_latest(workflow_id)
-        if attempt is None:
-            return latest
-        found = await self.list_checkpoints(workflow_id, attempt=attempt, limit=1)
-        if not found:
-            return None
-        if latest is None or latest.sequence != found[0].sequence:
-            latest = await self.store.load(workflow_id, found[0].checkpoint_id)
-        if latest.sequence != found[0].sequence:
-            detail = "a later one of the same id has taken its place"
-            raise CheckpointNotFoundError(workflow_id, found[0].checkpoint_id, detail=detail)
-        return latest
-
-    async def clear(self, workflow_id: str) -> None:
-        """Remove a run; see `CheckpointStore.clear`."""
-        await self.store.clear(workflow_id)
-
-    async def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
-        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
-        return wanted.of(await self.store.list_checkpoints(workflow_id))
-
-
-def adapt(store: CheckpointStore, setting: str = "store") -> StoreBase:
-    """Return a store as a `StoreBase`: itself, or an adapter around an object with the five methods.
-
-    Args:
-        store: the store.
-        setting: the argument's name, for the error.
-
-    Raises:
-        SettingError: it is not a store, but a description of one, a class, or an object that lacks one of the methods.
-    """
-    if isinstance(store, StoreBase):
-        return store
-    if not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS):
-        return AdaptedStore(store)
-    way = "Give a FileCheckpointStore(…), a MemoryCheckpointStore() or open_store(…)"
-    if isinstance(store, str):
-        way = f"Open it first: open_store({store!r:.80})"
-    raise SettingError(
-        f"{setting}={store!r:.80} ({type(store).__name__}) is not a store",
-        setting=setting,
-        remedy=f"{way}; a store of your own has the methods {', '.join(_METHODS)}.",
-    )
 
 
 async def released(store: StoreBase, lease: Lease) -> None:

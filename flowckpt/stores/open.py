@@ -10,7 +10,8 @@ from typing import Any
 from flowckpt import stores
 from flowckpt.core.system import external
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.base import StoreBase, adapt
+from flowckpt.stores.adapted import adapt
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 
 ENTRY_POINTS = "flowckpt.stores"

@@ -21,7 +21,8 @@ from flowckpt.errors import (
     SettingError,
     UnauthenticatedRecordError,
 )
-from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, refuse_failed
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.base import Ability, StoreBase, refuse_failed
 from flowckpt.stores.verifications import read_verifications
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from flowckpt.core.records import CheckpointData, StepResult
-from flowckpt.stores.base import Ability, AdaptedStore, CheckpointStore, StoreBase, adapt
+from flowckpt.stores.adapted import AdaptedStore, CheckpointStore, adapt
+from flowckpt.stores.base import Ability, StoreBase
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

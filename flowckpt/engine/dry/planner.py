@@ -39,7 +39,7 @@ from flowckpt.core.replay import (
 )
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.dry.recorded_drive import DryResponder
-from flowckpt.engine.rules.identity import moved_reasons
+from flowckpt.engine.rules.identity import GOES_ON, kept_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
@@ -50,7 +50,6 @@ from flowckpt.engine.rules.in_doubt import (
     settle_started,
 )
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
 from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode

@@ -42,7 +42,8 @@ from flowckpt.maintenance.task_log import (
     local_part,
     migrated,
 )
-from flowckpt.stores.base import Ability, StoreBase, adapt
+from flowckpt.stores.adapted import adapt
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.verifications import Verifications, note_verification, read_verifications
 

@@ -29,8 +29,8 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
+from flowckpt.engine.rules.identity import kept_partial
 from flowckpt.engine.rules.judge import Judge
-from flowckpt.engine.rules.partial import kept_partial
 from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy

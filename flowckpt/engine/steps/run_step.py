@@ -18,7 +18,7 @@ from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.replay import Answer, Execute
 from flowckpt.engine import run as attempts
 from flowckpt.engine import steps
-from flowckpt.engine.rules.partial import partial_reasons
+from flowckpt.engine.rules.identity import partial_reasons
 from flowckpt.engine.rules.paths import ended_wait
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.run.context import RunContext

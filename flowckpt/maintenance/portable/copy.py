@@ -13,7 +13,8 @@ from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.errors import RunExistsError
 from flowckpt.maintenance.portable.export import gathered, identity_of
 from flowckpt.maintenance.portable.format import checked_new_id
-from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, released
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.base import Ability, StoreBase, released
 
 # A run comes into a store: refused where another one has its id, and found to be there where it is the same.
 

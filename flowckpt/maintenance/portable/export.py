@@ -32,7 +32,8 @@ from flowckpt.maintenance.portable.format import (
     header_line,
     result_line,
 )
-from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.log.sealing.keys import Key
 from flowckpt.stores.queries import DAMAGE
 

@@ -49,7 +49,7 @@ from flowckpt.maintenance.portable.format import (
     signing_key,
     strict_json,
 )
-from flowckpt.stores.base import CheckpointStore, adapt
+from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
 
 # The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.

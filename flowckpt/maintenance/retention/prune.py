@@ -34,13 +34,8 @@ from flowckpt.maintenance.retention.rule import (
     count_of,
     removable,
 )
-from flowckpt.stores.base import (
-    Ability,
-    StoreBase,
-    adapt,
-    refuse_failed,
-    released,
-)
+from flowckpt.stores.adapted import adapt
+from flowckpt.stores.base import Ability, StoreBase, refuse_failed, released
 from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
