@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_versions_are_found_whatever_the_package_is_called():
     import numpy as np
 
     assert found["numpy"] == np.__version__
+
+
+def test_a_directory_is_listed_again_only_once_it_has_changed(tmp_path, monkeypatch):
+    """Every plan and every resume asks for the versions."""
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "strange-1.0.dist-info"
+    package.mkdir()
+    assert versions_of(["strange"]) == {"strange": "1.0"}
+    package.rename(package := tmp_path / "strange-1.1.dist-info")  # perhaps within the same tick of the clock
+    assert versions_of(["strange"]) == {"strange": "1.1"}
+    listed = []
+    monkeypatch.setattr("os.listdir", lambda place, list_=os.listdir: listed.append(str(place)) or list_(place))
+    for now, version in ((1_000_000_000, "1.1"), (1_100_000_000, "1.2")):
+        package.rename(package := tmp_path / f"strange-{version}.dist-info")
+        os.utime(tmp_path, (now, now))
+        assert versions_of(["strange"]) == versions_of(["strange"]) == {"strange": version}
+    assert listed.count(str(tmp_path)) == 2
 
 
 DIES = 'def plain(x):\n    import os\n    os.path.exists("go") or os.kill(os.getpid(), 9)'
