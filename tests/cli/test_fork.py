@@ -149,7 +149,7 @@ def test_a_run_that_is_going_on_can_be_forked(flowckpt):
         flowckpt("fork", "one", "--id", "two", "--set", "first=5").expect(0)
         assert process.poll() is None
         (flowckpt.directory / "go").touch()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         assert process.returncode == 0
     finally:
         process.kill()

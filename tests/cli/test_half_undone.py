@@ -122,7 +122,7 @@ def test_a_second_ctrl_c_says_that_the_resume_undoes(sagas: Any) -> None:
     run = sagas.start("run", "saga.py:saga", "--id", "one")
     sagas.wait_for("begin to undo b")
     run.send_signal(signal.SIGINT)
-    said = run.communicate(timeout=30)[1]
+    said = run.communicate(timeout=120)[1]
     assert run.returncode == 130, said
     assert "the next resume undoes the others, and ends the run as it had ended" in said
     assert "Resume with: flowckpt resume one" in said

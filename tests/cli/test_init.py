@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from flowckpt.cli.commands.init import FILES
 
 
@@ -48,6 +50,7 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(flowckpt):
 
 
 def test_the_written_files_pass_the_checks_of_this_project(tmp_path):
+    pytest.importorskip("ruff", reason="a tool of the developers: the tests need only the extra `test`")
     for name in ("pipeline.py", "test_pipeline.py"):
         (tmp_path / name).write_text(FILES[name])
     checked = subprocess.run(

@@ -169,7 +169,7 @@ def test_a_reader_that_goes_away_is_no_error(filled):
     process = filled.start("show", "one", "--json", stdout=writer)
     os.close(writer)
     os.close(reader)
-    assert process.communicate(timeout=30)[1] == ""
+    assert process.communicate(timeout=120)[1] == ""
     assert process.returncode == 141
 
 

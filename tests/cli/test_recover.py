@@ -226,7 +226,7 @@ def test_a_watcher_that_is_stopped_saves_its_runs_and_the_next_one_goes_on(crash
     watcher = crashing.start("recover", "--watch", "--every", "0.1", "--json")
     crashing.wait_for("long lasting")
     watcher.send_signal(number)
-    out, err = watcher.communicate(timeout=30)
+    out, err = watcher.communicate(timeout=120)
     assert watcher.returncode == code, err
     assert json.loads(out)["counts"] == {"stopped": 1}
     assert crashing("list", "--json").document[0]["status"] == "suspended"
@@ -251,7 +251,7 @@ def test_a_watcher_finds_runs_that_crash_while_it_watches(crashing):
         assert crashing.log() == ["first lasting", "second lasting", "long lasting", "long lasting"]
     finally:
         watcher.terminate()
-        watcher.communicate(timeout=30)
+        watcher.communicate(timeout=120)
 
 
 def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
@@ -259,7 +259,7 @@ def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
     watcher = crashing.start("recover", "--watch", "--every", "0.05")
     time.sleep(2.5)
     watcher.terminate()
-    _, err = watcher.communicate(timeout=30)
+    _, err = watcher.communicate(timeout=120)
     assert len(re.findall("resuming", err)) == 1, err
     lines = err.splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d flowckpt: watching .*: all runs, every 0.05 s, at most 1 at a time", lines[0])
@@ -545,7 +545,7 @@ def test_a_run_whose_recoverer_is_killed_prints_on_and_ends_as_if_nothing_had_be
     recoverer = talkative.start("recover", "--workflow", "talking", *options)
     wait_until((talkative.directory / "before heard").exists)
     recoverer.send_signal(signal.SIGKILL)
-    recoverer.communicate(timeout=30)
+    recoverer.communicate(timeout=120)
     (talkative.directory / "heard").touch()
 
     def status():

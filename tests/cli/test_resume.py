@@ -54,7 +54,7 @@ def test_a_workflow_without_a_place(flowckpt, tmp_path):
     (tmp_path / "program.py").write_text(
         "import pipeline\nfrom flowckpt import run_sync\nrun_sync(pipeline.local(), workflow_id='two')\n"
     )
-    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=flowckpt.environment, check=True, timeout=30)
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=flowckpt.environment, check=True, timeout=120)
     ran = flowckpt("resume", "two").expect(2)
     assert "does not say where its workflow is" in ran.err and "--target" in ran.err
     (tmp_path / "ready").touch()
@@ -133,7 +133,7 @@ def test_a_signal_saves_and_the_resume_finishes(flowckpt, gate, number, code):
     process = flowckpt.start("run", "pipeline.py:gated", "--id", "one", "--json")
     flowckpt.wait_for("start 1")
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     document = json.loads(out)
     assert document["status"] == "suspended" and document["steps"]["executed"] == 1

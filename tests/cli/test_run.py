@@ -156,7 +156,7 @@ def test_a_store_that_cannot_be_made_exits_13(flowckpt):
 def test_standard_output_that_is_full_or_closed(flowckpt):
     with open("/dev/full", "w") as full:
         process = flowckpt.start("run", "pipeline.py:naps", "--json", stdout=full)
-        assert "standard output cannot be written" in process.communicate(timeout=30)[1]
+        assert "standard output cannot be written" in process.communicate(timeout=120)[1]
         assert process.returncode == 74
     # A closed descriptor must not be given to the record of the run.
     words = [sys.executable, "-m", "flowckpt", "run", "pipeline.py:etl", "-i", "source=a", "--id", "closed"]
@@ -172,7 +172,7 @@ def test_a_reader_that_goes_away_does_not_stop_a_run(flowckpt):
     process = flowckpt.start("run", "pipeline.py:naps", "-i", "count=2000", "--events", "--id", "one")
     assert '"WorkflowStarted"' in process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
     assert stat.S_ISDIR((flowckpt.directory / ".flowckpt").stat().st_mode)

@@ -70,7 +70,7 @@ def stopped(trip, number, target="trip"):
     running = trip.start("run", f"trip.py:{target}", "--id", "rome")
     trip.wait_for("travel")
     running.send_signal(number)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=120)
     return running.returncode, out, err
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_only_waits_is_not_due_after_the_signal(trip):
             break
         time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=30)
+    running.communicate(timeout=120)
     assert running.returncode == 143
     assert trip("recover").expect(0).err.strip().endswith("is to be resumed")
 
@@ -117,7 +117,7 @@ def test_the_events_name_the_signal(trip):
     running = trip.start("run", "trip.py:trip", "--id", "rome", "--events")
     trip.wait_for("travel")
     running.terminate()
-    out, _ = running.communicate(timeout=30)
+    out, _ = running.communicate(timeout=120)
     last = out.splitlines()[-1]
     assert '"WorkflowSuspended"' in last and '"cause": "SIGTERM"' in last and '"is_saved": true' in last
 

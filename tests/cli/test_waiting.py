@@ -295,7 +295,7 @@ def test_the_list_shows_what_a_run_waits_for_and_which_process_runs_it(flowckpt)
     assert [wait["name"] for wait in listed["waits"]["waits"]] == ["go"] and listed["runs"]["waits"] == []
     assert listed["runs"]["owner"]["pid"] == running.pid
     running.kill()
-    running.communicate(timeout=30)
+    running.communicate(timeout=120)
 
 
 ASKING = """

@@ -90,7 +90,7 @@ def test_a_signal_in_a_fan_out_keeps_what_ended_and_leaves_nothing_running(
             time.sleep(0.02)
         time.sleep(0.1)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert (process.returncode, out) == (9, "suspended True\n")
     assert processes_about(tmp_path) == []
     (tmp_path / "go").touch()

@@ -128,7 +128,7 @@ def test_a_signal_saves_and_stops_and_leaves_no_worker(number, tmp_path):
     wait_for(tmp_path, 6)
     began = time.monotonic()
     engine.send_signal(number)
-    _, said = engine.communicate(timeout=30)
+    _, said = engine.communicate(timeout=120)
     assert time.monotonic() - began < 20
     assert engine.returncode == 128 + number, said
     assert all(gone(int(pid), seconds=10) for _, pid in lines(tmp_path))
@@ -160,7 +160,7 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
     assert engine.poll() is None  # it gives the step its time to end
     engine.send_signal(signal.SIGINT)
     assert gone(int(lines(tmp_path)[0][1]), seconds=1.6)  # its time would be 2 s
-    engine.communicate(timeout=30)
+    engine.communicate(timeout=120)
 
 
 def test_a_worker_of_an_engine_that_stands_still_stays():

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.recoverer.child import ChildEnd
-from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.core.records import RunInfo, Status
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.maintenance.pauses import Pauses
 from flowckpt.maintenance.recovery import DueRun, Why
-from flowckpt.stores import MemoryCheckpointStore, open_store
+from flowckpt.stores import MemoryCheckpointStore
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.contract import checkpoint, results
 
@@ -66,22 +59,6 @@ async def test_a_run_whose_process_died_waits_although_it_has_moved_each_time_lo
         assert not await pauses.may_try(due(attempt + 1))
         clock.advance(1)
         assert await pauses.may_try(due(attempt + 1))
-
-
-@pytest.mark.parametrize("hours", [-1, 0, 1])
-async def test_a_recoverer_shares_the_pause_of_another_one_whatever_its_clock_says(store, clock, hours):
-    theirs = FakeClock(NOON + timedelta(hours=hours))
-    mine, other = Pauses(store, clock), Pauses(store, theirs)
-    other.looked(["run"])  # it watches already
-    for pause in (30, 60):
-        await failed(mine, due())
-        assert not await other.may_try(due())
-        theirs.advance(pause - 1)
-        assert not await other.may_try(due())
-        assert await other.may_try(due(2))
-        theirs.advance(1)
-        assert await other.may_try(due())
-        clock.advance(pause)
 
 
 async def test_a_pause_counts_on_whoever_tries(store, clock):
@@ -174,111 +151,3 @@ def test_the_pause_never_goes_over_the_longest_and_always_ends(deaths):
         assert await pauses.may_try(due())
 
     asyncio.run(tried())
-
-
-# Ten recoverers on one store, with clocks that differ, against runs that cannot be resumed.
-
-
-class Skewed:
-    """The system's clock, some hours off."""
-
-    def __init__(self, hours: float) -> None:
-        self._off = timedelta(hours=hours)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self._off
-
-    def elapsed_ns(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1e9)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-KINDS = {"stale": ExitCode.STALE, "secretless": ExitCode.USAGE, "crash_loop": ExitCode.WORKFLOW_FAILED, "dying": -9}
-
-
-@attrs.define
-class Resumed:
-    """Stands for the process that resumes a run: it claims the run, and fails in its way."""
-
-    spec: str
-    run: DueRun
-    tried: Counter[str]
-
-    async def end(self, give_up) -> ChildEnd:
-        kind, workflow_id = self.run.workflow_id.partition("-")[0], self.run.workflow_id
-        self.tried[workflow_id] += 1
-        await asyncio.sleep(0.02)  # it starts
-        await give_up()
-        door: Any = open_store(self.spec)
-        try:
-            lease = await door.acquire(workflow_id)
-            if kind == "dying":
-                await door.save(
-                    workflow_id,
-                    attrs.evolve(
-                        lease.latest,
-                        attempt=lease.attempt,
-                        sequence=lease.last_sequence + 1,
-                        checkpoint_id=f"@started.{lease.attempt}",
-                    ),
-                )
-            await door.release(workflow_id)
-        finally:
-            door.close()
-        return ChildEnd(int(KINDS[kind]), ())
-
-    def stop(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("kind", ["file", "sqlite", "objects"])
-async def test_ten_recoverers_try_no_more_often_than_one(tmp_path, kind):
-    scheme = "objects+file" if kind == "objects" else kind
-    spec = f"{scheme}://{tmp_path / 'store'}?allow_unsafe=true" if kind == "objects" else f"{kind}:{tmp_path / 'store'}"
-    runs = [f"{each}-{number}" for each in KINDS for number in range(2)]
-    door: Any = open_store(spec)
-    for workflow_id in runs:
-        lease = await door.acquire(workflow_id)
-        await door.save(
-            workflow_id,
-            attrs.evolve(
-                checkpoint(1, results("x")), attempt=lease.attempt, metadata={"target": {"name": "w", "module": "m"}}
-            ),
-        )
-        await door.release(workflow_id)
-    tried: Counter[str] = Counter()
-    recoverers: list[Recoverer] = []
-    stores: list[Any] = []
-
-    def new_child(run: DueRun) -> Any:
-        return Resumed(spec, run, tried)
-
-    for index in range(10):
-        clock = Skewed((-1, 0, 1, 0.5)[index % 4])
-        stores.append(open_store(spec))
-        recoverers.append(
-            Recoverer(
-                stores[-1],
-                clock,
-                new_child,
-                jobs=4,
-                workflows=(),
-                shuffle=random.shuffle,
-                on_start=lambda run: None,
-                on_end=lambda found: None,
-                on_trouble=lambda error: None,
-                pauses=Pauses(stores[-1], clock, first_seconds=1.0, most_seconds=64),
-            )
-        )
-    watching = [asyncio.create_task(each.watch(0.1)) for each in recoverers]
-    await asyncio.sleep(4)
-    for each in recoverers:
-        each.stop()
-    await asyncio.gather(*watching)
-    for store in (*stores, door):
-        store.close()
-    # One recoverer would try at 0, 1 and 3 seconds.
-    assert set(tried) == set(runs)
-    assert all(1 <= tried[each] <= 3 for each in runs), tried

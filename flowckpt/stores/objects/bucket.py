@@ -14,13 +14,13 @@ import os
 import random
 import re
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import islice
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import attrs
@@ -123,6 +123,7 @@ T = TypeVar("T")
 PAGE = 1000
 _THREADS = 16
 _WINDOW = 4 * _THREADS
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 _library_of: list[int] = []
@@ -159,6 +160,7 @@ class Bucket:
         self.shown = shown
         self._driver = driver
         self._patience = patience_seconds
+        self._latest = _LONG_AGO, 0.0
 
     def __str__(self) -> str:
         return self.shown
@@ -295,6 +297,7 @@ class Bucket:
             found: list[Listed] = []
             for page in obstore.list(self._driver, prefix, offset=after, chunk_size=PAGE):
                 found += [Listed(each["path"], each["last_modified"]) for each in page]
+                self._learn_time(each.modified_at for each in found[-len(page) :])
                 if most is not None and len(found) >= most:
                     break
             return sorted(found, key=lambda each: each.key)
@@ -310,6 +313,16 @@ class Bucket:
             return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
         return self._patiently(workflow_id, "list", once)
+
+    def not_before(self) -> datetime:
+        """Return what the server's clock shows at the least, as far as the objects that were listed tell: without a request."""
+        newest, seen = self._latest
+        return newest + timedelta(seconds=monotonic() - seen)
+
+    def _learn_time(self, moments: Iterable[datetime]) -> None:
+        newest = max(moments, default=_LONG_AGO)
+        if newest > self._latest[0] and newest > self.not_before():
+            self._latest = newest, monotonic()
 
     def now(self, workflow_id: str) -> datetime:
         """Return the time by the server's clock, from an object that is written for it."""
@@ -344,7 +357,7 @@ class Bucket:
     ) -> T:
         """Make a request until it is answered, or the patience is over."""
         self._check_process(workflow_id, operation)
-        until = time.monotonic() + (self._patience if patience is None else patience)
+        until = monotonic() + (self._patience if patience is None else patience)
         pause, is_in_doubt = _FIRST_PAUSE, False
         while True:
             try:
@@ -352,10 +365,10 @@ class Bucket:
             except (BaseError, OSError, ValueError, _NotYetThereError) as error:
                 failure = Failure.PASSING if isinstance(error, _NotYetThereError) else failure_of(error)
                 is_in_doubt = is_in_doubt or failure is not Failure.REFUSED
-                rest = until - time.monotonic()
+                rest = until - monotonic()
                 if failure is not Failure.PASSING or rest <= 0:
                     raise self._failed(error, workflow_id, operation, is_in_doubt=is_write and is_in_doubt) from error
-                time.sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads those that wait
+                sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads those that wait
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _failed(

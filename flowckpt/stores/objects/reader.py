@@ -259,10 +259,17 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
         return self._steadily(workflow_id, "read", look_once)
 
+    def _server_time(self) -> datetime:
+        """Return the server's time: this machine's, or a later one if objects were written later or are seen for longer.
+
+        A machine whose clock is behind would take a dead owner elsewhere for alive for as long as it is behind.
+        """
+        return max(self._clock.now(), self.bucket.not_before())
+
     def _owner_at(self, workflow_id: str, keys: RunKeys) -> Owner | None:
         newest = keys.at(keys.attempts[-1])
         holder = holder_of(self.bucket, newest, tail_of(self.bucket, newest, workflow_id), workflow_id)
-        return holder.owner if holder is not None and holder.holds(self._clock.now()) else None
+        return holder.owner if holder is not None and holder.holds(self._server_time()) else None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and the damaged ones."""
@@ -288,7 +295,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._steadily(
             run,
             "list",
-            lambda: run_info(self.bucket, run, self._clock.now(), lambda workflow_id: self.read(workflow_id).info()),
+            lambda: run_info(self.bucket, run, self._server_time, lambda workflow_id: self.read(workflow_id).info()),
         )
 
     def signals(self, workflow_id: str) -> list[Signal]:
@@ -411,13 +418,13 @@ def left_behind(bucket: Bucket, run: str) -> int:
     return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
 
 
-def run_info(bucket: Bucket, run: str, now: datetime, latest_of: Latest) -> RunInfo | None:
+def run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
     """Return a run as a list shows it; None where it has no checkpoint.
 
     Args:
         bucket: the bucket.
         run: the key of the run.
-        now: the time, for leases.
+        now: tells the time, for leases.
         latest_of: reads all of a run to describe it.
 
     Raises:
@@ -433,7 +440,7 @@ def run_info(bucket: Bucket, run: str, now: datetime, latest_of: Latest) -> RunI
             return None
         if attempt == keys.attempts[-1]:
             holder = holder_of(bucket, at, tail, run)
-            owner = holder.owner if holder is not None and holder.holds(now) else None
+            owner = holder.owner if holder is not None and holder.holds(now()) else None
         if tail.is_begun:
             try:
                 info = _from_end(tail) or _from_records(bucket, keys, at, tail, latest_of)
