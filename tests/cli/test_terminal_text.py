@@ -67,3 +67,9 @@ def test_times_for_people():
         "40 h ago",
         "12 days ago",
     ]
+
+
+def test_a_dict_is_shown_in_the_order_in_which_it_was_made():
+    assert short_value({"z": 1, "a": {"y": 2, "b": {}}}) == "{'z': 1, 'a': {'y': 2, 'b': {}}}"
+    assert short_value(dict.fromkeys(range(20, 0, -1), 0)).endswith("11: 0, ...}")
+    assert short_value({1: {2: {3: {4: {5: 6}}}}}) == "{1: {2: {3: {4: {...}}}}}"

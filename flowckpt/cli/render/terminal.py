@@ -13,6 +13,7 @@ import os
 import re
 import reprlib
 import sys
+from itertools import islice
 from typing import Any
 
 _STDOUT, _STDERR = 1, 2
@@ -185,7 +186,14 @@ def shortened(text: str, most: int) -> str:
 
 
 class _Writer(reprlib.Repr):
-    """Writes integers, too, of more digits than Python converts to text."""
+    """Writes integers, too, of more digits than Python converts to text, and the keys of a dict in their order."""
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if x and level <= 0:
+            return f"{{{self.fillvalue}}}"
+        items = list(islice(x.items(), self.maxdict))
+        pieces = [f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}" for key, value in items]
+        return f"{{{', '.join(pieces + [self.fillvalue] * (len(x) > len(items)))}}}"
 
     def repr_int(self, x: int, level: int) -> str:
         try:
