@@ -60,7 +60,11 @@ def run_command(arguments: list[str], *, cwd: Path, env: dict[str, str], **given
         env: its environment.
         given: more for `run_here` or `tests.forked.run_module`.
     """
-    if is_possible(cwd):
+    if (
+        "--crashes" in arguments
+    ):  # it forks a hundred processes, each of which is slow in a process as large as this one
+        given["seconds"] = 300
+    elif is_possible(cwd):
         return run_here(arguments, cwd=cwd, env=env, **given)
     return run_module("flowckpt", arguments, cwd=cwd, env=env, **given)
 

@@ -36,6 +36,8 @@ from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.testing.clock import FakeClock
 
 RUN = "explored"
+_SHARED = frozenset({"flowckpt", "attr", "attrs", "cattrs", "ulid"}) | sys.stdlib_module_names
+"""Packages that the other processes of an exploration need too, and whose import has no effect on a workflow."""
 DIED = 77
 MOST_SCANNED = 2_000
 """Files of the working directory that are kept before a command runs, since its changes are not seen one by one."""
@@ -454,7 +456,7 @@ def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, tu
     except Exception as raised:
         result, error = None, raised
     if turn.point is None:
-        log.add("modules", names=[each for each in sys.modules if each.startswith("flowckpt.")])
+        log.add("modules", names=[each for each in sys.modules if each.partition(".")[0] in _SHARED])
     log.add("end", **_end_of(workflow, result, error), now=clock.now().isoformat())
 
 

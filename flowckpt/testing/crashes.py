@@ -29,6 +29,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
 from flowckpt.engine.determinism import driven_again, driven_in_other_process
@@ -218,7 +219,9 @@ class _Explorer:
         self.whole = self._play(None)
         for each in self.whole.of("modules"):  # once here, and not in every process
             for module in each["names"]:
-                importlib.import_module(module)
+                with suppress(ImportError):  # a module that another one made, and no file
+                    importlib.import_module(module)
+        versions_of(["flowckpt"])  # it keeps the lists of the directories
         self._check_whole()
         self._check_determinism()
         self._compare_whole(self._play(None))
