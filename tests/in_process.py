@@ -33,6 +33,8 @@ from tests.forked import _INSTALLED, _stream, run_module
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOGGER = logging.getLogger("flowckpt")
+_OF_PACKAGES: set[str] = set()
+"""Modules that are in no test's directory: three thousand, which need not be looked at for each command."""
 _DEADLY = re.compile(r"os\.kill|os\._exit|setrlimit")
 """What a program does to its own process."""
 
@@ -122,7 +124,9 @@ def _file_of(module: object) -> str:
 def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]:
     """Be in a directory, an environment and a set of modules as a new process would be, for the block."""
     environ, path, argv, place = dict(os.environ), sys.path[:], sys.argv[:], os.getcwd()
-    here = {name: each for name, each in sys.modules.items() if _file_of(each).startswith(f"{cwd}{os.sep}")}
+    files = {name: _file_of(sys.modules[name]) for name in sys.modules.keys() - _OF_PACKAGES}
+    here = {name: sys.modules[name] for name, file in files.items() if file.startswith(f"{cwd}{os.sep}")}
+    _OF_PACKAGES.update(name for name, file in files.items() if file.startswith((sys.prefix, sys.base_prefix)))
     for name in here:
         del sys.modules[name]
     known, main_module = set(sys.modules), sys.modules["__main__"]
