@@ -258,7 +258,7 @@ def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -
 
 def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
     """Return what `--done` says, by step."""
-    pairs = tuple((step, text if equals else "") for step, equals, text in (each.partition("=") for each in values))
-    texts = without_repeats(pairs, "--done")
-    makers = edits_from_texts({step: text for step, text in texts.items() if text}, "--done")
-    return {step: TypedOutput(texts[step], makers[step]) if step in makers else ... for step in texts}
+    pairs = tuple((step, f"{equals}{text}") for step, equals, text in (each.partition("=") for each in values))
+    texts = {step: text[1:] if text else None for step, text in without_repeats(pairs, "--done").items()}
+    makers = edits_from_texts({step: text for step, text in texts.items() if text is not None}, "--done")
+    return {step: ... if text is None else TypedOutput(text, makers[step]) for step, text in texts.items()}

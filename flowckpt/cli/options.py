@@ -170,7 +170,7 @@ class SecondsRange(click.FloatRange):
 
 
 _SECTIONS = {
-    "Workflow": ("inputs", "inputs_file", "target", "is_here", "run", "new_id", "tags", "outputs"),
+    "Workflow": ("inputs", "inputs_file", "target", "is_here", "run", "new_id", "tags", "outputs", "accept_import"),
     "Which": (
         *("last", "statuses", "workflow", "workflows", "limit", "keep", "older_than", "max_bytes", "checkpoint"),
         *("from_step", "attempt", "reasons", "verified", "dry_run", "if_attempt"),
@@ -186,6 +186,7 @@ _SECTIONS = {
         "no_cache",
         "only_plan",
     ),
+    "Steps in doubt": ("done", "not_done", "by", "comment"),
     "Saving": ("every", "interval", "on_save_error"),
     "Limits and ends": ("retry_budget", "max_crashes", "stay", "rolls_back", "steal"),
     "Execution": ("executors", "jobs", "check", "same_process"),
@@ -479,7 +480,7 @@ def limit_options(command: F) -> F:
             "--retry-budget",
             type=click.IntRange(0),
             metavar="N",
-            help="How many retries the run may make, all its steps and attempts together; recorded. A resume: a fresh budget.",
+            help="Total retries for all steps and attempts of the run; recorded. On resume, sets a new budget.",
         ),
         click.option(
             "--max-crashes",

@@ -5,9 +5,10 @@ When and how long something ran, and by which attempt, is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from enum import StrEnum
+from math import inf
 from typing import Any, TypeAlias
 
 import attrs
@@ -230,8 +231,7 @@ def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
         was, now = (getattr(each, f"held_{name}") for each in (old, new))
         sides[0][name], sides[1][name] = _trees(was, now, name)
     steps, same = [], 0
-    were = {result.path: result for result in old.step_results}
-    are = {result.path: result for result in new.step_results}
+    were, are = _in_program_order(old.step_results), _in_program_order(new.step_results)
     for path in _in_order([*were], [*are]):
         if path not in are:
             steps.append(StepDiff(path, ChangeKind.REMOVED))
@@ -242,6 +242,30 @@ def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
         else:
             same += 1
     return CheckpointDiff(_differing(*sides), steps, same)
+
+
+def _in_program_order(results: Iterable[StepResult]) -> dict[str, StepResult]:
+    """Return results by path: members of maps by number, those of groups by start, all else in the order of the record."""
+    came = {result.path: result for result in results}
+    ranks: dict[str, tuple[int, float, int]] = {}
+
+    def rank(path: str, last: str) -> tuple[int, float, int]:
+        if not last.startswith("["):
+            return 0, 0, len(ranks)
+        if last[1:-1].isdecimal():
+            return int(last[1:-1]), 0, len(ranks)
+        started = came[path].started_at if path in came else None
+        return 0, 0 if started is None else started.timestamp(), len(ranks)
+
+    def place(path: str) -> list[tuple[float, ...]]:
+        places: list[tuple[float, ...]] = []
+        parts = path.split("/")
+        for count, part in enumerate(parts, 1):
+            whole = "/".join(parts[:count])
+            places.append(ranks.setdefault(whole, rank(whole, part)))
+        return [*places, (inf,)]  # a map or a group ends after its members
+
+    return dict(sorted(came.items(), key=lambda item: place(item[0])))
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.maintenance.diff import compare
 
 PROGRAM = """
 from pathlib import Path
@@ -128,3 +133,29 @@ def test_a_run_with_its_fork(varies):
         "+ run two, checkpoint @completed.2 (sequence 4)",
         "nothing differs: 2 steps are the same",
     ]
+
+
+def test_members_of_a_map_are_listed_by_number_in_whatever_order_they_ended():
+    async def one(number: int, gates: list[asyncio.Event], factor: int) -> int:
+        if number + 1 < len(gates):
+            await gates[number + 1].wait()
+        gates[number].set()
+        return number * factor
+
+    @workflow
+    def mapped(factor: int = 1):
+        gates = [asyncio.Event() for _ in range(12)]
+        yield step("before").python(abs, factor)
+        yield step("m").map(one, range(12), gates=gates, factor=factor, concurrency=12).checkpoint()
+        yield step("after").python(abs, factor).checkpoint()
+
+    store = MemoryCheckpointStore()
+    engine = WorkflowEngine(store)
+    for factor in (1, 2):
+        assert engine.run_sync(mapped, workflow_id=f"r{factor}", factor=factor).status == "completed"
+    old, new = (asyncio.run(store.load_latest(f"r{factor}")) for factor in (1, 2))
+    ended = [result.path for result in new.step_results]
+    assert ended.index("m/[11]") < ended.index("m/[10]") < ended.index("m/[2]") < ended.index("m")
+    assert [each.path for each in compare(old, new).steps] == [
+        "before", "m/[0]", *(f"m/[{number}]" for number in range(1, 12)), "after",
+    ]  # fmt: skip

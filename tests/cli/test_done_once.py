@@ -132,7 +132,7 @@ def test_a_step_that_runs_again_before_it_changes_its_argument(shop: Shop, guard
     (shop.folder / "orders").write_text("3 books")
     if guard == GUARDS["at most once"]:
         planned = shop.command("plan", "one").expect(15).out
-        assert "if fetch returns what was returned before; otherwise the resume stops here" in planned
+        assert "if fetch leaves the same result as before; otherwise the resume stops here" in planned
     ran = shop.command("resume", "one").expect(10)
     assert "charge 14" not in shop.command.log() and "--from charge one" in ran.err
     shop.command("resume", "one").expect(10)

@@ -126,6 +126,13 @@ def test_a_person_says_that_it_was_done_and_with_what(killed):
     assert command("resume", "one").expect(0) and command.log() == ["pay"]
 
 
+def test_an_output_that_was_forgotten_is_not_taken_for_none(killed):
+    command = killed("pay.py:blind")
+    for name in ("plan", "resume"):
+        assert "--done pay= is not JSON" in command(name, "one", "--done", "pay=").expect(2).err
+    assert command.log() == ["pay"] and "settled" not in command("show", "one").out
+
+
 def test_a_person_says_that_it_was_not_done(killed):
     command = killed("pay.py:blind")
     assert "decided that it was not done: it is run" in command("plan", "one", "--not-done", "pay").expect(0).out

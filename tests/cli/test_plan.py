@@ -143,7 +143,7 @@ def test_behind_a_stale_step_results_can_be_reused_by_their_arguments(shop):
     document = shop("plan", "one", "--json", *options).expect(10).document
     assert [planned["decision"] for planned in document["steps"]] == ["rerun", "reuse", "reuse", "rerun"]
     assert document["steps"][1]["assumes"] == ["fetch"]
-    assert "if fetch returns what was returned before" in shop("plan", "one", *options).out
+    assert "if fetch leaves the same result as before" in shop("plan", "one", *options).out
     shop("resume", "one", *options).expect(0)
     assert shop.log() == ["fetch", "load"]
 

@@ -85,6 +85,13 @@ class Loose:
     anything: Any = None
 
 
+@dataclasses.dataclass
+class Bare:
+    table: dict
+    pair: tuple = ()
+    names: set = dataclasses.field(default_factory=set)
+
+
 def scores(f: Any, i: Any, b: Any, s: Any) -> Scores:
     return Scores(f(1.5), i(3), b(True), s("a"), [f(0.5), i(1)], {s("k"): f(2)}, (i(3), "b"), f(1), i(4))
 
@@ -142,6 +149,13 @@ def test_a_scalar_is_taken_in_a_typed_dict():
     [
         (Loose([np.float64(1)]), r"items\[0\] is a numpy.float64"),
         (Loose([], np.int64(1)), r"anything is a numpy.int64"),
+        (Loose([np.str_("a")]), r"items\[0\] is a numpy.str_"),
+        (Loose([[{"a": np.str_("a")}]]), r"items\[0\]\[0\].a is a numpy.str_"),
+        (Loose([], np.str_("a")), r"anything is a numpy.str_"),
+        (Bare({np.str_("a"): 1}), r"key np.str_\('a'\)"),
+        (Bare({"a": np.str_("a")}), r"table.a is a numpy.str_"),
+        (Bare({}, (np.str_("a"),)), r"pair\[0\] is a numpy.str_"),
+        (Bare({}, (), {np.str_("a")}), r"names\{…\} is a numpy.str_"),
         (dataclasses.replace(scores(*PLAIN), count=np.float64(1.5)), r"count is a numpy.float64"),
     ],
 )
@@ -157,6 +171,7 @@ def test_a_scalar_is_refused_in_a_field_whose_annotation_does_not_say_its_plain_
         (np.float64(1.5), int, r"Call float\(x\)"),
         ({"n": np.int64(1)}, dict, r"Call int\(x\)"),
         (np.bool_(True), str, r"Call bool\(x\)"),
+        (np.datetime64("2026-01-01"), object, r"Call \.astype\('datetime64\[us\]'\)\.item\(\)"),
         (np.arange(3), object, r"return the path.*\.tolist\(\)"),
         (pd.DataFrame({"a": [1]}), object, "Write it to a file, return the path, and claim the file"),
         (pd.Series([1]), object, r"return the path.*\.tolist\(\)"),

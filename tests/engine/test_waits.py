@@ -894,7 +894,7 @@ def test_an_approval_is_answered_once(world):
 
 def test_what_is_not_asked_for_cannot_be_approved(world):
     world.run(naps)
-    with pytest.raises(SignalRefusedError, match="does not ask for it now"):
+    with pytest.raises(SignalRefusedError, match="is not waiting for this approval"):
         world.engine.approve_sync("run", "review")
     world.engine.signal_sync("run", "review")  # a signal of the same name is no answer
     world.clock.advance(7200)

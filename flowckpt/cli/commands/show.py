@@ -167,7 +167,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
         said = (
             f"{each['by'] or 'a person'} decided that {each['step']} was {'' if each['done'] else 'not '}done{because}"
         )
-        lines.append(f"settled: {escaped(said)}, {each['at']}")
+        lines.append(f"settled: {escaped(said)}, {moment_text(datetime.fromisoformat(each['at']))}")
     target = latest.metadata.get("target", {})
     if source := target.get("file") or target.get("module"):
         lines.append(f"target: {escaped(':'.join(filter(None, (source, target.get('name')))))}")

@@ -133,14 +133,14 @@ def _step_lines(group: list[PlannedStep], indent: int, width: int, *, is_colored
 
 def _assumption_text(step: PlannedStep) -> str:
     otherwise = "; otherwise the resume stops here" if step.may_stop else ""
-    return f"{_assumed_text(step.assumes)} what was returned before{otherwise}"
+    return f"{_assumed_text(step.assumes)} the same result as before{otherwise}"
 
 
 def _assumed_text(paths: Sequence[str]) -> str:
-    """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`."""
+    """Write of which steps the plan takes for granted that they leave the same result: `a, b and 3 more leave`."""
     shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
     more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
-    return f"{shown}{more} return{'s' if len(paths) == 1 else ''}"
+    return f"{shown}{more} leave{'s' if len(paths) == 1 else ''}"
 
 
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:

@@ -81,6 +81,17 @@ def converter(*, keeps_places: bool = False) -> Converter:
     return made
 
 
+@functools.cache
+def keep_texts_of_numpy() -> None:
+    """Keep a `numpy.str_` as it is in a container that says nothing of its items, so that it is refused like all scalars.
+
+    cattrs dispatches on the base class there, and would take it for a `str`. Call it once numpy is imported.
+    """
+    import numpy as np  # noqa: PLC0415 - only for programs that use it
+
+    converter().register_unstructure_hook(np.str_, lambda value: value)
+
+
 def steps_to(error: BaseException) -> Iterator[str]:
     """Yield the fields and indexes on the way to the first cause of an error of a converter that keeps places."""
     while isinstance(error, BaseExceptionGroup):

@@ -660,6 +660,8 @@ def remedy_of(cls: type) -> str:
         "Table",
     ):
         return _FILE + (" A small one: .tolist()." if name in ("ndarray", "Series", "Index") else "")
+    if package == "numpy" and name in ("datetime64", "timedelta64"):
+        return f"Call .astype('{name}[us]').item() on it."
     if package == "numpy":
         kind = next((_NUMPY_KINDS[each.__name__] for each in cls.__mro__ if each.__name__ in _NUMPY_KINDS), "")
         if kind:

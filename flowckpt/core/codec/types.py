@@ -207,7 +207,7 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
         EncodingError: cattrs cannot take it apart by this annotation.
     """
     try:
-        return converters.converter().unstructure(value, unstructure_as=_bare(annotation))
+        return _unstructured(value, _bare(annotation))
     except RecursionError as error:
         raise EncodingError(
             f"{place} is a {type_name(type(value))} that is nested too deep, or contains itself",
@@ -223,6 +223,12 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
             type_name=type_name(type(value)),
             remedy="Return what the annotation says, or correct the annotation.",
         ) from error
+
+
+def _unstructured(value: Any, annotation: Any) -> Any:
+    if "numpy" in sys.modules:
+        converters.keep_texts_of_numpy()
+    return converters.converter().unstructure(value, unstructure_as=annotation)
 
 
 def from_plain(plain: Any, annotation: Any, place: str) -> Any:
@@ -272,7 +278,7 @@ def register_type(
             "themselves.",
         )
     made = converters.converter()
-    apart = to_plain or functools.partial(made.unstructure, unstructure_as=cls)
+    apart = to_plain or functools.partial(_unstructured, annotation=cls)
     build = from_plain or functools.partial(_structure_as, cls)
     tags.add_registered(cls, name or type_name(cls), apart, build)
     if to_plain is not None and from_plain is not None:  # also where an annotation names the class

@@ -202,10 +202,10 @@ def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     if len(found) == 1:
         return found[0]
     if found:
-        detail = f"it asks for it {len(found)} times: {_listed([wait.path for wait in found])}"
+        detail = f"it is waiting for {len(found)} of this name: {_listed([wait.path for wait in found])}"
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
     known = _listed([wait.name for wait in asked])
-    detail = "it does not ask for it now" + (f"; it asks for {known}" if asked else "")
+    detail = "it is not waiting for this approval" + (f"; it is waiting for {known}" if asked else "")
     raise SignalRefusedError(workflow_id, name, detail=detail)
 
 
