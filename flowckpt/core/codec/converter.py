@@ -10,6 +10,7 @@ import collections.abc
 import contextlib
 import enum
 import functools
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,9 +88,7 @@ def keep_texts_of_numpy() -> None:
 
     cattrs dispatches on the base class there, and would take it for a `str`. Call it once numpy is imported.
     """
-    import numpy as np  # noqa: PLC0415 - only for programs that use it
-
-    converter().register_unstructure_hook(np.str_, lambda value: value)
+    converter().register_unstructure_hook(sys.modules["numpy"].str_, lambda value: value)
 
 
 def steps_to(error: BaseException) -> Iterator[str]:
