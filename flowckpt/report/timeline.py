@@ -16,8 +16,7 @@ from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import Wait, waits_in
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
-from flowckpt.engine.rules.paths import ROLLBACK, nested_in, step_of
-from flowckpt.engine.values.failures import is_stopped
+from flowckpt.engine.rules.paths import ROLLBACK, is_stopped, nested_in, step_of
 from flowckpt.maintenance.attempts import Attempt, Standing
 
 _FAN_OUT = frozenset({"map", "parallel"})

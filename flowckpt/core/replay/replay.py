@@ -156,6 +156,10 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
         prefix: what the paths of its steps begin with.
     """
     own: Own = {result.path: result for result in recorded}
+    if prefix:  # in a member that a race stopped: how its steps were undone answers no step
+        undoing = [path for path in own if path.endswith("@rollback") and "/" not in path[len(prefix) :]]
+        for path in undoing:
+            del own[path]
     start = len(prefix)
     if not any("/" in path[start:] for path in own):
         return own, {}

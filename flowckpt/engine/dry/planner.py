@@ -50,14 +50,25 @@ from flowckpt.engine.rules.in_doubt import (
     settle_started,
 )
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
+from flowckpt.engine.rules.paths import (
+    ROLLBACK,
+    UNDOABLE,
+    HandledFailure,
+    below,
+    handled_end,
+    is_stopped,
+    is_within,
+    left_to_undo,
+    nested_in,
+    standing_in_member,
+)
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
-from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out, stale_step, step_failure
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
@@ -542,7 +553,7 @@ class Planning(DryResponder):
             earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
             recorded += (result for result in earlier if result.path not in known)
         for result in recorded:
-            if result.path in self.seen:
+            if result.path in self.seen or result.step_type == ROLLBACK:
                 continue
             is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
             is_dropped |= bool(self.again.paths) and judge.policy.reuse is ReuseMode.PREFIX
@@ -598,16 +609,31 @@ class Planning(DryResponder):
         await self._restored(Restore(path, step, result, enter.is_spare))
         return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
 
-    def _stopped_members(self, stopped: list[tuple[int, Enter]], *, is_moved: bool) -> list[tuple[int, Enter]]:
+    def _stopped_members(
+        self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
+    ) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
-        for _, made in stopped:
-            for each in (*made.nested, made.result):
-                if each is not None and not is_moved:
-                    self.seen.add(each.path)
+        again: list[tuple[int, Enter]] = []
+        for index, made in stopped:
+            assert made.result is not None
+            if is_moved:
+                kept, gone = standing_in_member(made.nested)
+                self.aside.dropped += [*gone, made.result]
+                again.append((index, attrs.evolve(made, result=None, nested=kept)))
+                continue
+            steps = [each for each in made.nested if each.step_type != ROLLBACK]
+            self.seen.update(each.path for each in (*steps, made.result))
+            marked = () if has_ended else {each.path for each in steps if UNDOABLE in each.marks}
+            left = {each.path for each in left_to_undo(made.nested, marked)}
+            for each in (*steps, made.result):
+                if each.path in left:
+                    why = (Reason(ReasonKind.UNDOING, "a race stopped what it lies in"),)
+                    self.steps.append(
+                        PlannedStep(each.path, Decision.UNDO, why, duration_ms=each.duration_ms, location=each.location)
+                    )
+                else:
                     self.add(each, Decision.REUSE, ())
-            if is_moved and made.result is not None:
-                self.aside.dropped.append(made.result)
-        return [(index, attrs.evolve(made, result=None)) for index, made in stopped] if is_moved else []
+        return again
 
     async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
         path, result, action = enter.path, enter.result, enter.step.action
@@ -652,7 +678,8 @@ class Planning(DryResponder):
             gone = [each for each in (*without, *below(self.nested.cut, without)) if each in self.resumption.cut]
         gone += [each.path for each in expansion.take_rest()]
         is_moved = is_all_again or bool(stale or new or gone)
-        for index, made in self._stopped_members(stopped, is_moved=is_moved or result is None):
+        is_open = result is None and not _is_won(action, answers)
+        for index, made in self._stopped_members(stopped, is_moved=is_moved or is_open, has_ended=result is not None):
             await plan_member(made)
             answers[index] = answers.pop()
         if is_moved:
@@ -842,6 +869,12 @@ def _made(expansion: Expansion) -> Iterator[Enter]:
     """Make the members, as far as they can be made."""
     with contextlib.suppress(ItemsError):
         yield from expansion
+
+
+def _is_won(action: FanOutAction, answers: list[Answer | None]) -> bool:
+    """Return whether enough members of a race have succeeded."""
+    succeeded = sum(answer is not None and answer[1] is None for answer in answers)
+    return action.completion.is_enough(succeeded, action.size)
 
 
 def _known(answers: list[Answer | None]) -> list[Answer]:

@@ -23,7 +23,8 @@ from flowckpt.core.replay import (
     drive,
     expand,
 )
-from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
+from flowckpt.engine.rules.paths import is_stopped
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
 from flowckpt.engine.values.placeholders import not_run
 
 Visit = Callable[[Step[Any], StepResult], Answer]

@@ -18,7 +18,7 @@ from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
 from flowckpt.engine.history.checkpoints import earlier_checkpoint
-from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, undone_paths
+from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, step_of, undone_in_races, undone_paths
 from flowckpt.engine.run.lease import taken
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.values.superseded import Superseded
@@ -128,8 +128,14 @@ def standing_length(results: Sequence[StepResult], length: int) -> int:
         results: the newest history of the run.
         length: how many of them are looked at.
     """
-    undone = undone_paths(results)
-    stop = (i for i, each in enumerate(results[:length]) if each.path in undone or each.step_type == ROLLBACK)
+    standing = results[:length]
+    of_races = undone_in_races(standing)
+    undone = undone_paths(results) - (undone_paths(standing) & of_races.keys())
+    stop = (
+        i
+        for i, each in enumerate(standing)
+        if each.path in undone or (each.step_type == ROLLBACK and step_of(each.path) not in of_races)
+    )
     return next(stop, length)
 
 

@@ -17,7 +17,8 @@ import attrs
 
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.errors import InputError
+from flowckpt.core.system.declared import type_name
+from flowckpt.errors import InputError, StepStoppedError
 
 _FAN_OUT = frozenset({"map", "parallel"})
 
@@ -171,7 +172,7 @@ def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | No
         results: the history.
         path: the step whose failure the run failed with; may be empty.
     """
-    if not path or undone_paths(results):
+    if not path or undone_paths(results) - undone_in_races(results).keys():
         return None
     found = [handled_failure(results, each) for each in failures_behind(results, path)]
     return found[0] if found and all(found) else None
@@ -303,6 +304,50 @@ def undone_paths(results: Iterable[StepResult]) -> set[str]:
         results: the history.
     """
     return {step_of(each.path) for each in results if each.step_type == ROLLBACK and each.success}
+
+
+_STOPPED = type_name(StepStoppedError)
+
+
+def is_stopped(result: StepResult | None) -> bool:
+    """Return whether a result says that its step was stopped because enough others had succeeded."""
+    return result is not None and result.error is not None and result.error.type == _STOPPED
+
+
+def undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepResult]]:
+    """Return how steps were undone that lie in a stopped member of a race, by step.
+
+    They stay undone for as long as the race stands, whatever becomes of the run.
+
+    Args:
+        results: the history.
+    """
+    view = [*results]
+    undoing = [each for each in view if each.step_type == ROLLBACK]
+    stopped = {each.path for each in view if is_stopped(each)} if undoing else set()
+    found: dict[str, list[StepResult]] = {}
+    for each in undoing:
+        path = step_of(each.path)
+        if any(above in stopped for above in _above(path)):
+            found.setdefault(path, []).append(each)
+    return found
+
+
+def standing_in_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], list[StepResult]]:
+    """Return which results of a stopped member still count if it runs after all, and which do not.
+
+    What was undone does not count, with everything in the member that depends on it.
+
+    Args:
+        nested: the results of its steps, and how some were undone.
+    """
+    undone = undone_paths(nested)
+    steps = [each for each in nested if each.step_type != ROLLBACK]
+    gone = set(undone)
+    for path in undone:
+        gone.update(each.path for each in results_behind(steps, path))
+    kept = [each for each in steps if each.path not in gone]
+    return kept, [each for each in nested if each.step_type == ROLLBACK or each.path in gone]
 
 
 def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:

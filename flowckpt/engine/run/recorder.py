@@ -19,14 +19,14 @@ from flowckpt.core.replay import DroppedResults
 from flowckpt.core.system.blocking import may_block
 from flowckpt.engine.rules.crash_loop import CrashCount
 from flowckpt.engine.rules.judge import Judge
-from flowckpt.engine.rules.paths import UNDOABLE
+from flowckpt.engine.rules.paths import UNDOABLE, undone_paths
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.notify import Notifier, answer_documents, events, failed_event, saved_event
 from flowckpt.engine.run.resumption import kept_history, with_reusable
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.execution.current_step import Figures, StepCall
 from flowckpt.execution.runner import Outcome
 
@@ -157,12 +157,14 @@ class Undo:
         undoable: steps that have a result and say how it is undone, by path.
         not_undoable: why steps that are to be undone cannot be, by path.
         undone: the paths of those that were undone.
+        failures: why steps could not be undone that a race stopped.
     """
 
     compensate: bool = True
     undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
     not_undoable: dict[str, str] = attrs.field(factory=dict)
     undone: list[str] = attrs.field(factory=list)
+    failures: list[StepFailedError] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False, repr=False)
@@ -270,11 +272,14 @@ class Recorder:
             for path in [*checkpointer.partial]:
                 self.drop_state(path, f"upstream: {self.aside.dropped[0].path} runs again before it")
         holds_undoable = not self.judge.policy.reruns_what_follows
-        self.superseded.add(self.aside.dropped, holds_undoable=holds_undoable)
-        self.waits.drop_stale(self.aside.dropped, takes_behind=is_prefix)
+        undone = undone_paths((*self.aside.dropped, *spare.values()))
         self.superseded.add(
-            spare.values(), holds_undoable=holds_undoable
-        )  # a resume that does not ask for them must not forget them
+            (each for each in self.aside.dropped if each.path not in undone), holds_undoable=holds_undoable
+        )
+        self.waits.drop_stale(self.aside.dropped, takes_behind=is_prefix)
+        self.superseded.add(  # a resume that does not ask for them must not forget them
+            (each for each in spare.values() if each.path not in undone), holds_undoable=holds_undoable
+        )
         if not self.start_saved:
             dropped = {result.path for result in self.aside.dropped}
             checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())

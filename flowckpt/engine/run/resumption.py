@@ -22,8 +22,12 @@ from flowckpt.engine.rules.paths import (
     ROLLBACK,
     failures_behind,
     handled_failure,
+    is_stopped,
     is_within,
     results_behind,
+    step_of,
+    undo_path,
+    undone_in_races,
     undone_paths,
 )
 from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
@@ -152,6 +156,7 @@ class Resumption:
         messages: what was sent to the run and nobody has taken, where it waits for something.
         is_guarded: whether the run has effects that no default repeats.
         final: why a resume is refused, if the run failed for good.
+        undone: the steps that were undone when races stopped them.
     """
 
     latest: CheckpointData
@@ -167,6 +172,7 @@ class Resumption:
     messages: Sequence[Signal] = ()
     is_guarded: bool = False
     final: RunFinalError | None = None
+    undone: frozenset[str] = frozenset()
 
     @property
     def unended(self) -> list[str]:
@@ -179,7 +185,7 @@ class Resumption:
         Args:
             path: the step.
         """
-        return path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE
+        return path in self.undone or (path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE)
 
     def earlier(
         self, path: str, step: Step[Any], dropped: Iterable[StepResult]
@@ -274,8 +280,13 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     policy = _located(options.policy, workflow_id, latest, superseded)
     _refuse_needless(policy, workflow_id, latest, superseded)
     undoing = [each for each in view if each.step_type == ROLLBACK]
-    cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
-    history = kept_history(view, cut.keys() | {each.path for each in undoing})
+    of_races = undone_in_races(view) if undoing else {}
+    with_run = [each for each in undoing if step_of(each.path) not in of_races]
+    cut = _cut(latest, view, policy, undone_paths(with_run), drops_answers=drops_answers)
+    for path in of_races.keys() & cut.keys():
+        cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone, when a race stopped it")
+    gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
+    history = kept_history(view, cut.keys() | gone)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
@@ -284,7 +295,9 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
-    reports = await verifying.reports_of([*history.results, *spare.values()])
+    undone = frozenset(undone_paths(undoing)) & of_races.keys()
+    counts = [each for each in (*history.results, *spare.values()) if each.path not in undone]
+    reports = await verifying.reports_of(counts)
 
     def is_same_code() -> bool:
         return bool(latest.fingerprint) and latest.fingerprint == step_fingerprint(workflow.function)
@@ -301,7 +314,8 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     marks = (each.marks for each in (*history.results, *superseded.results) if each.marks)
     is_guarded = not all(map(GUARDED.isdisjoint, marks))
     final = None if options.from_step else final_error(workflow_id, latest)
-    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded, final)
+    messages = await _messages(store, workflow_id, latest)
+    return Resumption(latest, bound, *found, messages, is_guarded, final, undone)
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
@@ -330,7 +344,8 @@ async def _spare(
         for attempt in latest.metadata[REUSABLE]:
             data = await store.load_attempt(workflow_id, attempt)
             results = () if data is None else data.step_results
-            found.update({each.path: each for each in results if each.success and each.path not in taken})
+            kept = (each for each in results if each.success or is_stopped(each) or each.step_type == ROLLBACK)
+            found.update({each.path: each for each in kept if each.path not in taken})
     if latest.metadata.get(IMPORTED) is True:
         return {path: result for path, result in found.items() if not is_answer(result)}
     return found

@@ -153,6 +153,8 @@ class Ending:
             self._counts,
             duration,
             waits=waits,
+            rollback_failures=self.rollback_failures,
+            undone=tuple(self.context.recorder.undo.undone),
             last_saved=self._checkpointer.last_saved,
             figures=sum_figures(self._checkpointer.history.results),
         )
@@ -404,7 +406,9 @@ class Drive:
         if is_stopped and run.waits.all and not run.recorder.is_suspended():
             checkpointer = run.recorder.checkpointer
             checkpointer.metadata = {**checkpointer.metadata, STOPPED: cause_of_stop(ending)}
-        end = Ending(self.workflow, run, started_ns, failures, decided)
+        tried = {each.path for each in failures}
+        earlier = (each for each in run.recorder.undo.failures if each.path not in tried)
+        end = Ending(self.workflow, run, started_ns, (*earlier, *failures), decided)
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
             self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)

@@ -27,12 +27,13 @@ from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.declared import type_name
+from flowckpt.engine import undo
+from flowckpt.engine.rules.paths import is_stopped, standing_in_member
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.members import CompositeRun, Member, ended_answer, member_of
+from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, ended_answer, member_of
 from flowckpt.engine.steps.restore import is_still_true, other_members
 from flowckpt.engine.values.failures import (
     fan_out_answer,
-    is_stopped,
     recorded_error,
     recorded_fan_out,
     step_failure,
@@ -68,7 +69,7 @@ class FanOut(CompositeRun):
     _failed: int = 0
     _succeeded: int = 0
     _before: int = 0
-    _winners: list[int] = attrs.field(init=False, factory=list)
+    _winners: dict[int, str] = attrs.field(init=False, factory=dict)
     _stopped: list[tuple[int, Member]] = attrs.field(init=False, factory=list)
     _running: dict[int, Member] = attrs.field(init=False, factory=dict)
     _error: ItemsError | None = None
@@ -103,8 +104,11 @@ class FanOut(CompositeRun):
             await self._look_at_members(expansion, doubts, is_ended=result is not None)
         gone = expansion.take_rest()
         run.recorder.aside.dropped += gone
-        if self._stopped and (result is None or self.is_stale):
+        if self._stopped and (self.is_stale or (result is None and not self._is_won)):
             self._race_again()
+        for _, member in self._stopped:
+            if isinstance(member, StoppedMember):
+                member.keep()
         if result is None:
             return False
         if not self.is_stale and (not self._unended or not result.success) and not gone:
@@ -128,13 +132,13 @@ class FanOut(CompositeRun):
             index = len(self._answers)
             self._answers.append(None)
             if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
-                self._note(index, await member.run())
+                self._note(index, path, await member.run())
             elif is_known and await member.look_back():
                 if is_stopped(made.result):
                     self._stopped.append((index, member))
                     self._answers[index] = member.answer
                 else:
-                    self._note(index, member.answer)
+                    self._note(index, path, member.answer)
             else:
                 self.is_stale = self.is_stale or member.is_stale
                 self._unended.append((index, member))
@@ -146,13 +150,17 @@ class FanOut(CompositeRun):
         return member_of(self.context, made, self.new_scope)
 
     def _race_again(self) -> None:
-        """Let the members that were stopped run after all: what had won no longer counts."""
+        """Let the members that were stopped run after all: what had won no longer counts.
+
+        What was undone of them does not count either; the rest of what they did does.
+        """
         for index, member in self._stopped:
             enter: Enter = member.enter
             assert enter.result is not None
-            self.context.recorder.aside.dropped.append(enter.result)
+            kept, gone = standing_in_member(enter.nested)
+            self.context.recorder.aside.dropped += [*gone, enter.result]
             self._answers[index] = None
-            self._unended.append((index, self._member(attrs.evolve(enter, result=None))))
+            self._unended.append((index, self._member(attrs.evolve(enter, result=None, nested=kept))))
         self._stopped = []
 
     async def _restored(self, result: StepResult) -> None:
@@ -189,10 +197,11 @@ class FanOut(CompositeRun):
         await run.recorder.save_start()
         if self._is_won:
             self._stop_the_rest()
+            await undo.compensate.undo_stopped(run, [member.enter.path for _, member in self._stopped])
         failure = self._failure()
         summary: dict[str, Any] = {"members": len(self._answers), "failed": self._failed}
         if self._stopped:
-            summary = {**summary, "stopped": len(self._stopped), "winners": self._winners}
+            summary = {**summary, "stopped": len(self._stopped), "winners": self._first()}
         await self.end(Outcome(tree=summary), failure)
         return self.answered(fan_out_answer(self.enter, failure, self._known()))
 
@@ -275,7 +284,7 @@ class FanOut(CompositeRun):
         finally:
             self._busy -= 1
         del self._running[index]
-        self._note(index, answer)
+        self._note(index, member.enter.path, answer)
         if self._is_decided:
             raise _DecidedError
 
@@ -295,14 +304,19 @@ class FanOut(CompositeRun):
 
     # --- how it ends -----------------------------------------------------------------------------------------------
 
-    def _note(self, index: int, answer: Answer) -> None:
+    def _note(self, index: int, path: str, answer: Answer) -> None:
         self._answers[index] = answer
         if answer[1] is not None:
             self._failed += 1
             return
         self._succeeded += 1
         if self._action.completion.min_success is not None and len(self._winners) < MOST_WINNERS:
-            self._winners.append(index)
+            self._winners[index] = path
+
+    def _first(self) -> list[int]:
+        """Return which members succeeded, in the order in which they did: an earlier process may have recorded some."""
+        ended = {each.path: place for place, each in enumerate(self.context.recorder.checkpointer.history.results)}
+        return sorted(self._winners, key=lambda index: ended.get(self._winners[index], len(ended)))
 
     @property
     def _is_lost(self) -> bool:
@@ -328,7 +342,7 @@ class FanOut(CompositeRun):
                 below = f"{member.enter.path}/"
                 nested = [each for each in results if each.path.startswith(below)]
                 ended = attrs.evolve(member.enter, result=recorded[member.enter.path], nested=nested)
-                self._note(index, ended_answer(ended))
+                self._note(index, ended.path, ended_answer(ended))
                 continue
             failure = stopped_error(member.enter.path)
             self._record_stopped(member.enter, failure)

@@ -17,12 +17,13 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
 from flowckpt.engine import steps
+from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import approvals
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
-from flowckpt.engine.values.failures import is_stopped, recorded_answer, recorded_fan_out
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
@@ -231,6 +232,16 @@ class StoppedMember(PlainMember):
                 await _Undoables(self.context.recorder.undo.undoable).below(enter)
         self.answer = recorded_answer(enter.step, enter.result)
         return True
+
+    def keep(self) -> None:
+        """Put its record back into the history, if it was set aside."""
+        enter = self.enter
+        assert enter.result is not None
+        if enter.is_spare:
+            undoing = [each for each in enter.nested if each.step_type == ROLLBACK]
+            steps = [each for each in enter.nested if each.step_type != ROLLBACK]
+            for each in (*steps, enter.result, *undoing):
+                self.context.recorder.restore(each)
 
 
 def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:

@@ -9,7 +9,8 @@ A step that cannot be undone keeps no other from being undone, and does not hide
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +20,7 @@ from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, undo_path
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, UNFINISHED, left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
 from flowckpt.engine.values.failures import recorded_error, step_failure
@@ -28,6 +29,8 @@ from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.runner import restored_value
+
+_log = logging.getLogger("flowckpt")
 
 
 @attrs.frozen
@@ -110,6 +113,46 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     return tuple(failures)
 
 
+async def undo_stopped(run: RunContext, stopped: Sequence[str]) -> None:
+    """Undo what the stopped members of a race did, the newest first; what cannot be undone is left for the end of the run.
+
+    That they were stopped is saved first: a resume of a run that dies in the middle undoes the others.
+
+    Args:
+        run: the attempt.
+        stopped: the paths of the members, whose ends are recorded.
+
+    Raises:
+        FlowckptError: what was undone cannot be saved; nothing more is undone.
+        KeyboardInterrupt: a signal came; the next resume continues.
+        asyncio.CancelledError: likewise, of a cancel.
+    """
+    recorder, below = run.recorder, tuple(f"{path}/" for path in stopped)
+    _close_generators(run, below)
+    results = recorder.checkpointer.history.results
+    nested = [each for each in results if each.path.startswith(below)]
+    todo = left_to_undo(
+        nested, recorder.undo.undoable.keys() | {each.path for each in nested if UNDOABLE in each.marks}
+    )
+    if not todo or not recorder.undo.compensate:
+        return
+    saved = await recorder.checkpoint(Reason.ROLLBACK)
+    await recorder.emit_saved(saved)
+    if isinstance(saved, FlowckptError):
+        return
+    recorder.undo.failures += [failure for each in todo if (failure := await _undo(run, each)) is not None]
+
+
+def _close_generators(run: RunContext, below: tuple[str, ...]) -> None:
+    """Close the generators of what is undone, the innermost first: what their `finally` does comes before."""
+    for replay in [each for each in reversed(run.generators) if each.prefix.startswith(below)]:
+        run.generators.remove(replay)
+        in_close = replay.close()
+        if in_close is not None:
+            path = replay.prefix.rstrip("/")
+            _log.warning("run %s: while %s was stopped, its generator raised %r", run.workflow_id, path, in_close)
+
+
 async def _undo(run: RunContext, result: StepResult) -> StepFailedError | None:
     """Undo one step and make that durable; return why it could not be undone, or None."""
     workflow_id, path, clock, emit = run.workflow_id, result.path, run.clock, run.notifier.emit
@@ -157,6 +200,8 @@ async def _call(run: RunContext, result: StepResult) -> None:
     workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
     if path in run.recorder.undo.not_undoable:
         raise NotUndoableError.of_step(workflow_id, name, path, run.recorder.undo.not_undoable[path])
+    if path not in run.recorder.undo.undoable:
+        raise NotUndoableError.of_step(workflow_id, name, path, "the workflow does not yield it any more")
     step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None

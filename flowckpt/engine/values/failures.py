@@ -55,7 +55,6 @@ REFUSALS = (
 
 
 _FAN_OUT = type_name(FanOutFailedError)
-_STOPPED = type_name(StepStoppedError)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
@@ -195,11 +194,6 @@ _UNKNOWN = StepError("", "")
 def stopped_error(path: str) -> StepError:
     """Return what is recorded of a member that was stopped because enough others had succeeded."""
     return recorded_error(StepStoppedError(), path=path)
-
-
-def is_stopped(result: StepResult | None) -> bool:
-    """Return whether a result says that its step was stopped because enough others had succeeded."""
-    return result is not None and result.error is not None and result.error.type == _STOPPED
 
 
 def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
