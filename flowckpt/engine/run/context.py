@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -122,6 +122,10 @@ class RunContext:
         await recorder.emit_saved(saved)
         if not isinstance(saved, FlowckptError):
             await self.requests.remove(asked)
+
+    async def undo_stopped(self, stopped: Sequence[str]) -> None:
+        """Undo what the stopped members of a race did; see `undo_steps`."""
+        await run.undo_steps.undo_stopped(self, stopped)
 
     def in_doubt_resolver(self) -> run.in_doubt.InDoubtResolver:
         """Return what settles a step that was started or done before."""

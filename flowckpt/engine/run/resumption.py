@@ -282,7 +282,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     undoing = [each for each in view if each.step_type == ROLLBACK]
     of_races = undone_in_races(view) if undoing else {}
     with_run = [each for each in undoing if step_of(each.path) not in of_races]
-    cut = _cut(latest, view, policy, undone_paths(with_run), drops_answers=drops_answers)
+    cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
     for path in of_races.keys() & cut.keys():
         cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone, when a race stopped it")
     gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
@@ -295,7 +295,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
-    undone = frozenset(undone_paths(undoing)) & of_races.keys()
+    undone = frozenset(undone_paths(undoing)) & of_races.keys() if of_races else frozenset()
     counts = [each for each in (*history.results, *spare.values()) if each.path not in undone]
     reports = await verifying.reports_of(counts)
 

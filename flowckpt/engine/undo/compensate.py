@@ -8,27 +8,19 @@ A step that cannot be undone keeps no other from being undone, and does not hide
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from flowckpt.core.codec.results import append_result, decode_error, encode_error
-from flowckpt.core.dsl.checks import undo_parameters
-from flowckpt.core.identity.call import CallIdentity
-from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
-from flowckpt.core.records.result import result_of
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, UNFINISHED, left_to_undo, undo_path
+from flowckpt.core.codec.results import decode_error, encode_error
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError
+from flowckpt.engine.rules.paths import UNFINISHED, left_to_undo
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.notify import events
-from flowckpt.engine.values.failures import recorded_error, step_failure
-from flowckpt.engine.values.placeholders import PlanStopped
+from flowckpt.engine.run.undo_steps import undo_step
 from flowckpt.engine.values.task_refusal import refuse_task
-from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
-from flowckpt.execution.current_step import NO_SERVICES, StepCall
-from flowckpt.execution.runner import restored_value
+from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
 
 _log = logging.getLogger("flowckpt")
 
@@ -108,112 +100,9 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     if isinstance(saved, FlowckptError):
         checkpointer.metadata = before
         return None
-    failures = [failure for result in todo if (failure := await _undo(run, result)) is not None]
+    failures = [failure for result in todo if (failure := await undo_step(run, result)) is not None]
     checkpointer.metadata = without_key(checkpointer.metadata)
     return tuple(failures)
-
-
-async def undo_stopped(run: RunContext, stopped: Sequence[str]) -> None:
-    """Undo what the stopped members of a race did, the newest first; what cannot be undone is left for the end of the run.
-
-    That they were stopped is saved first: a resume of a run that dies in the middle undoes the others.
-
-    Args:
-        run: the attempt.
-        stopped: the paths of the members, whose ends are recorded.
-
-    Raises:
-        FlowckptError: what was undone cannot be saved; nothing more is undone.
-        KeyboardInterrupt: a signal came; the next resume continues.
-        asyncio.CancelledError: likewise, of a cancel.
-    """
-    recorder, below = run.recorder, tuple(f"{path}/" for path in stopped)
-    _close_generators(run, below)
-    results = recorder.checkpointer.history.results
-    nested = [each for each in results if each.path.startswith(below)]
-    todo = left_to_undo(
-        nested, recorder.undo.undoable.keys() | {each.path for each in nested if UNDOABLE in each.marks}
-    )
-    if not todo or not recorder.undo.compensate:
-        return
-    saved = await recorder.checkpoint(Reason.ROLLBACK)
-    await recorder.emit_saved(saved)
-    if isinstance(saved, FlowckptError):
-        return
-    recorder.undo.failures += [failure for each in todo if (failure := await _undo(run, each)) is not None]
-
-
-def _close_generators(run: RunContext, below: tuple[str, ...]) -> None:
-    """Close the generators of what is undone, the innermost first: what their `finally` does comes before."""
-    for replay in [each for each in reversed(run.generators) if each.prefix.startswith(below)]:
-        run.generators.remove(replay)
-        in_close = replay.close()
-        if in_close is not None:
-            path = replay.prefix.rstrip("/")
-            _log.warning("run %s: while %s was stopped, its generator raised %r", run.workflow_id, path, in_close)
-
-
-async def _undo(run: RunContext, result: StepResult) -> StepFailedError | None:
-    """Undo one step and make that durable; return why it could not be undone, or None."""
-    workflow_id, path, clock, emit = run.workflow_id, result.path, run.clock, run.notifier.emit
-    if emit is not None:
-        await emit(events.RollbackStarted(workflow_id, path))
-    if run.recorder.note_started is not None:
-        run.recorder.note_started(workflow_id, undo_path(path))
-    started_at, started_ns = clock.now(), clock.elapsed_ns()
-    failure: StepError | None = None
-    try:
-        await _call(run, result)
-    except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:
-        failure = recorded_error(error, path=undo_path(path), secrets=run.secrets)
-    duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
-    append_result(
-        run.recorder.checkpointer.history,
-        result_of(
-            {
-                "name": result.name,
-                "step_type": ROLLBACK,
-                "success": failure is None,
-                "_output": None,
-                "duration_ms": duration_ms,
-                "error": failure,
-                "path": undo_path(path),
-                "started_at": started_at,
-                "attempt": run.number,
-            }
-        ),
-    )
-    if failure is None:
-        run.recorder.undo.undone.append(path)
-    saved = await run.recorder.checkpoint(Reason.ROLLBACK, undo_path(path))
-    if emit is not None:
-        said = ("", "") if failure is None else (failure.type, failure.message)
-        await emit(events.RollbackCompleted(workflow_id, path, duration_ms, *said))
-        await run.recorder.emit_saved(saved)
-    return None if failure is None else step_failure(undo_path(path), failure)
-
-
-async def _call(run: RunContext, result: StepResult) -> None:
-    """Call what undoes a step."""
-    workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
-    if path in run.recorder.undo.not_undoable:
-        raise NotUndoableError.of_step(workflow_id, name, path, run.recorder.undo.not_undoable[path])
-    if path not in run.recorder.undo.undoable:
-        raise NotUndoableError.of_step(workflow_id, name, path, "the workflow does not yield it any more")
-    step = run.recorder.undo.undoable[path]
-    undo = step.modifiers.rollback
-    assert undo is not None
-    call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
-    try:
-        named = undo_parameters(undo)
-        arguments = step.action.arguments() if named else {}
-        await run.runner.call(undo, (restored_value(step, result),), {name: arguments[name] for name in named}, call)
-    except PlanStopped as stop:
-        raise NotUndoableError.of_step(
-            workflow_id, name, path, f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
-        ) from None
 
 
 def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
