@@ -15,6 +15,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.errors import StepFailedError, WorkflowDefinitionError
+from flowckpt.execution import thread
 
 
 class HandClock:
@@ -131,6 +132,34 @@ async def test_sync_steps_run_on_one_worker_thread_in_an_applications_loop() -> 
     await engine().run(threads)
     assert len(set(calls)) == 1
     assert calls[0] != threading.get_ident()
+
+
+async def test_steps_of_many_runs_may_wait_for_each_other() -> None:
+    """Their threads are woken one after another, and none has to end for the next one to begin."""
+    barrier = threading.Barrier(50)
+
+    @workflow
+    def meet() -> Generator[Any, Any, int]:
+        return (yield step("meet").python(barrier.wait, 60))
+
+    results = await asyncio.gather(*(engine().run(meet) for _ in range(50)))
+    assert sorted(result.unwrap() for result in results) == [*range(50)]
+
+
+async def test_a_step_that_is_left_before_its_thread_is_woken_keeps_no_other_waiting(monkeypatch) -> None:
+    relay = thread._Relay()
+    relay._woken = relay._MOST  # as many have been woken and have not begun
+    monkeypatch.setattr(thread, "_relay", relay)
+    left = asyncio.ensure_future(thread.StepThread().run(lambda: calls.append("left")))
+    kept = asyncio.ensure_future(thread.StepThread().run(lambda: "kept"))
+    await asyncio.sleep(0)
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert not kept.done()
+    relay.has_begun()  # one of those
+    assert await kept == "kept"
+    assert calls == []
 
 
 async def test_an_applications_loop_stays_live_while_a_step_blocks() -> None:

@@ -97,6 +97,44 @@ _THREADS = 16
 _IDLE_SECONDS = 1.0
 
 
+class Answers:
+    """What threads answer to the futures of event loops; a loop is woken once for all answers that it has not seen."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)  # of a thread that is gone, or that held the lock
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._given: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+
+    def give(self, future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+        """Settle a future in its own loop, unless that has ended; may be called from any thread."""
+        loop = future.get_loop()
+        with self._lock:
+            given = self._given.get(loop)
+            if given is not None:
+                given.append((future, result, failure))
+                return
+            self._given[loop] = [(future, result, failure)]
+        try:
+            loop.call_soon_threadsafe(self._settle, loop)
+        except RuntimeError:  # the loop has ended meanwhile
+            with self._lock:
+                self._given.pop(loop, None)
+
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            given = self._given.pop(loop, [])
+        for future, result, failure in given:
+            if not future.done():
+                future.set_result(result) if failure is None else future.set_exception(failure)
+
+
+_Answer = tuple["asyncio.Future[Any]", Any, BaseException | None]
+answers = Answers()
+
+
 class Workers:
     """Threads that do blocking work for event loops, and end when there is none for a second.
 
@@ -113,7 +151,6 @@ class Workers:
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._threads = self._idle = 0
-        self._answers: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do work on a thread; it is done to its end, whatever becomes of the future."""
@@ -146,33 +183,10 @@ class Workers:
                 result = work()
             except BaseException as error:
                 failure = error
-            self._answer(future, result, failure)
+            answers.give(future, result, failure)
             del work, future, result, failure  # not kept while the thread is idle
 
-    def _answer(self, future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-        """Give an answer; a loop is woken once for all answers that it has not seen."""
-        loop = future.get_loop()
-        with self._changed:
-            answers = self._answers.get(loop)
-            if answers is not None:
-                answers.append((future, result, failure))
-                return
-            self._answers[loop] = [(future, result, failure)]
-        try:
-            loop.call_soon_threadsafe(self._give, loop)
-        except RuntimeError:  # the loop has ended meanwhile
-            with self._changed:
-                self._answers.pop(loop, None)
 
-    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._changed:
-            answers = self._answers.pop(loop, [])
-        for future, result, failure in answers:
-            if not future.done():
-                future.set_result(result) if failure is None else future.set_exception(failure)
-
-
-_Answer = tuple["asyncio.Future[Any]", Any, BaseException | None]
 _workers = Workers(_THREADS)
 
 
