@@ -13,10 +13,12 @@ from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, 
 from flowckpt.stores import open_store
 from flowckpt.stores.sqlite import database
 from flowckpt.testing.contract import checkpoint, results
+from tests.forked import processes
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 from tests.stores.peers import error_of, in_fork
 
 RUNS = [f"run-{number}" for number in range(12)]
+STEPS = results(*range(1_000))
 
 
 @pytest.fixture(params=["sqlite", "sqlite by Python's own library", "postgresql"])
@@ -168,6 +170,62 @@ async def test_threads_share_commits_too(store, spec, groups):
     assert not errors
     assert [sorted(group) for group in groups] == [sorted(RUNS)]
     assert newest(spec) == ["second"] * len(RUNS)
+
+
+def _save_in_groups(spec, told):
+    """Save all runs in one group, again and again, each time with one save that fails, and tell what was acknowledged."""
+
+    async def save(store, run, sequence):
+        try:
+            await store.save(run, checkpoint(sequence, STEPS[: min(sequence, len(STEPS))]))
+        except (EncodingError, CheckpointStorageError):
+            told.send((run, 0))
+        else:
+            told.send((run, sequence))
+
+    async def act():
+        store = open_store(spec)
+        for run in RUNS:
+            await store.acquire(run)
+        for sequence in range(1, len(STEPS)):
+            await store.acquire(f"failing-{sequence}")
+            async with gathering(store, len(RUNS) + 1):
+                saves = [save(store, run, sequence) for run in RUNS]
+                saves.insert(sequence % len(saves), save(store, f"failing-{sequence}", 2**63))
+                together = asyncio.gather(*saves)
+            await together
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("count", [20, 45, 75])
+def test_after_a_kill_all_that_groups_acknowledged_is_there(spec, count):
+    """Whatever the other saves of the group were: each one is there, or was not acknowledged."""
+    open_store(spec).close()
+    told, writing = processes.Pipe(duplex=False)
+    process = processes.Process(target=_save_in_groups, args=(spec, writing))
+    process.start()
+    writing.close()
+    acknowledged = [told.recv() for _ in range(count)]
+    process.kill()
+    process.join()
+    with told, contextlib.suppress(EOFError):
+        while True:
+            acknowledged.append(told.recv())
+    store = open_store(spec)
+    for run in {run for run, _ in acknowledged}:
+        held = [each.sequence for each in reversed(store.runs.references(run))]
+        is_failing = run.startswith("failing")
+        assert held == ([] if is_failing else [*range(1, len(held) + 1)])
+        assert {sequence for name, sequence in acknowledged if name == run} <= ({0} if is_failing else {*held})
+    for run in RUNS:
+        latest = store.runs.load_latest(run)
+        if latest is not None:
+            assert [each.output for each in latest.step_results] == [*range(latest.sequence)]
+        lease = store.runs.acquire(run)
+        store.runs.save(run, checkpoint(lease.last_sequence + 1, results("again"), attempt=lease.attempt))
+    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+    store.close()
 
 
 async def test_a_forked_child_writes_groups_of_its_own(store, spec):

@@ -98,7 +98,7 @@ _IDLE_SECONDS = 1.0
 
 
 class Answers:
-    """What threads answer to the futures of event loops; a loop is woken once for all answers that it has not seen."""
+    """Gives the answers of threads to the futures of event loops; a loop is woken once for all that it has not seen."""
 
     def __init__(self) -> None:
         self._reset()
