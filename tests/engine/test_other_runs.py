@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,14 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, parallel, step, workflow
+from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, open_store, parallel, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.errors import InputError, NoReplyError, SignalRefusedError, StepDefinitionError
 from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
+from tests.forked import processes
 from tests.reopening import reopened_files, reopened_memory
+from tests.s3 import s3  # noqa: F401 - a fixture
 
 
 async def noted(item: Any) -> Any:
@@ -35,13 +40,13 @@ def sink() -> Generator[Any, Any, Any]:
 
 
 @workflow
-def parent() -> Generator[Any, Any, Any]:
+def parent(sink: str = "sink") -> Generator[Any, Any, Any]:
     runs = []
     for item in range(2):
         runs.append((yield step("begin").start(child, item=item)))
-    yield step("tell").signal("sink", "first", {"of": 1})
+    yield step("tell").signal(sink, "first", {"of": 1})
     yield step("middle").python(noted, 1).checkpoint()
-    yield step("tell").signal("sink", "second", [2])
+    yield step("tell").signal(sink, "second", [2])
     yield step("last").python(noted, 2).checkpoint()
     return runs
 
@@ -91,6 +96,49 @@ def test_whichever_save_it_dies_at_each_run_is_started_once_and_each_signal_arri
     else:
         raise AssertionError("it never came to the end")
     assert at > 6
+
+
+def run_and_die(spec: str, environ: dict[str, str], number: int, at: int, is_after: bool) -> None:
+    """Run the parent, and kill this process at one of its saves."""
+    os.environ.update(environ)
+    store = CrashingStore(open_store(spec), at, is_after=is_after)
+    with contextlib.suppress(SimulatedCrash):
+        WorkflowEngine(store).run_sync(parent, workflow_id=f"run{number}", sink=f"sink{number}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "objects", "s3"])
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
+        return f"{server.url(name)}?allow_unsafe=true"
+    if request.param == "s3":
+        bucket = request.getfixturevalue("s3")
+        return str(bucket.spec(bucket.make_bucket()))
+    places = {"sqlite": f"sqlite:{tmp_path}/runs.db", "objects": f"objects+file://{tmp_path}/bucket?allow_unsafe=true"}
+    return places[request.param]
+
+
+def test_on_databases_and_buckets_a_killed_run_starts_each_run_once_and_sends_each_signal_once(spec: str) -> None:
+    engine = WorkflowEngine(open_store(spec))
+    for number, (at, is_after) in enumerate([(3, True), (6, False)]):
+        run, taker = f"run{number}", f"sink{number}"
+        assert engine.run_sync(sink, workflow_id=taker).status == "suspended"
+        process = processes.Process(target=run_and_die, args=(spec, dict(os.environ), number, at, is_after))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        result = engine.resume_sync(parent, workflow_id=run)
+        assert result.status == "completed"
+        for due in asyncio.run(due_runs(engine.store, FakeClock())):
+            if due.workflow_id != taker:
+                engine.resume_sync(child, workflow_id=due.workflow_id)
+        started = [info for info in asyncio.run(engine.store.list_runs()) if info.metadata.get("started_by")]
+        of_run = {each.workflow_id: each for each in started if each.metadata["started_by"]["workflow_id"] == run}
+        assert sorted(of_run) == sorted(result.output) and len(of_run) == 2
+        assert {each.status for each in of_run.values()} == {Status.COMPLETED}
+        assert engine.resume_sync(sink, workflow_id=taker).output == [{"of": 1}, [2]]
+        assert asyncio.run(engine.store.signals(taker)) == []
 
 
 def test_a_signal_that_the_run_has_taken_is_not_sent_again() -> None:

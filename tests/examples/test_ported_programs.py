@@ -48,6 +48,7 @@ PROGRAMS = {
         ("pool.db", "SELECT job, result FROM done UNION ALL SELECT name, lease FROM machines ORDER BY 1, 2"),
     ),
     "document_ingest": (["folder=papers"], 0, ("index.db", "SELECT * FROM parts ORDER BY document, number")),
+    "sliding_window": (["items=9"], 0, ("window.db", "SELECT item FROM sent ORDER BY item")),
     "first_of_several": ([], 0, ("orders.db", "SELECT supplier, sheets FROM orders")),
 }  # fmt: skip
 
