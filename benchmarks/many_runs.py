@@ -1,12 +1,14 @@
 """How many steps a second 200 runs at the same time do in one process, against the memory store and against PostgreSQL itself.
 
-Every run has ten async steps, each with a checkpoint and an output of one dict. The memory store shows what the engine
-alone takes; sixteen connections that commit one row each show what a PostgreSQL server takes.
+Every run has ten async steps, each with a checkpoint and an output of one dict; or a dict, a dataclass, a list of a
+hundred numbers and 2 kB of text in turn. The memory store shows what the engine alone takes; sixteen connections that
+commit one row each show what a PostgreSQL server takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import statistics
 import time
@@ -14,6 +16,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pipelines
 from benchmarks.figure import Figure, interleaved
 from benchmarks.throughput import server
 from flowckpt import WorkflowEngine, open_store, step, workflow
@@ -43,6 +46,24 @@ def many_sync(count: int) -> Generator[Any, Any, None]:
         yield step("work").python(record_in_place, number).checkpoint()
 
 
+def _awaited(function: Callable[[int], Any]) -> Callable[[int], Any]:
+    @functools.wraps(function)
+    async def later(number: int) -> Any:
+        return function(number)
+
+    return later
+
+
+_REALISTIC = [_awaited(function) for function in pipelines.VALUES.values()]
+
+
+@workflow("many_values")
+def many_values(count: int) -> Generator[Any, Any, None]:
+    """Return a dict, a dataclass, a list of 100 and 2 kB of text, in turn."""
+    for number in range(count):
+        yield step("work").python(_REALISTIC[number % len(_REALISTIC)], number).checkpoint()
+
+
 def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
     """Measure every store in one process.
 
@@ -52,22 +73,24 @@ def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
         rounds: how often each is measured.
     """
 
-    def of_memory() -> float:
-        return _seconds("memory:", runs)
+    def of_memory(pipeline: Any) -> float:
+        return _seconds("memory:", runs, pipeline)
 
-    def of_file() -> float:
-        return _seconds(f"file:{directory / str(next(_fresh))}", runs)
+    def of_file(pipeline: Any) -> float:
+        return _seconds(f"file:{directory / str(next(_fresh))}", runs, pipeline)
 
-    def of_sqlite() -> float:
-        return _seconds(f"sqlite:{directory / str(next(_fresh))}.db", runs)
+    def of_sqlite(pipeline: Any) -> float:
+        return _seconds(f"sqlite:{directory / str(next(_fresh))}.db", runs, pipeline)
 
     def of_sync_steps() -> float:
-        return _seconds(f"file:{directory / str(next(_fresh))}", runs, many_sync)
+        return of_file(many_sync)
 
-    figures = [
-        _figure(f"file: {runs} runs at once / memory store", of_file, of_memory, runs, rounds, 1 / 0.4),
-        _figure(f"sqlite: {runs} runs at once / memory store", of_sqlite, of_memory, runs, rounds, 1 / 0.35),
-    ]
+    figures = []
+    for pipeline, what in ((many, ""), (many_values, " with values of four kinds")):
+        for name, of_store, bar in (("file", of_file, 1 / 0.4), ("sqlite", of_sqlite, 1 / 0.35)):
+            ours, base = functools.partial(of_store, pipeline), functools.partial(of_memory, pipeline)
+            said = f"{name}: {runs} runs at once{what} / memory store"
+            figures.append(_figure(said, ours, base, runs, rounds, bar))
     taken = statistics.median(of_sync_steps() for _ in range(rounds))
     each = taken / runs / STEPS
     name = f"file: µs a sync step, {runs} runs at once"
