@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_result
 from flowckpt.cli.main import group
+from flowckpt.cli.render import summary
+from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import Status
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
 from flowckpt.errors import CheckpointStorageError, StepFailedError
+from flowckpt.stores import MemoryCheckpointStore
 
 PIPELINE = """
 import os
@@ -104,6 +108,18 @@ def test_a_wait_that_cannot_be_saved_is_told_as_no_suspension(unsaved, flowckpt)
     assert "so it is not suspended: go " in ran.err
     assert "flowckpt signal" not in ran.err
     assert "A resume continues from checkpoint 'first'" in ran.err
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_store_that_is_gone(monkeypatch, capsys):
+    class Gone(MemoryCheckpointStore):
+        async def load_latest(self, workflow_id):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(summary, "_LAST_LOOK_SECONDS", 0.01)
+    summary.show_what_is_left("r", Gone(), StoreChoice("s3://gone", "option"), last_saved="fetch")
+    said = capsys.readouterr().err
+    assert "the store does not answer; the last checkpoint known to be saved is 'fetch'" in said
+    assert "flowckpt resume" in said
 
 
 def test_once_there_is_room_again_everything_is_saved(unsaved, flowckpt):

@@ -11,15 +11,19 @@ from flowckpt.cli.render.tables import duration_text, figures_text, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice
-from flowckpt.core.records import Status
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.system.blocking import begin
 from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.values.failures import failed_step, recorded_error
 from flowckpt.engine.values.result import WorkflowResult
-from flowckpt.errors import FlowckptError, StepFailedError
+from flowckpt.errors import CheckpointStorageError, FlowckptError, StepFailedError
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.engine.session.control import Cancelled
+
+_LAST_LOOK_SECONDS = 5.0
+"""How long the end of a run waits for a store that did not take its last save."""
 
 
 def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
@@ -120,7 +124,7 @@ def show_what_is_left(
         last_saved: the id of the last checkpoint that is known to be saved, in case the store cannot be read.
     """
     try:
-        latest = waited(store.load_latest(workflow_id))
+        latest = waited(_last_look(workflow_id, store))
     except FlowckptError as error:
         known = f"; the last checkpoint known to be saved is {last_saved!r}" if last_saved else ""
         say(escaped(f"The rest of the run cannot be read now: {error.message}{known}"))
@@ -135,3 +139,11 @@ def show_what_is_left(
         place = f"checkpoint {latest.checkpoint_id!r} (sequence {latest.sequence})"
         say(escaped(f"A resume continues from {place}; later steps run again."))
     show_resume_hint(workflow_id, choice)
+
+
+async def _last_look(workflow_id: str, store: StoreBase) -> CheckpointData | None:
+    """Return the newest checkpoint, unless the store lets the end of the process wait for it."""
+    looking = await begin(store.load_latest(workflow_id), patience=_LAST_LOOK_SECONDS)
+    if not looking.done():
+        raise CheckpointStorageError("the store does not answer", workflow_id=workflow_id, operation="read")
+    return looking.result()
