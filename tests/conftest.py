@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def pytest_configure(config):
     is_on_disk = config.getoption("--on-disk") or config.getoption("--soak") or "TMPDIR" in os.environ
     if not is_on_disk and is_memory(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of the workers, too
+    # A shell that starts the tests in the background, or nohup, has these ignored; every program of a test inherits that.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def is_memory(place: Path) -> bool:
