@@ -60,7 +60,7 @@ class FaultyProxy:
     def close(self) -> None:
         self.share = 0.0
         for thread in self._late:
-            thread.join(10)
+            thread.join(120)
         self._server.shutdown()
         self._server.server_close()
 

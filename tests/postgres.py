@@ -111,7 +111,7 @@ class PostgresServer:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)  # a fast shutdown: open sessions are ended
             try:
-                self._process.wait(30)
+                self._process.wait(120)
             except subprocess.TimeoutExpired:
                 self.kill()
             self._process = None

@@ -96,7 +96,7 @@ def moto():
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(120)
 
 
 def await_answer(url, process):

@@ -101,7 +101,7 @@ def test_a_live_run_is_stopped_in_its_step_undone_and_cancelled(trips, is_async)
         "not_undone": [],
         "attempt": 1,
     }
-    _, err = owner.communicate(timeout=20)
+    _, err = owner.communicate(timeout=120)
     assert (owner.returncode, trips.log()) == (143, UNDONE), err
     assert trips("list", "--json").document[0]["status"] == "cancelled"
     assert trips("recover", "--json").expect(0).document["runs"] == []
@@ -111,7 +111,7 @@ def test_a_live_run_can_be_stopped_with_nothing_undone(trips):
     owner = trips.start("run", "trip.py:trip", "--id", "one", "-i", "seconds=60")
     trips.wait_for("last")
     trips("cancel", "one", "--no-rollback").expect(0)
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=120)
     assert trips.log() == UNDONE[:3]
     assert trips("cancel", "one", "--json").expect(0).document["undone"] == ["flight", "hotel"]  # asked for later
 
@@ -137,7 +137,7 @@ def test_a_run_that_stays_and_waits_is_cancelled(trips):
         if trips("list", "--status", "suspended", "--json").document:
             break
     trips("cancel", "one").expect(0)
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=120)
     assert (owner.returncode, trips.log()) == (143, ["book hotel", "undo hotel"])
 
 
@@ -176,7 +176,7 @@ def test_a_run_in_an_application_without_handlers_is_cancelled_between_two_steps
     trips.wait_for("last")
     ran = trips("cancel", "one", "--json").expect(0)
     assert ran.document["undone"] == ["hotel"]
-    out, _ = owner.communicate(timeout=20)
+    out, _ = owner.communicate(timeout=120)
     assert (owner.returncode, out) == (0, "cancelled\n")  # the application itself goes on
     assert trips("show", "one").expect(0).out.count("not taken yet") == 0
 
@@ -189,7 +189,7 @@ def test_an_owner_that_does_not_stop_in_time_is_told(trips):
     assert "asked to stop" in trips("cancel", "one", "--wait", "0.2").expect(75).err
     assert time.monotonic() - began < 10
     owner.send_signal(signal.SIGCONT)
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=120)
     assert (owner.returncode, trips.log()) == (143, UNDONE)
 
 
@@ -209,7 +209,7 @@ def test_of_two_runs_of_a_process_only_the_one_that_is_meant_is_cancelled(trips)
     )
     trips.wait_for("last")
     trips("cancel", "two").expect(0)
-    out, _ = owner.communicate(timeout=20)
+    out, _ = owner.communicate(timeout=120)
     assert (owner.returncode, out) == (0, "completed cancelled\n")
 
 

@@ -109,7 +109,7 @@ def test_a_signal_survives_a_kill_of_the_process_that_waits_for_it(remote):
         until_suspended(remote)
         remote("signal", "r", "go", "--data", "5").expect(0)
         staying.kill()
-        staying.wait(30)
+        staying.wait(120)
     finally:
         staying.kill()
     assert remote("resume", "r", "--json").expect(0).document["output"] == 5

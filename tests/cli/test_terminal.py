@@ -61,7 +61,7 @@ class Terminal:
     def end(self, again: str = "") -> int:
         self.read_until(None, again)
         os.close(self._master)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):

@@ -209,7 +209,7 @@ def test_a_process_that_stays_is_stopped_by_a_signal_of_the_system_and_keeps_its
                 break
         due = waits("show", "r", "--json").document["waits"][0]["due_at"]
         staying.send_signal(signal.SIGTERM)
-        assert staying.wait(30) == 143
+        assert staying.wait(120) == 143
     finally:
         staying.kill()
     assert waits("resume", "r", "--json").expect(3).document["waits"][0]["due_at"] == due
@@ -225,7 +225,7 @@ def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_o
         waits("signal", "r", "go", "--data", "5").expect(0)
         time.sleep(delay)
         staying.kill()
-        staying.wait(30)
+        staying.wait(120)
     finally:
         staying.kill()
     document = waits("resume", "r", "--json").expect(0).document

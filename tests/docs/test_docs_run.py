@@ -153,7 +153,7 @@ class Program:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=30,
+            timeout=120,
         )
         return ended.returncode, ended.stdout.decode()
 

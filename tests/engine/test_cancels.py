@@ -52,7 +52,7 @@ class SlowStore(FileCheckpointStore):
         def waits(*args: Any, **kwargs: Any) -> Any:
             if slow != "save" or args[1].checkpoint_id == "first":
                 self.reached.set()
-                assert self.go.wait(10)
+                assert self.go.wait(120)
             return original(*args, **kwargs)
 
         setattr(self.runs, slow, waits)
@@ -66,7 +66,7 @@ async def cancelled_at(store: SlowStore, *, by: str) -> BaseException:
             loop = asyncio.get_running_loop()
 
             def strike() -> None:
-                store.reached.wait(10)
+                store.reached.wait(120)
                 loop.call_soon_threadsafe(task.cancel if by == "cancel" else lambda: limit.reschedule(0))
                 time.sleep(0.05)
                 store.go.set()
@@ -147,7 +147,7 @@ async def test_a_call_that_ends_out_of_time_says_so_inside_the_limit(work: Any, 
                 loop = asyncio.get_running_loop()
 
                 def strike() -> None:
-                    store.reached.wait(10)
+                    store.reached.wait(120)
                     loop.call_soon_threadsafe(limit.reschedule, 0)
                     time.sleep(0.05)
                     store.go.set()

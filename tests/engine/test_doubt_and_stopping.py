@@ -44,7 +44,7 @@ def slow(what: str) -> str:
     """Do what nothing can stop, like a request that is on its way."""
     is_begun.set()
     try:
-        may_pay.wait(30)
+        may_pay.wait(120)
     finally:
         world.append(what)
         has_paid.set()
@@ -119,7 +119,7 @@ def test_a_process_that_dies_while_it_undoes_is_gone_on_with_although_a_step_is_
     result = resume(store, saga_beside)
     assert (type(result.error), result.undone, world) == (RunUndoneError, ("hotel",), [])
     may_pay.set()
-    assert has_paid.wait(30)
+    assert has_paid.wait(120)
 
 
 def test_what_a_stopped_step_may_yet_do_is_not_done_beside_it_by_a_resume_in_the_same_process() -> None:
@@ -133,7 +133,7 @@ def test_what_a_stopped_step_may_yet_do_is_not_done_beside_it_by_a_resume_in_the
         resume(store, beside)
     assert world == []
     may_pay.set()
-    assert has_paid.wait(30)
+    assert has_paid.wait(120)
     assert resume(store, beside).output == ("pay", None)
     assert world == ["pay"]
 

@@ -404,7 +404,7 @@ def test_a_signal_reaches_the_step_and_everything_before_it_is_saved(number: sig
     assert child.stdout.readline() == "in step\n"
     began = time.monotonic()
     child.send_signal(number)
-    out, _ = child.communicate(timeout=20)
+    out, _ = child.communicate(timeout=120)
     assert out == f"reached the step\n{number.name} suspended True\n"
     assert child.returncode == 9
     assert time.monotonic() - began < 10

@@ -549,4 +549,4 @@ async def test_an_applications_loop_stays_live_while_a_claim_is_checked() -> Non
 def waits_at_the_gate() -> bool:
     entered, gate = world["gate"]
     entered.set()
-    return bool(gate.wait(30))
+    return bool(gate.wait(120))

@@ -307,7 +307,7 @@ def test_a_thread_that_its_step_has_left_behind_saves_nothing_any_more() -> None
         now = current_step()
 
         def late() -> None:
-            go.wait(10)
+            go.wait(120)
             try:
                 now.save(1)
             except FlowckptError as error:
@@ -320,7 +320,7 @@ def test_a_thread_that_its_step_has_left_behind_saves_nothing_any_more() -> None
     def flow() -> Generator[Any, Any, None]:
         yield step("work").python(work)
         go.set()
-        tried.wait(10)
+        tried.wait(120)
         yield step("after").python(int).checkpoint()
 
     store = MemoryCheckpointStore()

@@ -108,7 +108,7 @@ class Proof:
 
     def end(self, child: Started) -> int:
         child.stdout.close()
-        return child.wait(30)
+        return child.wait(120)
 
     def log(self, run: str, kind: str) -> list[tuple[int, str]]:
         file = self.folder / f"{run}.{kind}"

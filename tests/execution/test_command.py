@@ -93,7 +93,7 @@ def nothing_is_left(nothing_is_forgotten):
     yield
     for thread in threading.enumerate():
         if thread.name == "flowckpt-command":
-            thread.join(10)
+            thread.join(120)
     assert not {pid for pid, _ in children()} - processes
     assert len(open_files()) <= files
     assert not set(threading.enumerate()) - threads
@@ -645,7 +645,7 @@ def test_a_second_signal_ends_all_of_it_at_once(tmp_path):
             asyncio.run(main(interrupts))
         """,
     )
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     *pids, ready = done.stdout.split()
     assert (len(pids), ready) == (4, "ready"), done.stderr
     assert "RunInterrupted" in done.stderr
@@ -677,7 +677,7 @@ def test_a_program_that_ends_without_waiting_does_not_wait_for_its_command(tmp_p
             begin()
         """,
     )
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     *pids, ready = done.stdout.split()
     assert (len(pids), ready) == (4, "ready"), done.stderr
     assert not any(map(lives, pids))

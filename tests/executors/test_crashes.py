@@ -177,7 +177,7 @@ def test_a_worker_of_an_engine_that_stands_still_stays():
     time.sleep(0.3)
     assert is_running(worker)
     engine.send_signal(signal.SIGCONT)
-    out, _ = engine.communicate("\n", timeout=20)
+    out, _ = engine.communicate("\n", timeout=120)
     assert out == "3\n"
     assert gone(worker)
 

@@ -22,7 +22,7 @@ class Way:
             self.is_open.set()
 
     def tell(self, message: bytes) -> None:
-        assert self.is_open.wait(10)
+        assert self.is_open.wait(120)
         self.carried.append(pickle.loads(message)[1])
 
     def ask(self, message: bytes) -> bytes:

@@ -66,7 +66,7 @@ def written_to(spec):
     finally:
         is_alive = process.is_alive()
         os.kill(process.pid, signal.SIGKILL)
-        process.join(30)
+        process.join(120)
         assert is_alive, "it has written all the time"
 
 

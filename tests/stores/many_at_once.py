@@ -38,7 +38,7 @@ def fill_by_processes(spec, *, count, saves):
         process.start()
     said = dict(answers.get(timeout=120) for _ in started)
     for process in started:
-        process.join(30)
+        process.join(120)
     assert said == dict.fromkeys(range(count), "done")
     store = open_store(spec)
     for number in range(count):

@@ -79,7 +79,7 @@ class Peer:
     def end(self):
         if self.process.is_alive():
             self.signal(signal.SIGKILL)
-        self.process.join(30)
+        self.process.join(120)
         self.pipe.close()
 
 

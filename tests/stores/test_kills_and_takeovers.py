@@ -83,7 +83,7 @@ def test_what_was_acknowledged_outlives_every_kill(spec, tmp_path, is_soak):
                 time.sleep(chance.uniform(0.0, 0.1))
                 child.kill()
                 child.stdout.close()
-                assert child.wait(30) == -signal.SIGKILL
+                assert child.wait(120) == -signal.SIGKILL
             told = acknowledged(log)
             # A save may be durable whose acknowledgement the kill cut off: one a generation.
             assert len(told) <= check_all_there(store, run, told) <= len(told) + kills // runs
@@ -120,7 +120,7 @@ def test_two_owners_that_steal_from_each_other_lose_nothing_and_acknowledge_noth
             finally:
                 for child in children:
                     child.kill()
-                    child.wait(30)
+                    child.wait(120)
                     child.stdout.close()
             told = acknowledged(log)
             check_all_there(store, run, told)

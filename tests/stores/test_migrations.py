@@ -288,7 +288,7 @@ def test_of_four_processes_that_open_an_old_database_at_once_all_work_and_one_br
         process.start()
     found = [said.get(timeout=60) for _ in started]
     for process in started:
-        process.join(30)
+        process.join(120)
     before = told(version)
     assert all(each[1] == 9 and len(before) <= each[0] < len(before) + count for each in found), found
     assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
@@ -606,7 +606,7 @@ def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_agai
                 with pytest.raises(
                     CheckpointStorageError, match=f"could not {named} run 'run': .* has just been stopped"
                 ):
-                    pool.submit(act, "run").result(timeout=20)
+                    pool.submit(act, "run").result(timeout=120)
         assert store.runs.load_latest("run").sequence == 1
         used = store.runs.database
         hurry = used._tries.hurry if isinstance(used, SqliteDatabase) else used._hurry

@@ -589,7 +589,7 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
             is_taken.set()
             return found
         if bucket is reader.runs.bucket and at == claimed.at(2):
-            assert is_taken.wait(30)
+            assert is_taken.wait(120)
         return true_read(bucket, at, run, **options)
 
     monkeypatch.setattr(reading, "read_attempt", read_attempt)
@@ -624,7 +624,7 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused(tmp_path, monke
             assert store.runs.list_runs() == []
     finally:
         server.kill()
-        server.wait(30)
+        server.wait(120)
 
 
 def test_a_bucket_that_is_not_there_is_told_from_a_run_that_is_not_there(s3):  # noqa: F811
