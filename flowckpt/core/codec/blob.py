@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from flowckpt.core.codec.tags import Json, decode, dumps
 from flowckpt.core.records import LazyValue
@@ -23,6 +23,14 @@ TAG = b'"$'
 _TAKEN: Any = object()
 
 
+class Line(Protocol):
+    """A line of a record, which its store can read again."""
+
+    @property
+    def opened(self) -> bytes:
+        """The line: `{"step_results":[…`."""
+
+
 class Recorded(LazyValue):
     """A value of a record that is small: held as its tree, decoded at each look.
 
@@ -36,7 +44,7 @@ class Recorded(LazyValue):
     # no copy, no decoding; measured by `python -m benchmarks --only users`.
     __slots__ = ("_line", "_place", "_tree")
 
-    def __init__(self, tree: Json, line: bytes | None = None, place: int = 0) -> None:
+    def __init__(self, tree: Json, line: Line | None = None, place: int = 0) -> None:
         self._tree = tree
         self._line = line
         self._place = place
@@ -65,7 +73,7 @@ class Recorded(LazyValue):
 
     def _read_again(self) -> Json:
         assert self._line is not None
-        return json.loads(self._line)["step_results"][self._place].get("output")
+        return json.loads(self._line.opened)["step_results"][self._place].get("output")
 
 
 class Blob(LazyValue):

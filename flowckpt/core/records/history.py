@@ -89,18 +89,20 @@ class History:
         self._encoded.append(encoded)
         self.results.append(result)
 
-    def extend(self, results: Sequence[tuple[StepResult, Mapping[str, Any]]], split: Callable[[], list[bytes]]) -> None:
+    def extend(
+        self, results: Sequence[StepResult], blobs: Mapping[int, Mapping[str, Any]], split: Callable[[], list[bytes]]
+    ) -> None:
         """Append results that a store has read, whose canonical bytes are hardly ever asked for again.
 
         Args:
-            results: each with the large values that its bytes name by digest.
+            results: the results.
+            blobs: the large values that the bytes of some name by digest, by their places among these results.
             split: returns their canonical bytes.
         """
         start = len(self.results)
-        for result, blobs in results:
-            if blobs:
-                self.blobs[len(self.results)] = blobs
-            self.results.append(result)
+        self.results += results
+        for place, held in blobs.items():
+            self.blobs[start + place] = held
         self._encoded += [b""] * len(results)
         self._unsplit.append((start, len(self.results), split))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flowckpt.core.codec.blob import Recorded
-from flowckpt.core.codec.tags import is_itself
+from flowckpt.core.codec.results import UNREAD, take_plainly
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import function_info
 from flowckpt.core.records import StepResult
@@ -22,7 +21,7 @@ from flowckpt.execution.runner import restored_value
 
 _log = logging.getLogger("flowckpt")
 
-UNSURE: Any = object()
+UNSURE = UNREAD
 """The return value of `plainly_restored` where the record has to be read."""
 
 
@@ -33,9 +32,8 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
     `restored` come to then, in a third of their time, which counts after a hundred thousand steps.
     """
     step, result, judge = command.step, command.result, run.judge
-    action, modifiers, held = step.action, step.modifiers, result.held_output
+    action, modifiers = step.action, step.modifiers
     info = function_info(action)
-    is_recorded = False
     if (
         info is None
         or not info.is_plain
@@ -49,18 +47,19 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
         or judge.policy.from_path
         or judge.reports
         or judge.packages
-        or not (is_itself(held) or (is_recorded := type(held) is Recorded and held.is_untagged))
         or not is_plainly_same(action, info, result, judge.secrets)
     ):
         return UNSURE
     notifier = run.notifier
-    if notifier.emit is not None:
-        if "/" in result.path:  # progress counts the members of each map
-            return UNSURE
-        notifier.folded += 1
-        notifier.last_folded = result.path
-    notifier.restored += 1
-    return held.take() if is_recorded else held
+    if notifier.emit is not None and "/" in result.path:  # progress counts the members of each map
+        return UNSURE
+    value = take_plainly(result)
+    if value is not UNSURE:
+        if notifier.emit is not None:
+            notifier.folded += 1
+            notifier.last_folded = result.path
+        notifier.restored += 1
+    return value
 
 
 async def is_still_true(

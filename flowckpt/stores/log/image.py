@@ -10,6 +10,7 @@ import copy
 import functools
 import weakref
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ import attrs
 from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import TAG, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
-from flowckpt.core.codec.results import encode_time, result_from
+from flowckpt.core.codec.results import Blobs, encode_time, result_from
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
@@ -134,7 +135,7 @@ class RunImage:
         return [
             index
             for index, record in enumerate(self.records)
-            if record.deletes is None and record.head["sequence"] not in self._deleted
+            if record.deletes is None and record.sequence not in self._deleted
         ]
 
     def has_deleted(self, sequence: int) -> bool:
@@ -203,7 +204,7 @@ class RunImage:
     def cut_for(self, view: HistoryView) -> Cut:
         """Return the adoption of the records whose history a new one shares."""
         shared = self.history.view().shared_length(view)
-        return self.cut_at(sum(record.count <= shared for record in self.records))
+        return self.cut_at(bisect_right(self.records, shared, key=lambda record: record.count))
 
     def cut_at(self, records: int) -> Cut:
         """Return the adoption of the first `records` lines: where they end, and a copy of the last.
@@ -453,25 +454,36 @@ def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: L
 
 
 def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
-    made: list[tuple[StepResult, Mapping[str, Any]]] = []
-    lines: list[bytes] = []
-    before, first = len(image.history.results), image._first
+    made: list[StepResult] = []
+    large: dict[int, Blobs] = {}
+    count, first = len(image.history.results), image._first
     for record in records:
+        if record.plain is not None:
+            made.append(record.plain)
+            count += 1
+            record.count = count
+            if record.sequence <= image.last_sequence or record.sequence != count + 1:
+                raise _out_of_order(image, record)
+            image.last_sequence = record.sequence
+            if record.segment not in first:
+                first[record.segment] = record
+            continue
         head = record.head
         try:
             if record.results:
-                line = record.opened
-                lines.append(line)
-                source = line if TAG not in line else None
+                source = record if TAG not in record.opened else None
                 for place, document in enumerate(record.results):
-                    made.append(result_from(document, fetch, source, place))
+                    result, blobs = result_from(document, fetch, source, place)
+                    if blobs:
+                        large[len(made)] = blobs
+                    made.append(result)
+                count += len(record.results)
             if (deletes := head.get("deletes")) is None:
                 sequence = head["sequence"]
-                evicts = head.get("evicts")
-                if evicts:
-                    image._deleted.update(each for each in evicts if each <= image.last_sequence)
-                if sequence <= image.last_sequence or head["results"] != before + len(made):
-                    raise _corrupt(image, record.segment, f"byte {record.end}: checkpoint {sequence} is out of order")
+                if record.evicts:
+                    image._deleted.update(each for each in record.evicts if each <= image.last_sequence)
+                if sequence <= image.last_sequence or head["results"] != count:
+                    raise _out_of_order(image, record)
                 image.last_sequence = sequence
                 if record.segment not in first:
                     first[record.segment] = record
@@ -479,11 +491,15 @@ def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
                 image._deleted.update(each for each in deletes if each <= image.last_sequence)
         except (DecodingError, KeyError, TypeError) as error:
             raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
-        record.results = []  # the history holds them now
-        record.count = before + len(made)
+        record.results = ()  # the history holds them now
+        record.count = count
     image.records += records
     if made:
-        image.history.extend(made, functools.partial(canonical_results, lines))
+        image.history.extend(made, large, functools.partial(canonical_results, records))
+
+
+def _out_of_order(image: RunImage, record: Record) -> CheckpointCorruptedError:
+    return _corrupt(image, record.segment, f"byte {record.end}: checkpoint {record.sequence} is out of order")
 
 
 def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:

@@ -15,18 +15,23 @@ Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedErro
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt.core.codec.blob import TAG
+from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, plain_result
 from flowckpt.stores.log import sealing
 from flowckpt.stores.log.line import MARK, PACKED, START, TRAILER, is_torn, looks_whole, opened
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
+    from flowckpt.core.records import StepResult
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
@@ -94,37 +99,66 @@ class Record:
     """One line after the header and the adoption.
 
     Attributes:
-        head: the checkpoint's fields, or `{"deletes": [sequence, …]}`.
-        results: documents of the results that are new in it.
+        data: the bytes that it stands in: those of its file, or its own.
+        start: where it starts in these.
+        stop: where it ends in these, without its line feed.
         end: where the line ends in its file.
-        digest: its digest.
-        line: the line as it stands in the file, without its line feed.
         segment: the attempt that wrote it: the number of its segment.
-        opened: the line as it was before it was sealed; the same object where it was not.
         file: the number of the file that it stands in: of its segment, or of a pack.
+        sequence: that of its checkpoint; 0 for a deletion.
+        plain: the result of the step that the checkpoint was taken after, if the line says nothing else.
+        results: documents of the results that are new in it, if it is another line.
+        deletes: the sequences that it deletes, if it is a deletion.
         count: how many results the run has after it, once the segments of the run are joined.
+        unsealed: the line as it was before it was sealed; None where it was not.
     """
 
-    head: Mapping[str, Any]
-    results: list[Any]
+    data: bytes
+    start: int
+    stop: int
     end: int
-    digest: bytes
-    line: bytes
-    segment: int = 0
-    opened: bytes = b""
-    file: int = 0
+    segment: int
+    file: int
+    sequence: int = 0
+    plain: StepResult | None = None
+    results: Sequence[Any] = ()
+    deletes: list[int] | None = None
     count: int = 0
+    unsealed: bytes | None = None
+    _head: Mapping[str, Any] | None = None
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """The checkpoint's fields, or `{"deletes": [sequence, …]}`."""
+        if self._head is None:  # a plain line
+            self._head, _ = _parted(json.loads(self.line))
+        return self._head
+
+    @property
+    def evicts(self) -> Sequence[int]:
+        """The sequences that it removes as a save."""
+        found: Sequence[int] = () if self._head is None else self._head.get("evicts", ())
+        return found
+
+    @property
+    def line(self) -> bytes:
+        """The line as it stands in the file, without its line feed."""
+        return self.data[self.start : self.stop]
+
+    @property
+    def opened(self) -> bytes:
+        """The line as it was before it was sealed."""
+        return self.line if self.unsealed is None else self.unsealed
+
+    @property
+    def digest(self) -> bytes:
+        """Its digest."""
+        return bytes.fromhex(self.data[self.stop - TRAILER + len(MARK) : self.stop - 2].decode())
 
     @property
     def body(self) -> bytes:
         """The body that a writer appends to copy the record to another segment, sealed like that one."""
         return self.opened[:-TRAILER]
-
-    @property
-    def deletes(self) -> list[int] | None:
-        """The sequences that it deletes, where it is a deletion."""
-        found: list[int] | None = self.head.get("deletes")
-        return found
 
 
 @attrs.define(eq=False, repr=False)
@@ -181,9 +215,9 @@ def removed_by(records: Sequence[Record]) -> set[int]:
     found: set[int] = set()
     last = 0
     for record in records:
-        found.update(sequence for sequence in record.deletes or record.head.get("evicts", ()) if sequence <= last)
-        if record.deletes is None:
-            last = record.head["sequence"]
+        if removed := record.deletes or record.evicts:
+            found.update(sequence for sequence in removed if sequence <= last)
+        last = record.sequence or last
     return found
 
 
@@ -247,19 +281,18 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
             if found is None:
                 break
         place += 1
-        # A record that is packed and nothing else is opened as it is parsed.
-        is_known = seal is None and not is_pack and place > 1
-        plain = line if is_known else _plain(line, position, place, digest, seal)
+        plain = _plain(line, position, place, digest, seal)
         if is_pack and plain.startswith(_SECTION):
             attempt, section = _section(plain, position)
             sections[attempt], records = section, section.records
         elif place == 1 and number > 1:
             adoption = _adoption(plain, position, number)
         else:
-            record = _record(plain, position)
-            record.end, record.digest, record.file, record.line = end + 1, found, number, line
-            record.segment = attempt if is_pack else number
-            records.append(record)
+            head, results = _record(plain, position)
+            unsealed = None if plain is line else plain
+            made = Record(line, 0, len(line), end + 1, attempt if is_pack else number, number, unsealed=unsealed)
+            _fill(made, head, results)
+            records.append(made)
         position, digest = end + 1, found
     if cut is not None:
         _check_cut(cut, records, position, digest)
@@ -352,19 +385,15 @@ def _section(line: bytes, position: int) -> tuple[int, Segment]:
         raise SegmentDamagedError(position, "a line of a pack does not say whose records follow") from error
 
 
-def _record(line: bytes, position: int) -> Record:
+def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
+    """Return the head of a line and the documents of its results."""
     if not line.startswith(RESULTS):
-        if line.startswith(PACKED):
-            return _record(_plain(line, position, 0, b"", None), position)
-        return Record(json.loads(line), [], 0, b"", line, opened=line)
+        return json.loads(line), []
     text = line.decode()
     try:
         # All at once: one by one, the keys would be made anew for each (2.6 µs a result instead of 1.7).
         results, at = _scan(text, _ARRAY)
-        head: dict[str, Any] = json.loads("{" + text[at + 1 :])
-        if results:  # left out where it is the path of the step that the checkpoint was taken after
-            head.setdefault("checkpoint_id", results[-1]["path"])
-        fill_in(head)
+        return _parted({"step_results": results, **json.loads("{" + text[at + 1 :])})
     except (
         StopIteration,
         ValueError,
@@ -372,7 +401,34 @@ def _record(line: bytes, position: int) -> Record:
         TypeError,
     ) as error:  # sealed, so only a foreign writer could do this
         raise SegmentDamagedError(position, "a record is not JSON of this format") from error
-    return Record(head, results, 0, b"", line, opened=line)
+
+
+def _parted(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return the head of a parsed line, with what a line leaves out, and the documents of its results."""
+    results: list[Any] = document.pop("step_results")
+    if (
+        results and "checkpoint_id" not in document
+    ):  # left out where it is the path of the step that the checkpoint was taken after
+        document["checkpoint_id"] = results[-1]["path"]
+    fill_in(document)
+    return document, results
+
+
+def _fill(record: Record, head: dict[str, Any], results: Sequence[Any]) -> None:
+    record._head, record.results, record.deletes = head, results, head.get("deletes")
+    if record.deletes is None and type(sequence := head.get("sequence")) is int:
+        record.sequence = sequence
+
+
+_RESULT = RESULTS + b'{"path":"'
+_OUTPUT = b',"output":'
+
+
+@functools.cache
+def _plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
+    """Return what finds the end of a line whose checkpoint says nothing but one plain result, from behind the output on."""
+    rest = rb'\],"sequence":(?P<sequence>[1-9][0-9]*+),"saved_at":"' + TIME + rb'","sha256":".{64}"\}'
+    return re.compile(AFTER_PLAIN_OUTPUT + rest, re.DOTALL).fullmatch
 
 
 def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: int) -> tuple[list[Record], int, bytes]:
@@ -388,35 +444,57 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
     found: list[Record] = []
     while (end := data.rfind(b"\n", position, min(position + _CHUNK, limit)) + 1) > 0:
         lines = data[position : end - 1].split(b"\n")
-        digests, last = [], digest
+        last, proved = digest, 0
         for line in lines:
-            last = sha256(last + line[:-TRAILER]).digest()
-            if line[-TRAILER:] != b'%b%b"}' % (MARK, last.hex().encode()) or not line.startswith(RESULTS):
+            mine = sha256(last + line[:-TRAILER]).digest()
+            if line[-TRAILER:] != b'%b%b"}' % (MARK, mine.hex().encode()) or not line.startswith(RESULTS):
                 break
-            digests.append(last)
-        if not digests:
+            last = mine
+            proved += 1
+        if not proved:
             break
-        is_all = len(digests) == len(lines)
+        is_all = proved == len(lines)
         try:
-            documents = json.loads((b"[%b]" % b",".join(lines if is_all else lines[: len(digests)])).decode())
-            if len(documents) != len(digests):
-                break
-            here: list[Record] = []
-            for line, head, own in zip(lines, documents, digests, strict=False):
-                results = head.pop("step_results")
-                if results and "checkpoint_id" not in head:
-                    head["checkpoint_id"] = results[-1]["path"]
-                fill_in(head)
-                position += len(line) + 1
-                here.append(Record(head, results, position, own, line, number, line, number))
+            here = _parsed_lines(data, lines if is_all else lines[:proved], position, number)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            position = end - sum(map(len, lines)) - len(lines)
             break
         found += here
-        digest = digests[-1]
+        position, digest = here[-1].end, last
         if not is_all:
             break
     return found, position, digest
+
+
+def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int) -> list[Record]:
+    """Return the records of proved lines that stand one after the other in the data of a segment."""
+    end_of = _plain_end()
+    ends: list[re.Match[bytes] | None] = []
+    pieces: list[bytes] = []
+    first, result = len(RESULTS), len(_RESULT)
+    for line in lines:
+        found = None
+        if line.startswith(_RESULT):
+            output_at = line.find(b'"', result) + 1
+            end = line.find(AFTER_OUTPUT, output_at)
+            if output_at == end or (line.startswith(_OUTPUT, output_at) and line.find(TAG, output_at, end) < 0):
+                found = end_of(line, end)
+        ends.append(found)
+        pieces.append(line if found is None else b"%b%b}" % (line[first:end], found["arguments"]))
+    documents = json.loads((b"[%b]" % b",".join(pieces)).decode())
+    if len(documents) != len(lines):
+        raise ValueError("a line is not one document")
+    here: list[Record] = []
+    for line, found, document in zip(lines, ends, documents, strict=True):
+        stop = position + len(line)
+        record = Record(data, position, stop, stop + 1, number, number)
+        if found is None:
+            _fill(record, *_parted(document))
+        else:
+            record.sequence = int(found["sequence"])
+            record.plain = plain_result(document, found, record)
+        here.append(record)
+        position = stop + 1
+    return here
 
 
 def fill_in(head: dict[str, Any]) -> None:
@@ -430,9 +508,10 @@ def fill_in(head: dict[str, Any]) -> None:
         head.setdefault("results", sequence - 1)
 
 
-def canonical_results(lines: Iterable[bytes]) -> list[bytes]:
-    """Return the canonical bytes of the results in lines of records, as they were read."""
-    return [result for line in lines for result in split_record(line)[0]]
+def canonical_results(records: Iterable[Record]) -> list[bytes]:
+    """Return the canonical bytes of the results in records, as they were read."""
+    lines = (record.opened for record in records)
+    return [result for line in lines if line.startswith(RESULTS) for result in split_record(line)[0]]
 
 
 def split_record(line: bytes) -> tuple[list[bytes], bytes]:

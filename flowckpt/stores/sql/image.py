@@ -232,7 +232,8 @@ class RunImage:
             made = [result_from(document, fetch) for document in documents]
         except (DecodingError, ValueError, TypeError, RecursionError) as error:
             raise self.corrupt(f"step_results of attempt {attempt}", f"results {first} to {last}: {error}") from error
-        self.history.extend(made, lambda: [text.encode() for text in texts])
+        large = {place: blobs for place, (_, blobs) in enumerate(made) if blobs}
+        self.history.extend([result for result, _ in made], large, lambda: [text.encode() for text in texts])
 
     def newest_steps(self, session: Session) -> int:
         """Return how many results the newest checkpoint holds; 0 where there is none."""
