@@ -29,6 +29,7 @@ class Line(Protocol):
     @property
     def opened(self) -> bytes:
         """The line: `{"step_results":[…`."""
+        ...
 
 
 class Recorded(LazyValue):

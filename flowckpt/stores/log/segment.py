@@ -472,7 +472,7 @@ def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int) -
     pieces: list[bytes] = []
     first, result = len(RESULTS), len(_RESULT)
     for line in lines:
-        found = None
+        found, end = None, 0
         if line.startswith(_RESULT):
             output_at = line.find(b'"', result) + 1
             end = line.find(AFTER_OUTPUT, output_at)
