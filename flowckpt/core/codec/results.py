@@ -272,7 +272,7 @@ AFTER_PLAIN_OUTPUT = (
     rb'(?P<origin>,"function":' + _TEXT + rb',"location":' + _TEXT + rb',"fingerprint":' + _TEXT + rb")"
     rb'(?P<arguments>(?:,"arguments":\{[^{}\[\]]*+\})?)\}'
 )
-"""What follows the output in the canonical bytes of a plain result."""
+"""The canonical bytes of a plain result after its output."""
 
 
 class PlainResult(StepResult):

@@ -426,7 +426,7 @@ _OUTPUT = b',"output":'
 
 @functools.cache
 def _plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Return what finds the end of a line whose checkpoint says nothing but one plain result, from behind the output on."""
+    """Return a function that matches a line whose checkpoint says nothing but one plain result, after the output."""
     rest = rb'\],"sequence":(?P<sequence>[1-9][0-9]*+),"saved_at":"' + TIME + rb'","sha256":".{64}"\}'
     return re.compile(AFTER_PLAIN_OUTPUT + rest, re.DOTALL).fullmatch
 
