@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import html
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
@@ -254,7 +253,7 @@ class Patterns:
         """
         if "%" not in text and "&" not in text:
             return False
-        plain = unquote(html.unescape(text))
+        plain = unquote(external.html.unescape(text))
         variants = {plain, unquote(plain), plain.replace("+", " ")} - {text}
         return any(raw in each for each in variants for raw in self.raw if len(raw) >= at_least)
 
@@ -300,7 +299,7 @@ def _any_escape(character: str) -> str:
     data = character.encode("utf-8", "surrogatepass")
     ways = ["".join(f"%(?:25)*(?i:{byte:02x})" for byte in data), rf"&#0*{ord(character)};"]
     ways.append(rf"(?i:&#x0*{ord(character):x};)")
-    if (named := html.escape(character)) != character:
+    if (named := external.html.escape(character)) != character:
         ways.append(named)
     return rf"(?:{'|'.join([*ways, re.escape(character)])}{'|[+]' * (character == ' ')})"
 

@@ -177,8 +177,11 @@ def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
 
 def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wait, ...]:
     """Return what a run waits for without the waits that have ended: their steps have results that are not older."""
+    waits = waits_in(metadata)
+    if not waits:
+        return ()
     ended = {result.path: result for result in results}
-    return tuple(wait for wait in waits_in(metadata) if wait.path not in ended or wait.is_newer_than(ended[wait.path]))
+    return tuple(wait for wait in waits if wait.path not in ended or wait.is_newer_than(ended[wait.path]))
 
 
 def wait_in(metadata: Mapping[str, Any], path: str) -> Wait | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import decimal
     import difflib
     import fractions
+    import html
     import random
     import tomllib
     import uuid
@@ -40,6 +41,7 @@ MODULES = {
     "distributed": "distributed",
     "email_utils": "email.utils",
     "fractions": "fractions",
+    "html": "html",
     "metadata": "importlib.metadata",
     "random": "random",
     "tomllib": "tomllib",
@@ -53,7 +55,7 @@ MODULES = {
 # fmt: off
 __all__ = [
     "aead", "cloudpickle", "cryptography_exceptions", "dask", "dataclasses", "decimal", "difflib", "distributed", "email_utils",
-    "fractions", "metadata", "random", "tomllib", "uuid", "zoneinfo", "zstd",
+    "fractions", "html", "metadata", "random", "tomllib", "uuid", "zoneinfo", "zstd",
 ]
 # fmt: on
 

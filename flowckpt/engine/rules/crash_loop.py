@@ -94,9 +94,12 @@ def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int 
     """
     if latest.status is not Status.RUNNING:
         return CrashCount(silent)
-    ended = {result.path for result in latest.step_results}
     marked = [path for path in latest.in_flight if path not in begun]
-    paths = tuple(path for path in [*marked, *begun] if path not in ended)[-_MOST_PATHS:]
+    started = dict.fromkeys([*marked, *begun])
+    if started:
+        for result in latest.step_results:
+            started.pop(result.path, None)
+    paths = (*started,)[-_MOST_PATHS:]
     moment = encode_time(latest.saved_at)
     said = latest.metadata.get(KEY)
     if said is None or _is_new(latest, said):

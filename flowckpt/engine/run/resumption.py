@@ -330,9 +330,9 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
 async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
     """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
     attempt, paths = await store.started_steps(workflow_id)
-    if attempt != latest.attempt:
+    if attempt != latest.attempt or not paths:
         return frozenset()
-    return frozenset(paths) - {result.path for result in latest.step_results}
+    return frozenset(paths).difference(result.path for result in latest.step_results)
 
 
 async def _spare(

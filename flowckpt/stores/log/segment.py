@@ -44,6 +44,7 @@ _CHUNK = 1 << 20
 _MOST_MISSES = 100
 """After so many lines in a row that are not parsed at once, the others of the segment are parsed one by one."""
 _SECTION = b'{"attempt":'
+_DIGEST = MARK + b'%b"}'
 _ARRAY = len(RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
@@ -447,7 +448,7 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
         last, proved = digest, 0
         for line in lines:
             mine = sha256(last + line[:-TRAILER]).digest()
-            if line[-TRAILER:] != b'%b%b"}' % (MARK, mine.hex().encode()) or not line.startswith(RESULTS):
+            if not line.endswith(_DIGEST % mine.hex().encode()) or not line.startswith(RESULTS):
                 break
             last = mine
             proved += 1
