@@ -36,7 +36,6 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "engine: door": ("engine.engine",),
     "engine: face": ("engine",),
     "engine: checks": ("engine.determinism",),
-    "engine: checks in a child": ("engine.determinism_child",),
     "pages": ("report",),
     "help for tests": ("testing",),
     "edges": ("__main__", "cli"),

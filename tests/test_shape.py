@@ -15,12 +15,12 @@ BOUNDS = {  # the figure today; behind it the target
     "modules": 385,  # 285
     "lines, comments and blanks left out": 76_000,
     "code lines, docstrings left out too": 60_500,  # 38,000
-    "median module": 190,  # rises when small modules are merged; 100 to 400 is natural
+    "median module": 200,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
     "modules crossed by a checkpointed step": 22,  # 16
     "moves between modules of a checkpointed step": 40,
-    "modules crossed by a resume of two steps": 72,  # 60
-    "moves between modules of a resume of two steps": 441,
+    "modules crossed by a resume of two steps": 70,  # 60
+    "moves between modules of a resume of two steps": 440,
     "modules loaded by flowckpt resume": 165,
     "store protocols": 3,  # 3
     "isinstance checks on stores": 0,

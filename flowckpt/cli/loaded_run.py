@@ -17,10 +17,9 @@ from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.secret import MARK
-from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
 

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.checkpoints import export_text
+from flowckpt.core.codec.checkpoints import export_text, read_export
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
@@ -31,12 +31,13 @@ from flowckpt.engine.engine import WorkflowEngine, in_own_loop
 from flowckpt.engine.values.failures import recorded_error
 from flowckpt.engine.values.inputs import bind_inputs
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.engine.values.target import describe_target
+from flowckpt.engine.values.target import describe_target, load_target
+from flowckpt.errors import FlowckptError
 from flowckpt.events import Event
 from flowckpt.stores.memory import MemoryCheckpointStore
 
 RUN = "determinism-check"
-_CHILD = "flowckpt.engine.determinism_child"
+_MODULE = "flowckpt.engine.determinism"
 
 
 @attrs.frozen
@@ -186,7 +187,7 @@ def driven_in_other_process(
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
         }
         ended = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", _CHILD, str(asked), str(told)],
+            [sys.executable, "-m", _MODULE, str(asked), str(told)],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
@@ -206,3 +207,31 @@ def _has_descriptor() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return True
+
+
+# The other process: it drives a workflow from a record, and writes down what differs.
+
+
+def main(asked: Path, told: Path) -> None:
+    """Answer one question.
+
+    Args:
+        asked: the file with the target, the inputs and the record.
+        told: the file to write the answer to.
+    """
+    question = json.loads(asked.read_text(encoding="utf-8"))
+    try:
+        workflow = load_target(question["target"])
+        inputs = {
+            name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+            for name, tree in question["inputs"].items()
+        }
+        found, _ = driven_again(workflow, inputs, read_export(question["checkpoint"]), place="another process")
+        answer: dict[str, Any] = {"differences": [attrs.asdict(each) for each in found]}
+    except FlowckptError as error:
+        answer = {"error": error.message}
+    told.write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

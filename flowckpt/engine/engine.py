@@ -20,7 +20,6 @@ from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution import remote, world
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
@@ -650,7 +649,8 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
     def _session(
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
-        refuse_while_loading()
+        if remote.Loading.is_under_way:
+            raise remote.run_while_loading()
         ports = session.session.Ports(
             self.store,
             self._world,

@@ -1,8 +1,138 @@
-"""`flowckpt approve`."""
+"""`flowckpt approve`, and what `signal` and `reject` share with it: report the message, and resume the run on request."""
 
 from __future__ import annotations
 
-from flowckpt.cli.answers import answer_command
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.next_steps import resume_command
+from flowckpt.cli.options import Command, RunName, by_option, json_option, network_option, store_option, user_name
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.core.records import Status
+from flowckpt.core.records.wait import WaitKind
+from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.engine.session.respond import Sent
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
+"""The ends from which a resume can continue; a complete run takes nothing."""
+
+
+def resume_option(command: F) -> F:
+    """Add `--resume`."""
+    return click.option(
+        "--resume",
+        "is_to_resume",
+        is_flag=True,
+        help="Resume the run at once; output and exit code are those of resume.",
+    )(command)
+
+
+def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:
+    """Tell what was sent, and what continues the run.
+
+    Args:
+        sent: the message.
+        said: what was done, in a few words.
+        store: the store of the run.
+        as_json: as one document.
+    """
+    if as_json:
+        write(f"{json_text(sent.to_document(), indent=2)}\n")
+        return
+    write(f"{escaped(said)}\n" if sent.is_new else f"it was sent before under the id {escaped(sent.signal_id)}\n")
+    if sent.pending_before:
+        count = sent.pending_before
+        lie = "signal of this name lies" if count == 1 else "signals of this name lie"
+        say(f"{count} {lie} there already; this one is for a later wait.")
+    elif sent.kind is WaitKind.SIGNAL and not sent.owner and sent.status in _ENDED:
+        said = _ENDED[sent.status]
+        say(f"The run {said}, so nothing takes it now. It is kept: a resume that comes to a wait of its name takes it.")
+    elif sent.kind is WaitKind.SIGNAL and not sent.is_awaited and not sent.owner:
+        say("The run does not wait for it yet; it is kept until it does.")
+    if sent.owner:
+        say(f"The run is live, and takes it by itself: {escaped(sent.owner)}.")
+    else:
+        say(f"Resume with: {resume_command(sent.workflow_id, store)}")
+
+
+def resumed(context: click.Context, said: str, run: str, store: str | None, *, as_json: bool) -> int:
+    """Resume a run after a message to it.
+
+    Args:
+        context: of the command.
+        said: what was done, in a few words.
+        run: the run.
+        store: the option that the command was given.
+        as_json: as one document.
+    """
+    from flowckpt.cli.commands import resume  # noqa: PLC0415 - most who send something do not resume
+
+    say(escaped(said))
+    code: int = context.invoke(resume.command, run=run, store=store, as_json=as_json)
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+# The command that answers an approval, made twice: `approve` and `reject` differ in a word and in what they say.
+
+
+def answer_command(name: str, *, is_approved: bool, explained: str, comment: str) -> click.Command:
+    """Return the command that answers what a run asks for.
+
+    Args:
+        name: the command's name.
+        is_approved: whether it says yes.
+        explained: its help.
+        comment: a comment for the examples.
+    """
+    examples = f"""\b
+Examples:
+  flowckpt {name} nightly release
+  flowckpt {name} nightly release --by ann --comment "{comment}"
+  flowckpt {name} nightly 'pages/[3]/review' --resume"""
+
+    @click.command(name, cls=Command, help=explained, epilog=examples)
+    @click.argument("run", type=RunName(is_unfinished=True))
+    @click.argument("name")
+    @by_option
+    @click.option("--comment", metavar="TEXT", default="", help="Why; recorded with the decision.")
+    @network_option
+    @resume_option
+    @json_option
+    @store_option
+    @click.pass_context
+    def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+        context: click.Context,
+        run: str,
+        name: str,
+        by: str | None,
+        comment: str,
+        allow_network: tuple[str, ...],
+        is_to_resume: bool,
+        as_json: bool,
+        store: str | None,
+    ) -> int:
+        if as_json:
+            keep_for_document()
+        checkpoints, choice = opened_store(store), choose_store(store)
+        run = chosen_run(checkpoints, run, is_unfinished=True)
+        who = user_name() if by is None else by
+        engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
+        answer = engine.approve if is_approved else engine.reject
+        sent = waited(answer(run, name, by=who, comment=comment, options=options))
+        said = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
+        if is_to_resume and not sent.owner:
+            return resumed(context, said, run, store, as_json=as_json)
+        tell_sent(sent, said, choice, as_json=as_json)
+        return ExitCode.DONE
+
+    return command
+
 
 _HELP = """Approve what a run asks for. NAME is the approval's name, or the path of its step.
 

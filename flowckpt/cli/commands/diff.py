@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
-from flowckpt.cli.render.diff import diff_document, diff_text
-from flowckpt.cli.render.terminal import is_terminal, json_text, write
+from flowckpt.cli.render.steps import Folded, folded
+from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, shortened, write
 from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import color_allowed
-from flowckpt.cli.stored_run import named_checkpoint
-from flowckpt.maintenance.diff import compare
+from flowckpt.cli.stored_run import NamedCheckpoint, named_checkpoint
+from flowckpt.core.identity.inputs_hash import show
+from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document, compare
 
 _EXAMPLE = """\b
 Examples:
@@ -43,3 +46,86 @@ def command(old: str, new: str, as_code: bool, as_json: bool, store: str | None,
         is_colored = is_terminal() and not no_color and color_allowed()
         write(diff_text(*sides, found, is_colored=is_colored))
     return _DIFFERENT if as_code and not found.is_equal else 0
+
+
+# The differences between two checkpoints, for people and as a document.
+
+
+_SIGNS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
+_COLORS = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
+_DIGESTED = ("code", "arguments")
+"""Aspects of which a record keeps only digests, so that no values can be shown."""
+_MOST = 20
+
+
+def diff_text(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff, *, is_colored: bool) -> str:
+    """Write what differs: one line a leaf.
+
+    Args:
+        old: the first checkpoint.
+        new: the second.
+        diff: what differs between them.
+        is_colored: whether there may be colours.
+    """
+    lines = [_colored(f"- {_name(old)}", ChangeKind.REMOVED, is_colored=is_colored)]
+    lines.append(_colored(f"+ {_name(new)}", ChangeKind.ADDED, is_colored=is_colored))
+    lines += _aspect_lines(diff.changes, "")
+    for step in folded(diff.steps, lambda it: it.path, lambda it: it.kind.value):
+        if isinstance(step, Folded):
+            sign = _SIGNS[ChangeKind(step.kind)]
+            said = f"{sign} {step.count} more steps of {shortened(step.path, 80)}/[…]; --json has them all"
+            lines.append(_colored(said, ChangeKind(step.kind), is_colored=is_colored))
+            continue
+        lines.append(_colored(f"{_SIGNS[step.kind]} step {shortened(step.path, 80)}", step.kind, is_colored=is_colored))
+        lines += _aspect_lines(step.changes, "    ")
+    lines.append(_summary(diff))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _name(named: NamedCheckpoint) -> str:
+    data = named.data
+    return f"run {escaped(named.workflow_id)}, checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
+
+
+def _aspect_lines(aspects: Aspects, indent: str) -> Iterator[str]:
+    for name, found in aspects.items():
+        for change in found[:_MOST]:
+            yield f"{indent}{_line(name, change)}"
+        if len(found) > _MOST:
+            yield f"{indent}{name}: {len(found) - _MOST} more differences; --json has them all"
+
+
+def _line(name: str, change: Change) -> str:
+    place = f"{name}{change.place if change.place[:1] == '[' else f'.{change.place}'}" if change.place else name
+    if change.kind is ChangeKind.ADDED:
+        said = f"added {show(change.new)}"
+    elif change.kind is ChangeKind.REMOVED:
+        said = f"removed {show(change.old)}"
+    else:
+        said = f"{show(change.old)} → {show(change.new)}"
+    if name in _DIGESTED and (isinstance(change.old, str) or isinstance(change.new, str)):
+        said = str(change.kind)
+    return escaped(f"{place}: {said}")
+
+
+def _summary(diff: CheckpointDiff) -> str:
+    if diff.is_equal:
+        return "nothing differs: " + ("1 step is" if diff.same == 1 else f"{diff.same} steps are") + " the same"
+    counted = [f"{diff.count(kind)} {kind}" for kind in ChangeKind if diff.count(kind)]
+    return f"steps: {', '.join([*counted, f'{diff.same} the same'])}"
+
+
+def _colored(line: str, kind: ChangeKind, *, is_colored: bool) -> str:
+    return click.style(line, fg=_COLORS[kind]) if is_colored else line
+
+
+def diff_document(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff) -> dict[str, object]:
+    """Return what differs as plain JSON: what `diff --json` prints."""
+    return {
+        "old": old.to_document(),
+        "new": new.to_document(),
+        "is_equal": diff.is_equal,
+        "changes": aspects_document(diff.changes),
+        "steps": [step.to_document() for step in diff.steps],
+        "same": diff.same,
+    }

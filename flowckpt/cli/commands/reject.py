@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowckpt.cli.answers import answer_command
+from flowckpt.cli.commands.approve import answer_command
 
 _HELP = """Say no to what a run asks for. NAME is the approval's name, or the path of its step.
 

@@ -41,11 +41,10 @@ from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import StoreChoice, choose_store, command_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
-from flowckpt.engine.values.task_refusal import refuse_task
 
 if TYPE_CHECKING:
     from flowckpt.engine.determinism import DeterminismReport

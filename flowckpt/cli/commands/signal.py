@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.answers import resume_option, resumed, tell_sent
+from flowckpt.cli.commands.approve import resume_option, resumed, tell_sent
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import Command, RunName, SecondsRange, by_option, json_option, store_option, user_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -30,9 +29,28 @@ def show_table(
     """
     safe = [[escaped(cell) for cell in row] for row in rows]
     if is_terminal() and not no_color and color_allowed():
-        write(importlib.import_module("flowckpt.cli.render.rich_table").drawn(header, safe, wrapped))
+        write(_drawn(header, safe, wrapped))
     else:
         write(_aligned([list(header), *safe]))
+
+
+def _drawn(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[str]) -> str:
+    """Return the table as rich draws it, with colours, as wide as the terminal, without its empty columns."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs rich
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    shown = [index for index in range(len(header)) if any(row[index] for row in rows)]
+    for name in (header[index] for index in shown):
+        table.add_column(name, overflow="fold", no_wrap=name not in wrapped, min_width=len(name))
+    for row in rows:
+        cells = [row[index] for index in shown]
+        table.add_row(*[Text(cell, style=STATUS_COLORS.get(cell, "")) for cell in cells])
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from flowckpt.core.records import wait
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, verified_after
 from flowckpt.core.records.wait import Wait
 from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
-from flowckpt.errors import SettingError
+from flowckpt.errors import InputError, SettingError
 
 ROLLED_BACK = "rolled_back_to"
 """In the metadata of a checkpoint that a rollback saved: the checkpoint that the run returned to."""
@@ -43,6 +43,25 @@ def is_not_begun(metadata: Mapping[str, Any], attempt: int) -> bool:
 def is_task(data: CheckpointData) -> bool:
     """Return whether a checkpoint belongs to a task of a `CheckpointManager`."""
     return data.workflow_name == MANAGED and MANAGER in data.metadata
+
+
+def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
+    """Refuse a task of a checkpoint manager: a resume cannot drive it.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+
+    Raises:
+        InputError: it is a task of a checkpoint manager.
+    """
+    if is_task(latest):
+        raise InputError(
+            f"{workflow_id!r} is a task of a CheckpointManager, not a run of a workflow",
+            parameter="workflow_id",
+            remedy="The program that made the task continues it when it is run again; its manager rolls it back: "
+            "await manager.rollback_to_checkpoint(id).",
+        )
 
 
 @attrs.frozen(eq=False, repr=False)

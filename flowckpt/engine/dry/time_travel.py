@@ -20,7 +20,7 @@ from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.dsl.path import encode_name
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Status, StepResult
-from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Replay, Restore, drive
 from flowckpt.core.system.attrs_base import NOTEBOOK_PAGES
 from flowckpt.core.system.blocking import loop_hidden, run_alone
@@ -30,7 +30,6 @@ from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_inputs
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.target import load_target
-from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import FlowckptError, StepNotFoundError, TargetError
 from flowckpt.stores.base import StoreBase
 

@@ -22,7 +22,7 @@ from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY
+from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY, refuse_task
 from flowckpt.core.records.wait import ENDED
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -43,7 +43,6 @@ from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_input
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
-from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.engine.values.waits import without_waits
 from flowckpt.errors import CheckpointNotFoundError, InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.redaction import refuse_secrets

@@ -13,7 +13,7 @@ import attrs
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
-from flowckpt.core.records.listing import IMPORTED, ROLLED_BACK
+from flowckpt.core.records.listing import IMPORTED, ROLLED_BACK, refuse_task
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
@@ -22,7 +22,6 @@ from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, step_of, undo
 from flowckpt.engine.run.lease import taken
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.engine.values.waits import waits_after_rollback
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.stores.base import StoreBase

@@ -16,10 +16,10 @@ import attrs
 
 from flowckpt.core.codec.results import decode_error, encode_error
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
+from flowckpt.core.records.listing import refuse_task
 from flowckpt.engine.rules.paths import UNFINISHED, left_to_undo
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.undo_steps import undo_step
-from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
 
 _log = logging.getLogger("flowckpt")

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowckpt.core.dsl import Workflow
 from flowckpt.errors import TargetError
-from flowckpt.execution.remote.loading import LOADED_FROM_FILE
+from flowckpt.execution.remote import LOADED_FROM_FILE
 
 
 def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:

@@ -24,8 +24,8 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import CurrentStep, StepCall
 from flowckpt.execution.executors.base import WayUp
+from flowckpt.execution.remote import LOADED_FROM_FILE, Loading
 from flowckpt.execution.remote.channel import RemoteStepServices, StepSnapshot
-from flowckpt.execution.remote.loading import LOADED_FROM_FILE, Loading
 
 # The modules of the program, for a process that did not begin with them.
 #
