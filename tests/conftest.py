@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from flowckpt.engine.run import live
 from tests import in_process
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
 
 settings.register_profile("tests", settings(), deadline=None)  # no test depends on the speed of the machine
 settings.load_profile("tests")
+
+live.WATCH.beat.beat_every(86_400)  # no thread writes between the operations that a test counts
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 

@@ -15,6 +15,7 @@ from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, open_waits, sent_to
 from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
+from flowckpt.engine.run.live import LiveNote, read_live
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.maintenance.recovery import stale_note
@@ -41,6 +42,7 @@ class StoredRun:
         seen: the last sign of life of the process that died, where the run has crashed and the store knows it.
         stale: what the last resume asked a person; empty if none did since the newest attempt.
         checks: later verifications of its checkpoints, by sequence.
+        live: what runs now, or what ran when the process died; None if the store does not know it.
     """
 
     latest: CheckpointData
@@ -56,6 +58,7 @@ class StoredRun:
     seen: datetime | None = None
     stale: str = ""
     checks: Mapping[int, LaterCheck] = {}
+    live: LiveNote | None = None
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -105,8 +108,22 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     begun = await started_steps_of(store, workflow_id, latest)
     stale = "" if info is None else await stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
+    live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
     return StoredRun(
-        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, begun, seen, stale, checks
+        latest,
+        checkpoints,
+        owner,
+        status,
+        untaken,
+        started,
+        pinned,
+        crash_loop,
+        behind,
+        begun,
+        seen,
+        stale,
+        checks,
+        live,
     )
 
 
@@ -156,6 +173,20 @@ def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
 
     async def look() -> dict[str, str]:
         return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
+
+    return waited(look())
+
+
+def live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]:
+    """Return what runs now in those of some runs of which the store knows it, by id."""
+
+    async def look() -> dict[str, LiveNote]:
+        found = {}
+        for info in runs:
+            note = await read_live(store, info.workflow_id, info.status, info.attempt, info.metadata)
+            if note is not None:
+                found[info.workflow_id] = note
+        return found
 
     return waited(look())
 

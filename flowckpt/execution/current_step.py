@@ -7,6 +7,7 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar, overload
 
@@ -51,7 +52,7 @@ class EngineStepServices(StepServices, Protocol):
 
     @property
     def is_followed(self) -> bool:
-        """Whether anybody follows the run, so that progress is worth telling."""
+        """Whether anything shows how far the steps are."""
         ...
 
     def held(self, path: str) -> tuple[Any, ...]:
@@ -129,6 +130,8 @@ class StepCall:
         identity: what makes it the same call.
         services: what the step can ask of the engine.
         location: where the step stands in the code.
+        since: when its first try of this attempt started.
+        done: how far this try is, as it reported last.
     """
 
     workflow_id: str
@@ -139,6 +142,8 @@ class StepCall:
     identity: CallIdentity
     services: EngineStepServices
     location: str = ""
+    since: datetime | None = None
+    done: Progress | None = attrs.field(init=False, default=None)
 
 
 @attrs.frozen
@@ -187,7 +192,8 @@ class CurrentStep:
         """Report the progress of the step, emitted as `StepProgress`; nothing is recorded.
 
         Call it as often as you like, from any thread of the step and from async code: only the newest report counts,
-        emitted a few times per second at most. Without a listener, it costs next to nothing.
+        emitted a few times per second at most. `flowckpt show`, `list` and `ui` show it while the step runs. Without a
+        listener, it costs next to nothing.
 
         Args:
             done: the amount done, in your own unit.

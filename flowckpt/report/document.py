@@ -17,6 +17,7 @@ from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.plan import Decision
+from flowckpt.engine.run.live import LiveNote, read_live
 from flowckpt.engine.run.resumption import started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import redacted_text
@@ -28,6 +29,7 @@ from flowckpt.stores.base import Ability, StoreBase
 
 _MOST_DETAILS = 3_000
 """How many steps show their arguments, output and claims: a report of 100,000 steps stays below 5 MB."""
+_MOST_LIVE = 3
 _MOST_VALUE, _MOST_TRACEBACK, _MOST_TEXT = 2_000, 6_000, 1_500_000
 _STATES = [*LaneState]
 RUNS = frozenset(map(str, (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)))
@@ -49,6 +51,7 @@ class RunReport:
         comparison: what distinguishes it from earlier runs.
         plan_note: what a resume would do in one line, or why no plan was made; empty for a run that ended.
         made_at: when the report was made, aware and in UTC.
+        live: what runs now, or ran when the process died, as far as the store knows.
     """
 
     workflow_id: str
@@ -60,11 +63,12 @@ class RunReport:
     comparison: Comparison
     plan_note: str
     made_at: datetime
+    live: LiveNote | None = None
 
     @property
     def sentence(self) -> str:
         """The run in two or three sentences."""
-        parts = [_ending(self), _crashes(self.timeline), _reuse(self.timeline)]
+        parts = [_ending(self), _crashes(self.timeline), _reuse(self.timeline), _in_flight(self)]
         return " ".join(part for part in parts if part)
 
     def data(self, *, most_details: int = _MOST_DETAILS) -> dict[str, Any]:
@@ -134,6 +138,7 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     waits: Sequence[Wait] = (),
     begun: Sequence[str] = (),
     seen: datetime | None = None,
+    live: LiveNote | None = None,
     comparison: Comparison | None = None,
     decisions: Mapping[str, tuple[str, str]] | None = None,
     plan_note: str = "",
@@ -149,6 +154,7 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
         waits: what it waits for.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
         seen: the last sign of life of a process that died, as far as the store knows.
+        live: what runs now, or ran when the process died, as far as the store knows.
         comparison: what distinguishes it from earlier runs.
         decisions: what a resume would do with each step, and why, by path.
         plan_note: the plan in one line, or why there is none.
@@ -157,7 +163,9 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
     now = now or datetime.now(UTC)
     timeline = timeline_of(attempts, status, waits, begun=begun, seen=seen, now=now)
     graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
-    return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
+    return RunReport(
+        workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now, live
+    )
 
 
 _MEMBER = re.compile(r"\[(0|[1-9][0-9]{0,8})\]")
@@ -211,7 +219,8 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     waits = () if status is Status.COMPLETED else open_waits(latest.metadata, latest.step_results)
     begun = await started_steps_of(store, workflow_id, latest)
     seen = await store.last_seen(workflow_id, latest.attempt) if status is Status.CRASHED else None
-    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen)
+    live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
+    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen, live=live)
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -286,6 +295,21 @@ def _crashes(timeline: Timeline) -> str:
     times = {1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
     shown = ", ".join(places[:4]) + (", …" if len(places) > 4 else "")
     return f"Crashed {times} ({shown})."
+
+
+def _in_flight(report: RunReport) -> str:
+    """Return what runs now and how far it is, or what ran when the process died."""
+    live = report.live
+    if live is None or not live.steps:
+        return ""
+    until = report.made_at if live.is_running else live.at
+    said = []
+    for step in live.steps[:_MOST_LIVE]:
+        far = f" ({step.said})" if step.said else ""
+        said.append(f"{step.path} for {duration_in_words(max(0.0, (until - step.since).total_seconds()))}{far}")
+    more = len(live.steps) - len(said) + live.more
+    lead = "Running now" if live.is_running else "In flight when the process died"
+    return f"{lead}: {'; '.join(said)}{f'; and {more} more' if more else ''}."
 
 
 def _place_of(span: AttemptSpan) -> str:

@@ -92,6 +92,13 @@ class BlockingStore(StoreBase, Generic[R]):
     read_index = in_runs(StoreBase.read_index)
     write_index = in_runs(StoreBase.write_index)
     clear_index = in_runs(StoreBase.clear_index)
+    live_note = in_runs(StoreBase.live_note)
+
+    def note_live(self, workflow_id: str, content: bytes) -> None:
+        """Replace the live note of an owned run; see `StoreBase.note_live`."""
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None and writer.is_mine:
+            self.runs.note_live(writer, content)
 
     def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Call a function once an owned run is lost; see `StoreBase.call_when_lost`."""

@@ -124,6 +124,7 @@ class Ability(Enum):
     ANNOUNCE = ("announcements",)
     HINTS = ("note_started", "started_steps")
     SEEN = ("last_seen",)
+    LIVE = ("note_live", "live_note")
     RENEW = ("renew",)
     WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
@@ -145,9 +146,11 @@ class StoreBase(ABC):
 
     Attributes:
         abilities: what the store does itself.
+        live_seconds: how many seconds at least are between two live notes of a run.
     """
 
     abilities: frozenset[Ability] = frozenset()
+    live_seconds: float = 1.0
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -556,6 +559,24 @@ class StoreBase(ABC):
         A process that was killed lived at least until then; an owner gives a sign every ten seconds.
         """
         del workflow_id, attempt
+        return None
+
+    # --- the live note: what runs now, for people; nothing is decided by it, and it may be lost, old or damaged -----------
+
+    def note_live(self, workflow_id: str, content: bytes) -> None:
+        """Replace the live note of a run, without a sync; called from a thread of the engine every `live_seconds` at most.
+
+        Args:
+            workflow_id: a run that the caller owns; otherwise nothing happens.
+            content: what `live_note` returns from then on.
+
+        Raises:
+            FlowckptError, OSError: the medium failed; the engine tries again with the next note.
+        """
+
+    async def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the last live note of a run; None if there is none. It may be that of an earlier attempt."""
+        del workflow_id
         return None
 
     # --- keeping it small -----------------------------------------------------------------------------------------

@@ -92,11 +92,13 @@ class Heartbeat:
     Args:
         renew: a bound method that renews all leases and tells whether any are left; its object is not kept alive.
         interval: seconds between two calls.
+        name: of the thread.
     """
 
-    def __init__(self, renew: Callable[[], bool], interval: float) -> None:
+    def __init__(self, renew: Callable[[], bool], interval: float, name: str = "flowckpt-lease") -> None:
         self._renew = weakref.WeakMethod(renew)
         self._interval = interval
+        self._name = name
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._starts = 0
@@ -112,7 +114,7 @@ class Heartbeat:
             if self._thread is not None and self._thread.is_alive():
                 return
             self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._beat, args=(self._stop,), name="flowckpt-lease", daemon=True)
+            self._thread = threading.Thread(target=self._beat, args=(self._stop,), name=self._name, daemon=True)
             with _signals_blocked():
                 self._thread.start()
 

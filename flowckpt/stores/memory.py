@@ -86,6 +86,7 @@ class _Run:
         written_by: the attempts that saved or removed something.
         former: the run as it was, each time that an attempt continued a point before the last one.
         steps: the steps started since the last checkpoint, of the attempt `steps_of`.
+        live: the live note.
     """
 
     attempt: int = 0
@@ -100,6 +101,7 @@ class _Run:
     steps_of: int = 0
     steps: dict[str, None] = attrs.field(factory=dict)
     signals: dict[str, bytes] = attrs.field(factory=dict)
+    live: bytes | None = None
 
     @property
     def courses(self) -> list[_Course]:
@@ -311,6 +313,15 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         """Return the attempt of the last note, and its steps."""
         run = self.held.get(workflow_id)
         return (0, ()) if run is None else (run.steps_of, tuple(run.steps))
+
+    def note_live(self, writer: MemoryRunWriter, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+        writer.run.live = content
+
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+        run = self.held.get(workflow_id)
+        return None if run is None else run.live
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Give large values of one run to another."""

@@ -293,6 +293,14 @@ class Medium(ABC, Generic[W]):
         """Return the live owner of a run."""
 
     @abstractmethod
+    def note_live(self, writer: W, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+
+    @abstractmethod
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+
+    @abstractmethod
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the selected runs, most recently started first, and the damaged ones."""
 

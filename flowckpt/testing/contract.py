@@ -148,7 +148,44 @@ class IndexContract(StoreUnderTest):
         assert latest.step_results == results("a")
 
 
-class CheckpointStoreContract(AbilityContract, IndexContract):
+class LiveContract(StoreUnderTest):
+    """The live note of a run: what runs now, for people."""
+
+    async def test_a_live_note_is_what_its_owner_wrote_last_and_goes_with_the_run(self, store: StoreBase) -> None:
+        live, large = self.able(store, Ability.LIVE), bytes(range(256)) * 300
+        assert await live.live_note(RUN) is None
+        await store.acquire(RUN)
+        await store.save(RUN, checkpoint(1, results("a")))
+        assert await live.live_note(RUN) is None
+        for content in (b'{"steps":["a"]}', large, b"[1]"):
+            live.note_live(RUN, content)
+            assert await self.another(store).live_note(RUN) == content
+        await store.save(RUN, checkpoint(2, results("a", "b")))
+        assert await live.live_note(RUN) == b"[1]"
+        await store.release(RUN)
+        live.note_live(RUN, b"of a former owner")
+        assert await self.another(store).live_note(RUN) != b"of a former owner"
+        await store.clear(RUN)
+        await store.acquire(RUN)
+        await store.save(RUN, checkpoint(1, results("c")))
+        assert await live.live_note(RUN) is None
+
+    async def test_a_live_note_changes_nothing_of_the_record(self, store: StoreBase) -> None:
+        live = self.able(store, Ability.LIVE)
+        await store.acquire(RUN)
+        await store.save(RUN, checkpoint(1, results("a")))
+        live.note_live(RUN, b'{"birth":')
+        await store.save(RUN, checkpoint(2, results("a", "b")))
+        await store.release(RUN)
+        latest = await self.another(store).load_latest(RUN)
+        assert latest is not None
+        assert latest.step_results == results("a", "b")
+        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        if store.has(Ability.CHECK):
+            assert [finding.severity for finding in await store.check(RUN)] == ["ok"]
+
+
+class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object."""
 
     # --- what is not there -----------------------------------------------------------------------------------------

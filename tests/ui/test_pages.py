@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 from urllib.parse import urlsplit
 
@@ -13,10 +14,11 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from starlette.requests import Request
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, current_step, step, workflow
 from flowckpt.cli.ui import app
 from flowckpt.cli.ui.actions import Commands
 from flowckpt.cli.ui.security import Guard
+from flowckpt.engine.run import live
 
 
 @workflow("asks")
@@ -34,9 +36,10 @@ def ui():
     made.commands.close()
 
 
-def shown(page, address):
+def shown(page, address, **path_params):
     parts = urlsplit(address)
     scope = {"type": "http", "method": "GET", "path": parts.path, "query_string": parts.query.encode(), "headers": []}
+    scope["path_params"] = path_params
     return page(Request({**scope, "flowckpt.nonce": "nonce"})).body.decode()
 
 
@@ -55,3 +58,26 @@ def test_the_inbox_finds_people_among_many_waiting_runs_a_page_at_a_time(ui, mon
         address = html.unescape(older[1]) if older else ""
     assert found == [[], ["r07"], ["r00"]]  # six runs are looked at for each page
     assert "No run waits" not in shown(ui.inbox, "/inbox") and asyncio.run(ui.store.list_runs())
+
+
+def test_the_page_and_the_api_know_what_runs_now_between_two_checkpoints(ui):
+    @workflow("trains")
+    def trains():
+        yield step("train").python(train)
+
+    def train():
+        current_step().progress(30, 100, "epoch 3")
+        versions = [json.loads(shown(ui.api_data, "/api/runs/one/data", run="one"))["version"]]
+        live.WATCH.look()
+        (listed,) = json.loads(shown(ui.api_runs, "/api/runs"))
+        one = json.loads(shown(ui.api_run, "/api/runs/one", run="one"))
+        data = json.loads(shown(ui.api_data, "/api/runs/one/data", run="one"))
+        assert one["live"] == listed["live"]
+        assert one["live"]["is_running"]
+        assert one["live"]["steps"][0]["progress"] == {"done": 30, "total": 100, "note": "epoch 3"}
+        assert "Running now: train for " in data["sentence"]
+        assert "(30 of 100, epoch 3)." in data["sentence"]
+        assert data["version"] not in versions
+
+    WorkflowEngine(checkpoint_store=ui.store).run_sync(trains, workflow_id="one")
+    assert json.loads(shown(ui.api_run, "/api/runs/one", run="one"))["live"] is None

@@ -10,9 +10,10 @@ from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
 from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_run import crash_loops, stale_runs
+from flowckpt.cli.stored_run import crash_loops, live_notes, stale_runs
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_begun
+from flowckpt.engine.run.live import LiveNote
 from flowckpt.maintenance.recovery import STALE_STATUSES
 
 _EXAMPLE = """\b
@@ -71,9 +72,12 @@ def command(
     ]
     runs = [info for info in runs if info.waits] if is_waiting else runs
     runs = runs[:limit]
-    looping = crash_loops(opened, runs)
+    looping, live = crash_loops(opened, runs), live_notes(opened, runs)
     if as_json:
-        document = [listed_document(info, looping.get(info.workflow_id), stale.get(info.workflow_id)) for info in runs]
+        document = [
+            listed_document(info, looping.get(run), stale.get(run), live.get(run))
+            for info, run in ((info, info.workflow_id) for info in runs)
+        ]
         write(f"{json_text(document, indent=2)}\n")
     elif runs:
         rows = [
@@ -82,6 +86,7 @@ def command(
                 is_crash_loop=info.workflow_id in looping,
                 is_stale=info.workflow_id in stale,
                 has_all_waits=is_waiting,
+                live=live.get(info.workflow_id),
             )
             for info in runs
         ]
@@ -99,10 +104,13 @@ def _tag(text: str) -> tuple[str, str | None]:
     return key, value if equals else None
 
 
-def _now(info: RunInfo, *, is_whole: bool) -> str:
-    """Return which process runs a run, or what the run waits for."""
+def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
+    """Return what a run is at and which process runs it, or what it waits for."""
     if info.owner is not None and not is_whole:
-        return f"process {info.owner.pid} on {info.owner.host}"
+        process = f"process {info.owner.pid} on {info.owner.host}"
+        return process if live is None or not live.steps else f"{_at(live)} ({process})"
+    if live is not None and live.steps and not is_whole:
+        return f"died in {_at(live)}"
     if not info.waits:
         return "started, and not run yet" if is_not_begun(info.metadata, info.attempt) else ""
     if is_whole:
@@ -111,7 +119,16 @@ def _now(info: RunInfo, *, is_whole: bool) -> str:
     return f"{first}, and {more} more" if more else first
 
 
-def _row(info: RunInfo, *, is_crash_loop: bool, is_stale: bool, has_all_waits: bool) -> list[str]:
+def _at(live: LiveNote) -> str:
+    """Return the step that started last, and how far it is."""
+    step, others = live.steps[-1], len(live.steps) - 1 + live.more
+    said = f", {step.said}" if step.said else ""
+    return f"{step.path}, started {ago_text(step.since)}{said}{f', and {others} more' if others else ''}"
+
+
+def _row(
+    info: RunInfo, *, is_crash_loop: bool, is_stale: bool, has_all_waits: bool, live: LiveNote | None
+) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
     marks = ["stale"] * (is_stale and not is_crash_loop) + ["crash loop"] * is_crash_loop
@@ -124,6 +141,6 @@ def _row(info: RunInfo, *, is_crash_loop: bool, is_stale: bool, has_all_waits: b
         str(info.steps),
         started,
         updated,
-        _now(info, is_whole=has_all_waits),
+        _now(info, live, is_whole=has_all_waits),
         tags,
     ]

@@ -59,6 +59,7 @@ def command(run: str, output: str | None, opens: bool, plan: bool, store: str | 
         waits=found.waits,
         begun=found.begun,
         seen=found.seen,
+        live=found.live,
         comparison=_comparison(opened, run, found),
         decisions=decisions,
         plan_note=note,

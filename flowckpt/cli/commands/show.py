@@ -24,6 +24,7 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
+from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
@@ -180,7 +181,9 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
             lines.append(
                 f"{said}: {escaped(', '.join(paths[:5]))}{f' and {len(paths) - 5} more' if len(paths) > 5 else ''}"
             )
-    lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
+    lines += _live_lines(run.live)
+    shown = set() if run.live is None else {step.path for step in run.live.steps}
+    lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight if path not in shown]
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
     if run.stale:
@@ -197,6 +200,21 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
     return lines if latest.error is None else [*lines, *_error_lines(latest.error, latest.step_results)]
+
+
+def _live_lines(live: LiveNote | None) -> list[str]:
+    """Return what runs now, or what ran when the process died."""
+    if live is None:
+        return []
+    lead = "running now" if live.is_running else "in flight when the process died"
+    lines = []
+    for step in live.steps:
+        figures = f" [{figures_text(step.figures)}]" if step.figures else ""
+        said = f", {escaped(step.said)}" if step.said else ""
+        lines.append(f"{lead}: {escaped(step.path)} since {moment_text(step.since)}{said}{figures}")
+    if live.more:
+        lines.append(f"{lead}: {live.more} more")
+    return lines if live.is_running or not lines else [*lines, f"last noted: {moment_text(live.at)}"]
 
 
 def _origin_lines(run: StoredRun) -> list[str]:

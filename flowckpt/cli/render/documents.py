@@ -20,6 +20,7 @@ from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Ow
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
+from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
@@ -117,13 +118,16 @@ def _text(verdict: Any, key: str) -> str:
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 
 
-def listed_document(info: RunInfo, crash_loop: CrashCount | None = None, stale: str | None = None) -> Json:
+def listed_document(
+    info: RunInfo, crash_loop: CrashCount | None = None, stale: str | None = None, live: LiveNote | None = None
+) -> Json:
     """Return a run in a list: one item of `list --json`.
 
     Args:
         info: the run.
         crash_loop: how often it died at the same step, where it is in a crash loop.
         stale: what it asks a person, where it needs one.
+        live: what runs now.
     """
     return {
         "workflow_id": info.workflow_id,
@@ -139,6 +143,7 @@ def listed_document(info: RunInfo, crash_loop: CrashCount | None = None, stale: 
         "owner": _owner_document(info.owner),
         "crash_loop": _crash_loop_document(crash_loop),
         "stale": stale,
+        "live": None if live is None else live.to_document(),
         "is_task": info.workflow_name == MANAGED,
     }
 
@@ -171,6 +176,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
+        "live": None if run.live is None else run.live.to_document(),
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),

@@ -28,7 +28,7 @@ from flowckpt._version import __version__
 from flowckpt.cli.render.documents import listed_document, run_document, run_history
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import surveyed_runs, waited
-from flowckpt.cli.stored_run import StoredRun, stored_run
+from flowckpt.cli.stored_run import StoredRun, live_notes, stored_run
 from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
@@ -275,7 +275,9 @@ class Ui:
         if len(found) > limit:
             others = [(name, value) for name, value in query.multi_items() if name != "before"]
             headers["Link"] = f'</api/runs?{urlencode([*others, ("before", _cursor(runs[-1]))])}>; rel="next"'
-        return JSONResponse([listed_document(info) for info in runs], headers=headers)
+        live = live_notes(self.store, runs)
+        listed = [listed_document(info, live=live.get(info.workflow_id)) for info in runs]
+        return JSONResponse(listed, headers=headers)
 
     def api_run(self, request: HttpRequest) -> Response:
         """Return what `show --json` prints."""
@@ -358,6 +360,7 @@ class Ui:
             waits=found.waits,
             begun=found.begun,
             seen=found.seen,
+            live=found.live,
             comparison=comparison,
             decisions=decisions,
             plan_note=said,
@@ -550,7 +553,8 @@ def _typed(kind: str, text: str) -> str:
 
 def _version(found: StoredRun) -> str:
     latest, begun = found.latest, sha256("\n".join(found.begun).encode("utf-8", "replace")).hexdigest()[:8]
-    return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}"
+    noted = "" if found.live is None else f".{found.live.at.timestamp():.3f}"
+    return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}{noted}"
 
 
 def _number(text: str | None, default: int) -> int:

@@ -38,12 +38,13 @@ from flowckpt.execution.current_step import (
     validate_figures,
     validate_progress,
 )
+from flowckpt.stores.base import Ability
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
     from flowckpt.engine.run.notify import Notifier
     from flowckpt.engine.run.recorder import Recorder
-    from flowckpt.execution.current_step import CurrentStep, Figures
+    from flowckpt.execution.current_step import CurrentStep, Figures, StepCall
     from flowckpt.execution.interrupts import Interrupts
 
 
@@ -87,15 +88,26 @@ class RunServices:
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
         done, total, note = validate_progress(done, total, note)
+        if (call := self.running(now)) is not None:
+            call.done = done, total, note
         if self.notifier.emit is not None:
             self.is_used = True
             self._reporting.report(now.path, done, total, note)
+
+    def running(self, now: CurrentStep) -> StepCall | None:
+        """Return the try that a step calls from; None if that try has ended."""
+        call = self.recorder.in_flight.get(now.path)
+        return call if call is not None and call.tries == now.tries else None
 
     def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step; see `CurrentStep.record`."""
         found = validate_figures(figures)
         self.is_used = True
         self._figures.add(now, found)
+
+    def figures(self, path: str) -> Figures:
+        """Return the figures of a step so far."""
+        return self._figures.of(path) if self.is_used else {}
 
     def take_figures(self, path: str) -> Figures:
         """Return the figures of all tries of a step that has ended; later ones are refused."""
@@ -117,8 +129,8 @@ class RunServices:
 
     @property
     def is_followed(self) -> bool:
-        """Whether anybody follows the run, so that progress is worth telling."""
-        return self.notifier.emit is not None
+        """Whether anything shows how far the steps are: a listener, or the live note of the run."""
+        return self.notifier.emit is not None or self.recorder.checkpointer.store.has(Ability.LIVE)
 
     def held(self, path: str) -> tuple[Any, ...]:
         """Return the partial state of a step as it is recorded; nothing where it has saved none."""
@@ -331,9 +343,14 @@ class StepFigures:
             )
         with self._lock:
             found = self._figures.setdefault(now.path, {})
-            if found is None or self._services.recorder.in_flight.get(now.path) != now.tries:
+            if found is None or self._services.running(now) is None:
                 raise has_ended(now.path, now.tries)
             add_figures(found, figures)
+
+    def of(self, path: str) -> Figures:
+        """Return the figures of a step so far."""
+        with self._lock:
+            return dict(self._figures.get(path) or {})
 
     def take(self, path: str) -> Figures:
         """Return the figures of a step, and take no more."""
@@ -504,7 +521,7 @@ class PartialSaves:
                 remedy="It is never recorded, and run again at each replay.",
             )
         services = self._services
-        if self._is_closed or services.recorder.in_flight.get(now.path) != now.tries:
+        if self._is_closed or services.running(now) is None:
             raise has_ended(now.path, now.tries)
 
     def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:

@@ -183,7 +183,7 @@ class Recorder:
         resumed_from: the checkpoint that the attempt resumes; None for a new run.
         crash_count: how often the run crashed where it crashed last; None for a new run.
         note_started: leaves a hint of a step that starts; None if the store keeps none.
-        in_flight: which try runs now of the steps that are running, by path.
+        in_flight: the try that runs now of each step that is running, by path.
         start_saved: whether the start of the attempt is saved; a resume saves it once it has something to do.
     """
 
@@ -198,7 +198,7 @@ class Recorder:
     resumed_from: CheckpointData | None = None
     crash_count: CrashCount | None = None
     note_started: Callable[[str, str], None] | None = None
-    in_flight: dict[str, int] = attrs.field(init=False, factory=dict)
+    in_flight: dict[str, StepCall] = attrs.field(init=False, factory=dict)
     start_saved: bool = attrs.field(init=False, default=False)
     _starting: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)

@@ -27,6 +27,7 @@ from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
+from flowckpt.engine.run.live import WATCH
 from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_event, redact_ending, saved_event
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.scope import new_scope
@@ -301,11 +302,13 @@ class Drive:
         ending: BaseException | None = None
         created: Noted = {}
         noting = CREATED.set(created)
+        watch = WATCH.begin(run)
         try:
             output = await self._output()
         except BaseException as error:
             ending = self._ending_of(error)
         finally:
+            WATCH.end(watch)
             CREATED.reset(noting)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
             for forgotten in unyielded(created, ending=ending):

@@ -193,13 +193,14 @@ async def _try(
         since: when its first try started, if the run was suspended after one.
     """
     modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
-    run.recorder.in_flight[call.path] = 1
+    run.recorder.in_flight[call.path] = call
     if run.notifier.emit is not None and (found is None or found.outcome is None):
         await run.notifier.emit(events.StepStarted(call.workflow_id, call.path, call.step.action.step_type))
     if note_started is not None and not modifiers.is_ephemeral:
         secrets = run.judge.secrets
         note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
-    started_at, started_ns = clock.now(), clock.elapsed_ns()
+    call.since = started_at = clock.now()
+    started_ns = clock.elapsed_ns()
     tried, is_adopted, is_undone, is_started = 1, False, True, True
     is_marked = not modifiers.is_at_most_once or modifiers.files is None
     is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1 and is_marked

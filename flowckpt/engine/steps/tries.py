@@ -146,7 +146,7 @@ class RetryLoop:
         is_mark_due = modifiers.is_at_most_once and (not self.is_undone or modifiers.files is not None)
         self._started_ns = clock.elapsed_ns()
         while True:
-            run.recorder.in_flight[path] = self.call.tries
+            run.recorder.in_flight[path] = self.call
             outcome = await run.runner.open_files(self.call) if is_mark_due and self.found.outcome is None else None
             outcome = outcome or await self._instead()
             if outcome is None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,26 @@ class StartedSteps:
                 self._filesystem.write_at(self._lock, self._head, 0)
 
 
+def replace_unsynced(filesystem: FileSystem, directory: int, name: str, content: bytes) -> None:
+    """Replace a file of hints as a whole, without a sync.
+
+    Raises:
+        OSError: it cannot be written; the former one is unchanged.
+    """
+    temporary = temporary_name(current_process(), new_token(8))
+    file = filesystem.create(directory, temporary)
+    try:
+        try:
+            write_all(filesystem, file, content)
+        finally:
+            filesystem.close(file)
+        filesystem.rename(directory, temporary, name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            filesystem.unlink(directory, temporary)
+        raise
+
+
 def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None) -> tuple[int, tuple[str, ...]]:
     """Return the attempt that left word, and the steps; attempt 0 where there is no word, or no sense in it.
 
@@ -106,6 +127,41 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
     except SealBrokenError:
         return 0, ()
     return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))
+
+
+# The live note: what runs now, in the file `live` of the run. Where the segment is sealed, it is sealed as a head is.
+
+
+def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> bytes:
+    """Return a live note as a protected store has it.
+
+    Args:
+        content: the note.
+        attempt: whose it is.
+        seal: the seal of its segment.
+        count: how many notes the attempt has written.
+    """
+    number = 1 << 55 | count << 24 | int.from_bytes(os.urandom(3))  # above the numbers of the started steps
+    hint = b2a_base64(seal.hidden(content, number), newline=False)
+    return seal.signed(b'{"flowckpt":"live","attempt":%d,"hint":"%b"' % (attempt, hint), NOTE, START) + b"}"
+
+
+def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
+    """Return a live note of a protected store as it was before it was sealed; None if it does not open.
+
+    Args:
+        content: the content of the file.
+        seal_of: returns the seal of an attempt's segment; None where it has none.
+    """
+    try:
+        said = json.loads(content)
+        seal = seal_of(said["attempt"]) if said["flowckpt"] == "live" else None
+        if seal is None:
+            return None
+        seal.verified(content[:-1], NOTE, START)
+        return seal.shown(a2b_base64(said["hint"], strict_mode=True))
+    except (SealBrokenError, ValueError, LookupError, TypeError):
+        return None
 
 
 # Word of how far an attempt has come, outside its segment: so that the cut of its end is found.

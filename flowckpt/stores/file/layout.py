@@ -12,6 +12,7 @@ LOCK = "lock"
 BLOBS = "blobs"
 SIGNALS = "signals"
 INDEX = "index"
+LIVE = "live"
 HEAD = "head-"
 IDENTITY = "store.json"
 

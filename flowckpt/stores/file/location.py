@@ -13,9 +13,7 @@ from typing import TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, write_all
-from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import current_process
+from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -25,7 +23,8 @@ from flowckpt.errors import (
     UnsupportedFilesystemError,
 )
 from flowckpt.stores.file.directory import read_file, read_image
-from flowckpt.stores.file.layout import INDEX, RUNS, is_temporary, run_directory, temporary_name
+from flowckpt.stores.file.hints import replace_unsynced
+from flowckpt.stores.file.layout import INDEX, RUNS, is_temporary, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
@@ -166,16 +165,9 @@ class Location:
 
     def write_index(self, name: str, content: bytes) -> None:
         """Replace a part of the index of results."""
-        filesystem, temporary = self._filesystem, temporary_name(current_process(), new_token(8))
         with self._translated("", "write the index of"), self._opened_index(is_made=True) as directory:
-            if directory is None:  # there is no store
-                return
-            file = filesystem.create(directory, temporary)
-            try:
-                write_all(filesystem, file, content)
-            finally:
-                filesystem.close(file)
-            filesystem.rename(directory, temporary, name)
+            if directory is not None:  # else there is no store
+                replace_unsynced(self._filesystem, directory, name, content)
 
     def clear_index(self) -> None:
         """Remove the index of results."""

@@ -32,8 +32,8 @@ from flowckpt.errors import (
 from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
-from flowckpt.stores.file.hints import started_in
-from flowckpt.stores.file.layout import LOCK, RUNS, head_number, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.hints import opened_live, started_in
+from flowckpt.stores.file.layout import LIVE, LOCK, RUNS, head_number, run_directory, segment_name, segment_numbers
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
@@ -138,6 +138,20 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                     if kept is not None:
                         return attempt, kept
                 return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+
+        def read_once() -> bytes | None:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or not self._filesystem.exists(directory, LIVE):
+                    return None
+                content = read_file(self._filesystem, directory, LIVE)
+                if not self.seals.has_key:
+                    return content
+                return opened_live(content, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
         return self._steadily(workflow_id, "read", read_once)
 

@@ -27,7 +27,17 @@ from flowckpt.errors import (
     ForeignRecordError,
     RunLockedError,
 )
-from flowckpt.stores.file.layout import BLOBS, HEAD, IDENTITY, LOCK, RUNS, keys_numbers, run_directory, segment_numbers
+from flowckpt.stores.file.layout import (
+    BLOBS,
+    HEAD,
+    IDENTITY,
+    LIVE,
+    LOCK,
+    RUNS,
+    keys_numbers,
+    run_directory,
+    segment_numbers,
+)
 from flowckpt.stores.file.layout import segment_name as name_of
 from flowckpt.stores.log.image import opened_header
 from flowckpt.stores.log.sealing.protection import Seals
@@ -134,7 +144,7 @@ class _Repair:
                 shutil.copy2(self.store.path / name, aside / _INTACT / name)
         copy = aside / _INTACT / RUNS / self.place.name
         segments = segment_numbers(_names(self.place))
-        shutil.copytree(self.place, copy, ignore=shutil.ignore_patterns(LOCK, f"{HEAD}*", "*.jsonl", ".*"))
+        shutil.copytree(self.place, copy, ignore=shutil.ignore_patterns(LOCK, LIVE, f"{HEAD}*", "*.jsonl", ".*"))
         for number in segments:
             self._copy_segment(number, copy)
         intact = self._opened(aside / _INTACT)

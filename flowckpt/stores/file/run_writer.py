@@ -17,7 +17,7 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores.file.directory import give_up_segment, note_release, read_lines
-from flowckpt.stores.file.hints import StartedSteps
+from flowckpt.stores.file.hints import StartedSteps, sealed_live
 from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
@@ -72,7 +72,16 @@ class FileRunWriter(RunWriter):
         self._seals = seals
         self._head_note = head
         self._has_blob_directory = False
+        self._live_notes = 0
         self._live: dict[int, str] | None = None  # once something was deleted: the checkpoints' ids
+
+    def sealed_live(self, content: bytes) -> bytes:
+        """Return a live note as it is written."""
+        seal = self.writer.seal
+        self._live_notes += 1
+        return (
+            content if seal is None or seal.key is None else sealed_live(content, self.attempt, seal, self._live_notes)
+        )
 
     @property
     def can_be_renewed(self) -> bool:

@@ -32,8 +32,10 @@ from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, with_reserved_room, write_tombstone
 from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.hints import replace_unsynced
 from flowckpt.stores.file.layout import (
     BLOBS,
+    LIVE,
     LOCK,
     RUNS,
     SIGNALS,
@@ -296,6 +298,12 @@ class FileRuns(FileReader):
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run next to the others, and then give it its name."""
         receive_run(self, workflow_id, checkpoints)
+
+    def note_live(self, writer: FileRunWriter, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+        with self._run_directory(writer.workflow_id) as directory:  # not the writer's, which may be closed meanwhile
+            if directory is not None:
+                replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, whoever owns it; tell whether it is new."""

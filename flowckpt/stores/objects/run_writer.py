@@ -49,6 +49,7 @@ class ObjectRunWriter(RunWriter):
         self._adds_values = False
         self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
         self._alive = threading.Lock()
+        self._live = b""
 
     def _check_usable(self) -> None:
         if self._is_closed:  # another task released it or took it over, while this one was on its way here
@@ -173,7 +174,13 @@ class ObjectRunWriter(RunWriter):
             if self.on_lost is not None and (fence := self.writer.look_for_end()) is not None:
                 self.on_lost(fence)
             else:
-                self._bucket.overwrite(self.writer.keys.alive, b"", self.workflow_id, "renew")
+                self._bucket.overwrite(self.writer.keys.alive, self._live, self.workflow_id, "renew")
+
+    def note_live(self, content: bytes) -> None:
+        """Overwrite the sign of life with a live note."""
+        self._live = content
+        if not self._is_closed:  # without the lock: the end of the run must not wait for it
+            self._bucket.overwrite(self.writer.keys.alive, content, self.workflow_id, "note")
 
     def release(self, now: str) -> bool:
         """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace.

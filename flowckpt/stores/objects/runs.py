@@ -224,6 +224,10 @@ class ObjectRuns(ObjectReader):
             keys = look(self.bucket, workflow_id) if owned is None else owned.keys
             self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
 
+    def note_live(self, writer: ObjectRunWriter, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+        writer.note_live(content)
+
     def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results."""
         return self.bucket.get(f"{INDEX}/{name}", "", "read the index")

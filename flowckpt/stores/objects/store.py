@@ -55,6 +55,8 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
+    live_seconds = 10.0  # a note is a request
+
     last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)
 

@@ -361,6 +361,13 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
         return self.database.read(workflow_id, "read", look)
 
+    def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+        asked = "SELECT content FROM live_notes JOIN runs ON runs.run = live_notes.run WHERE runs.workflow_id = ?"
+        key = (id_text(workflow_id),)
+        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, key))
+        return bytes(rows[0][0]) if rows else None
+
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
         asked = (

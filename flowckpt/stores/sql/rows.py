@@ -92,6 +92,10 @@ REPLACE_INDEX = (
     insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 )
 
+REPLACE_LIVE_NOTE = (
+    insertion("live_notes", ("run", "content")) + " ON CONFLICT (run) DO UPDATE SET content = excluded.content"
+)
+
 IS_THERE = (
     "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "
     "WHERE c.run = ? AND c.sequence = ? AND c.digest = ? AND a.writer = ?"

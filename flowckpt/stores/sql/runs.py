@@ -210,6 +210,13 @@ class SqlRuns(SqlReader):
         if signal_ids:
             self.database.write(workflow_id, "signal", lambda session: signals.remove(session, workflow_id, signal_ids))
 
+    # --- the live note ---------------------------------------------------------------------------------------------
+
+    def note_live(self, writer: SqlRunWriter, content: bytes) -> None:
+        """Replace the live note of an owned run."""
+        row = (writer.run, content)
+        self.database.write(writer.workflow_id, "note", lambda session: session.change(rows.REPLACE_LIVE_NOTE, row))
+
     # --- the index of results --------------------------------------------------------------------------------------
 
     def read_index(self, name: str) -> bytes | None:

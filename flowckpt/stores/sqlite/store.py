@@ -16,7 +16,7 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem
 from flowckpt.errors import StoreSpecError
 from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.hints import StartedSteps, started_in
+from flowckpt.stores.file.hints import StartedSteps, replace_unsynced, started_in
 from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
@@ -83,6 +83,16 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         """Return what was noted last."""
         return await run_blocking(lambda: self._begun.read(workflow_id))
 
+    def note_live(self, workflow_id: str, content: bytes) -> None:
+        """Replace the live note in a file beside the database, without a sync."""
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None and owned.is_mine:
+            self._begun.write_live(workflow_id, content)
+
+    async def live_note(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run; see `StoreBase.live_note`."""
+        return await run_blocking(lambda: self._begun.read_live(workflow_id))
+
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
         """Add the checkpoint with its new results and commit; see `CheckpointStore.save`."""
         await super().save(workflow_id, data)
@@ -118,7 +128,8 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 #
 # ::
 #
-#     runs.db-begun/RUN    the attempt, and the paths of the steps
+#     runs.db-begun/RUN         the attempt, and the paths of the steps
+#     runs.db-begun/RUN.live    the live note
 
 
 class _Notes:
@@ -176,10 +187,12 @@ class StartedStepFiles:
             self.remove(workflow_id)
 
     def remove(self, workflow_id: str) -> None:
-        """Remove the file of a run, if there is one."""
+        """Remove the files of a run, if there are any."""
         self._close(workflow_id)
-        with contextlib.suppress(OSError), self._directory() as directory:
-            self._filesystem.unlink(directory, run_directory(workflow_id))
+        name = run_directory(workflow_id)
+        for each in (name, f"{name}.live"):
+            with contextlib.suppress(OSError), self._directory() as directory:
+                self._filesystem.unlink(directory, each)
 
     def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the attempt that noted last, and what it began; attempt 0 where there is no word."""
@@ -188,6 +201,23 @@ class StartedStepFiles:
                 return started_in(read_file(self._filesystem, directory, run_directory(workflow_id)))
         except OSError:
             return 0, ()
+
+    def write_live(self, workflow_id: str, content: bytes) -> None:
+        """Replace the live note of a run.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._directory(is_made=True) as directory:
+            replace_unsynced(self._filesystem, directory, f"{run_directory(workflow_id)}.live", content)
+
+    def read_live(self, workflow_id: str) -> bytes | None:
+        """Return the live note of a run."""
+        try:
+            with self._directory() as directory:
+                return read_file(self._filesystem, directory, f"{run_directory(workflow_id)}.live")
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Close the files."""

@@ -1,0 +1,294 @@
+"""The live note of a run: which steps are in flight, since when, and how far they are, for whoever looks from outside.
+
+The record says what has ended. What runs now is in no checkpoint until one is saved, which may take hours. So one thread of
+each process looks about once a second at the runs that the process drives, and writes what has changed into a note beside
+the record, without a sync. A step pays nothing for it.
+
+The note is a hint. It is no part of the record, and decides nothing: a resume does not read it. It may be lost, damaged, or
+older than the record. It names its run's life and attempt, so that the note of an earlier attempt is never taken for the
+newest one's, and only a run with a live owner is shown as running now. A note that cannot be written fails nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.records import Status, StepResult
+from flowckpt.core.records.wait import birth_of
+from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.errors import FlowckptError
+from flowckpt.execution.current_step import Progress, StepCall
+from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.leases import Heartbeat
+
+if TYPE_CHECKING:
+    from flowckpt.engine.run.context import RunContext
+
+_log = logging.getLogger("flowckpt")
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at the runs of this process."""
+MOST_STEPS = 100
+"""How many steps a note names: those that have been in flight longest."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class LiveStep:
+    """A step in flight.
+
+    Attributes:
+        path: the step.
+        step_type: its type.
+        since: when it started, in this attempt.
+        tries: which try runs.
+        progress: how much is done, the total or None, and a few words; None if it reported nothing.
+        figures: what it has recorded of itself so far.
+    """
+
+    path: str
+    step_type: str
+    since: datetime
+    tries: int
+    progress: Progress | None
+    figures: Mapping[str, int | float]
+
+    @property
+    def said(self) -> str:
+        """How far it is, in a few words: `30 of 100, epoch 3`; empty if it reported nothing."""
+        if self.progress is None:
+            return f"try {self.tries}" if self.tries > 1 else ""
+        done, total, note = self.progress
+        amount = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
+        return ", ".join([*([f"try {self.tries}"] if self.tries > 1 else []), amount, *([note] if note else [])])
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        progress = None if self.progress is None else dict(zip(("done", "total", "note"), self.progress, strict=True))
+        return {
+            "path": self.path,
+            "step_type": self.step_type,
+            "since": encode_time(self.since),
+            "tries": self.tries,
+            "progress": progress,
+            "figures": dict(self.figures),
+        }
+
+
+@attrs.frozen(eq=False, repr=False)
+class LiveNote:
+    """What ran at the moment of the last note of a run.
+
+    Attributes:
+        at: the moment.
+        steps: the steps in flight, the one that started first first.
+        more: how many more were in flight.
+        is_running: whether the process that wrote it still owns the run; else it died.
+    """
+
+    at: datetime
+    steps: Sequence[LiveStep]
+    more: int
+    is_running: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: the `live` of `show --json`."""
+        steps = [step.to_document() for step in self.steps]
+        return {"at": encode_time(self.at), "is_running": self.is_running, "steps": steps, "more": self.more}
+
+
+# Writing.
+
+
+@attrs.define(eq=False, repr=False)
+class Watched:
+    """A run that this process drives.
+
+    Attributes:
+        run: its attempt.
+        pid: the process; a forked child inherits the object, and does not drive the run.
+        written: the last note, without its time; None if there is none.
+        due_at: when the next one may be written, in seconds of `time.monotonic`.
+    """
+
+    run: RunContext
+    pid: int
+    written: dict[str, Any] | None = None
+    due_at: float = 0.0
+
+    def look(self) -> None:
+        """Write a note if something has changed."""
+        run = self.run
+        store = run.recorder.checkpointer.store
+        if time.monotonic() < self.due_at:
+            return
+        document = live_document(run)
+        if document == self.written or (self.written is None and not document["steps"]):
+            return
+        content = codec.dumps({**document, "at": encode_time(run.clock.now())}).encode()
+        store.note_live(run.workflow_id, content)
+        self.written, self.due_at = document, time.monotonic() + store.live_seconds
+
+
+class Watch:
+    """Looks at the runs that this process drives."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Watched] = {}
+        self.beat = Heartbeat(self.look, LOOK_SECONDS, "flowckpt-live")
+
+    @property
+    def runs(self) -> list[Watched]:
+        """The runs that are looked at."""
+        return list(self._runs.values())
+
+    def begin(self, run: RunContext) -> Watched | None:
+        """Look at a run from now on; None if its store keeps no notes."""
+        if not run.recorder.checkpointer.store.has(Ability.LIVE):
+            return None
+        watched = Watched(run, os.getpid())
+        self._runs[id(watched)] = watched
+        self.beat.start()
+        return watched
+
+    def end(self, watched: Watched | None) -> None:
+        """Look at a run no longer."""
+        if watched is not None:
+            self._runs.pop(id(watched), None)
+
+    def look(self) -> bool:
+        """Look at each run once; return whether there are any."""
+        for key, watched in list(self._runs.items()):
+            if watched.pid != os.getpid():
+                self._runs.pop(key, None)
+                continue
+            try:
+                watched.look()
+            except Exception as error:  # a hint fails nothing: the next look tries again
+                _log.debug("run %s: its live note was not written: %s", watched.run.workflow_id, error)
+        return bool(self._runs)
+
+
+WATCH = Watch()
+"""That of this process."""
+
+
+def live_document(run: RunContext) -> dict[str, Any]:
+    """Return the note of a run without its time, and without secrets."""
+    checkpointer, secrets = run.recorder.checkpointer, run.secrets
+
+    def shown(text: str) -> str:
+        return secrets.text(text) if secrets.is_any else text
+
+    def step_document(call: StepCall) -> dict[str, Any]:
+        done = call.done
+        figures = {shown(name): value for name, value in run.services.figures(call.path).items()}
+        return {
+            "path": shown(call.path),
+            "step_type": call.step.action.step_type,
+            "since": encode_time(call.since or run.clock.now()),
+            "tries": call.tries,
+            "progress": None if done is None else [done[0], done[1], shown(done[2])],
+            "figures": figures,
+        }
+
+    calls = [call for call in list(run.recorder.in_flight.values()) if call.since is not None]
+    calls.sort(key=lambda call: call.since or run.clock.now())
+    return {
+        "birth": birth_of(checkpointer.metadata),
+        "attempt": checkpointer.attempt,
+        "steps": [step_document(call) for call in calls[:MOST_STEPS]],
+        "more": max(0, len(calls) - MOST_STEPS),
+    }
+
+
+# Reading.
+
+
+async def read_live(
+    store: StoreBase,
+    workflow_id: str,
+    status: Status,
+    attempt: int,
+    metadata: Mapping[str, Any],
+    results: Sequence[StepResult] = (),
+) -> LiveNote | None:
+    """Return what runs now, or what ran when the process died, as far as the store knows.
+
+    Args:
+        store: where the run is.
+        workflow_id: the run.
+        status: its status: `running` if it has a live owner, `crashed` if it has none.
+        attempt: its newest attempt.
+        metadata: that of its newest checkpoint.
+        results: its results, which the note may be older than.
+    """
+    if status not in (Status.RUNNING, Status.CRASHED):
+        return None
+    try:
+        content = await store.live_note(workflow_id)
+    except (FlowckptError, OSError) as error:
+        _log.debug("run %s: its live note cannot be read: %s", workflow_id, error)
+        return None
+    found = None if content is None else _parsed(content, birth_of(metadata), attempt)
+    if found is None:
+        return None
+    ended = {result.path for result in results}
+    steps = [step for step in found.steps if step.path not in ended]
+    return attrs.evolve(found, steps=steps, is_running=status is Status.RUNNING)
+
+
+def _parsed(content: bytes, birth: str, attempt: int) -> LiveNote | None:
+    """Return a note of an attempt; None if it is of another one, or is damaged."""
+    try:
+        said = json.loads(content)
+        if said["birth"] != birth or said["attempt"] != attempt:
+            return None
+        steps = [_step(each) for each in said["steps"][:MOST_STEPS]]
+        return LiveNote(_moment(said["at"]), steps, _whole(said["more"]), is_running=False)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _step(said: Any) -> LiveStep:
+    progress = said["progress"]
+    if progress is not None:
+        done, total, note = progress
+        progress = _number(done), None if total is None else _number(total), _text(note)
+    figures = {name: _number(value) for name, value in said["figures"].items()}
+    moment, tries = _moment(said["since"]), _whole(said["tries"])
+    return LiveStep(_text(said["path"]), _text(said["step_type"]), moment, tries, progress, figures)
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise TypeError(said)
+    return said
+
+
+def _moment(said: Any) -> datetime:
+    moment = datetime.fromisoformat(said)
+    if moment.tzinfo is None:
+        raise ValueError(said)
+    return moment
+
+
+def _whole(said: Any) -> int:
+    if type(said) is not int or not 0 <= said < 1 << 53:
+        raise ValueError(said)
+    return said
+
+
+def _number(said: Any) -> Any:
+    if isinstance(said, bool) or not is_finite_number(said):
+        raise ValueError(said)
+    return said
