@@ -55,7 +55,7 @@ def test_show_list_and_the_page_know_the_step_in_flight_and_after_a_kill_what_it
         assert [each["path"] for each in listed["live"]["steps"]] == ["train"]
     finally:
         running.kill()
-        running.wait(300)
+        running.communicate(timeout=300)
     out = flowckpt("show", "one", *given).expect(0).out
     assert "\nstatus: crashed\n" in out
     assert "\nin flight when the process died: train since " in out
