@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,9 +50,7 @@ def noted(store: StoreBase, status: Status) -> Any:
 
 def look() -> None:
     """Look as the thread does, at once."""
-    for watched in live.WATCH.runs:
-        watched.due_at = 0.0
-    live.WATCH.look()
+    live.WATCH.look(is_due=True)
 
 
 @pytest.mark.parametrize("door", ["in place", "on a thread", "in the loop"])
@@ -305,3 +304,49 @@ def test_a_note_names_the_steps_that_run_longest_and_counts_the_others() -> None
 
     WorkflowEngine(store).run_sync(many)
     assert (len(written[0]["steps"]), written[0]["more"]) == (live.MOST_STEPS, 20)
+
+
+def test_a_thread_looks_while_there_are_runs_and_a_run_that_comes_while_it_ends_is_looked_at() -> None:
+    watch = live.Watch()
+    watch.beat.beat_every(86_400)
+    watch.start()
+    assert watch.is_looking
+    watch.runs[1] = SimpleNamespace(workflow_id="one")  # type: ignore[assignment]
+    assert watch.look()
+    del watch.runs[1]
+    assert not watch.look()
+    assert not watch.is_looking
+
+    class Late(dict[int, Any]):
+        def __bool__(self) -> bool:  # a run comes between the two looks at the runs
+            return True
+
+    watch.runs = Late()
+    assert watch.look()
+    assert watch.is_looking
+    watch.forget()
+    assert not watch.is_looking
+    watch.beat.stop()
+
+
+def test_a_note_that_failed_is_written_by_a_later_look_although_nothing_changed() -> None:
+    store = MemoryCheckpointStore()
+    written: list[bytes] = []
+
+    def fail_once(_: str, content: bytes) -> None:
+        written.append(content)
+        if len(written) == 1:
+            raise CheckpointStorageError("away")
+
+    store.note_live = fail_once  # type: ignore[method-assign]
+
+    def lasts() -> None:
+        for _ in range(3):
+            look()
+
+    @workflow
+    def one() -> Generator[Any, Any, None]:
+        yield step("lasts").python(lasts)
+
+    WorkflowEngine(store, clock=FakeClock(NOON)).run_sync(one)
+    assert len(written) == 2

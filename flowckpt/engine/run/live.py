@@ -109,77 +109,72 @@ class LiveNote:
 # Writing.
 
 
-@attrs.define(eq=False, repr=False)
-class Watched:
-    """A run that this process drives.
+class Watch:
+    """Looks at the runs that this process drives, and writes their notes.
 
     Attributes:
-        run: its attempt.
-        pid: the process; a forked child inherits the object, and does not drive the run.
-        written: the last note, without its time; None if there is none.
-        due_at: when the next one may be written, in seconds of `time.monotonic`.
+        runs: their attempts, by identity. Each drive puts its own here, starts the thread if nothing looks, and takes it out
+            at its end.
+        is_looking: whether a thread looks.
+        beat: the thread; it looks about once a second while there are any.
     """
 
-    run: RunContext
-    pid: int
-    written: dict[str, Any] | None = None
-    due_at: float = 0.0
+    def __init__(self) -> None:
+        self.runs: dict[int, RunContext] = {}
+        self.is_looking = False
+        self.beat = Heartbeat(self.look, LOOK_SECONDS, "flowckpt-live")
+        self._written: dict[int, tuple[dict[str, Any], float]] = {}  # the last note without its time, and when
 
-    def look(self) -> None:
-        """Write a note if something has changed."""
-        run = self.run
-        store = run.recorder.checkpointer.store
-        if time.monotonic() < self.due_at:
+    def start(self) -> None:
+        """Start the thread."""
+        self.is_looking = True
+        self.beat.start()
+
+    def forget(self) -> None:
+        """Forget all runs, in a forked child: they are its parent's, and so is the thread."""
+        self.runs.clear()
+        self.is_looking = False
+
+    def look(self, *, is_due: bool = False) -> bool:
+        """Look at each run once; return whether there are any.
+
+        Args:
+            is_due: whether to write although the last note is not old enough.
+        """
+        runs = dict(self.runs)
+        for key in self._written.keys() - runs.keys():
+            del self._written[key]
+        for key, run in runs.items():
+            try:
+                self._look_at(key, run, is_due=is_due)
+            except Exception as error:  # a hint fails nothing: a later look tries again
+                _log.debug("run %s: its live note was not written: %s", run.workflow_id, error)
+        if not runs:
+            self.is_looking = False  # before the runs are asked once more: what comes now starts a thread, or is found
+            self.is_looking = bool(self.runs)
+        return self.is_looking
+
+    def _look_at(self, key: int, run: RunContext, *, is_due: bool) -> None:
+        store, (written, written_at) = run.recorder.checkpointer.store, self._written.get(key, ({}, 0.0))
+        if not store.has(Ability.LIVE) or (
+            written and not is_due and time.monotonic() < written_at + store.live_seconds
+        ):
             return
         document = live_document(run)
-        if document == self.written or (self.written is None and not document["steps"]):
-            return
-        content = codec.dumps({**document, "at": encode_time(run.clock.now())}).encode()
-        store.note_live(run.workflow_id, content)
-        self.written, self.due_at = document, time.monotonic() + store.live_seconds
-
-
-class Watch:
-    """Looks at the runs that this process drives."""
-
-    def __init__(self) -> None:
-        self._runs: dict[int, Watched] = {}
-        self.beat = Heartbeat(self.look, LOOK_SECONDS, "flowckpt-live")
-
-    @property
-    def runs(self) -> list[Watched]:
-        """The runs that are looked at."""
-        return list(self._runs.values())
-
-    def begin(self, run: RunContext) -> Watched | None:
-        """Look at a run from now on; None if its store keeps no notes."""
-        if not run.recorder.checkpointer.store.has(Ability.LIVE):
-            return None
-        watched = Watched(run, os.getpid())
-        self._runs[id(watched)] = watched
-        self.beat.start()
-        return watched
-
-    def end(self, watched: Watched | None) -> None:
-        """Look at a run no longer."""
-        if watched is not None:
-            self._runs.pop(id(watched), None)
-
-    def look(self) -> bool:
-        """Look at each run once; return whether there are any."""
-        for key, watched in list(self._runs.items()):
-            if watched.pid != os.getpid():
-                self._runs.pop(key, None)
-                continue
-            try:
-                watched.look()
-            except Exception as error:  # a hint fails nothing: the next look tries again
-                _log.debug("run %s: its live note was not written: %s", watched.run.workflow_id, error)
-        return bool(self._runs)
+        if document != written and (written or document["steps"]):
+            moment = time.monotonic()
+            self._written[key] = (
+                {"steps": None},
+                moment,
+            )  # if it fails, the next one is another, and not written at once
+            store.note_live(run.workflow_id, codec.dumps({**document, "at": encode_time(run.clock.now())}).encode())
+            self._written[key] = document, moment
 
 
 WATCH = Watch()
 """That of this process."""
+
+os.register_at_fork(after_in_child=WATCH.forget)
 
 
 def live_document(run: RunContext) -> dict[str, Any]:

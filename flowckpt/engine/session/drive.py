@@ -302,13 +302,15 @@ class Drive:
         ending: BaseException | None = None
         created: Noted = {}
         noting = CREATED.set(created)
-        watch = WATCH.begin(run)
+        WATCH.runs[id(run)] = run
+        if not WATCH.is_looking:
+            WATCH.start()
         try:
             output = await self._output()
         except BaseException as error:
             ending = self._ending_of(error)
         finally:
-            WATCH.end(watch)
+            WATCH.runs.pop(id(run), None)
             CREATED.reset(noting)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
             for forgotten in unyielded(created, ending=ending):
