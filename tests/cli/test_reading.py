@@ -59,6 +59,7 @@ def test_list(filled):
         "owner",
         "crash_loop",
         "stale",
+        "live",
         "is_task",
     ]
     assert runs[1]["tags"] == {"team": "data"} and runs[1]["status"] == "failed" and runs[1]["owner"] is None

@@ -215,13 +215,6 @@ DO $do$ BEGIN
   CREATE TRIGGER drop_contents AFTER DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION drop_contents();
 END $do$
 """,
-        # Unlogged: a note is never synced, and a crash of the server empties the table.
-        "live_notes": """
-CREATE UNLOGGED TABLE IF NOT EXISTS live_notes (
-  run bigint PRIMARY KEY REFERENCES runs (run) ON DELETE CASCADE,
-  content bytea NOT NULL
-)
-""",
         "median": "percentile_cont(0.5) WITHIN GROUP (ORDER BY duration_ms)",
     },
     lock=" FOR UPDATE",

@@ -290,9 +290,6 @@ CREATE TABLE result_index (
 )
 """The fifth version adds the index of results, which `.cache()` reads; it is made of the runs, and may be emptied."""
 
-VERSION_6 = ("{live_notes}",)
-"""The sixth version adds live notes, which may be lost; SQLite has them in files beside the database."""
-
 
 # The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
 #
@@ -303,14 +300,7 @@ VERSION_6 = ("{live_notes}",)
 Step = str | Callable[[Session], None]
 """A statement, or work on the rows that are there."""
 
-MIGRATIONS: Sequence[Sequence[Step]] = (
-    VERSION_1,
-    VERSION_2,
-    (*VERSION_3, add_missing_tags),
-    VERSION_4,
-    VERSION_5,
-    VERSION_6,
-)
+MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4, VERSION_5)
 """The steps that lead from version n to n + 1, at index n."""
 
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant
@@ -344,10 +334,10 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
     began = session.now()
     for number, steps in enumerate(migrations[found:], found + 1):
         for step in steps:
-            if not isinstance(step, str):
+            if isinstance(step, str):
+                session.execute(dialect.written(step))
+            else:
                 step(session)
-            elif statement := dialect.written(step):
-                session.execute(statement)
         session.execute(
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
             (number, sql_time(session.now()), __version__),

@@ -363,10 +363,14 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
-        asked = "SELECT content FROM live_notes JOIN runs ON runs.run = live_notes.run WHERE runs.workflow_id = ?"
-        key = (id_text(workflow_id),)
-        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, key))
-        return bytes(rows[0][0]) if rows else None
+
+        def look(session: Session) -> bytes | None:
+            runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
+            asked = "SELECT content FROM result_index WHERE name = ?"
+            found = session.execute(asked, (rows.live_name(runs[0][0]),)) if runs else ()
+            return bytes(found[0][0]) if found else None
+
+        return self.database.read(workflow_id, "read", look)
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""

@@ -92,9 +92,13 @@ REPLACE_INDEX = (
     insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 )
 
-REPLACE_LIVE_NOTE = (
-    insertion("live_notes", ("run", "content")) + " ON CONFLICT (run) DO UPDATE SET content = excluded.content"
-)
+DROP_LIVE_NOTE = "DELETE FROM result_index WHERE name = ?"
+
+
+def live_name(run: int) -> str:
+    """Return the name under which the live note of a run is in the table of hints."""
+    return f"live-{run}"
+
 
 IS_THERE = (
     "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "

@@ -24,7 +24,16 @@ from flowckpt.stores.sql.database import Addition, Database, End, Item, Outcome,
 from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
 from flowckpt.stores.sql.layout import MIGRATIONS, NEWEST_APPLIED, Dialect, check_version_since_opened
 from flowckpt.stores.sql.reader import SqlReader
-from flowckpt.stores.sql.rows import NAMED_BLOBS, id_text, insertion, live_owner, name_of, sql_time
+from flowckpt.stores.sql.rows import (
+    DROP_LIVE_NOTE,
+    NAMED_BLOBS,
+    id_text,
+    insertion,
+    live_name,
+    live_owner,
+    name_of,
+    sql_time,
+)
 from flowckpt.stores.sql.run_writer import SqlRunWriter
 
 _AT_ONCE = 50
@@ -135,7 +144,11 @@ class SqlRuns(SqlReader):
 
     def _giving_up(self, writer: SqlRunWriter) -> Work:
         dialect, run, token = self.database.dialect, writer.run, writer.token
-        statements = [(each, (run, token)) for each in dialect.release] if writer.is_adopted else []
+        statements: list[tuple[str, tuple[Any, ...]]] = (
+            [(each, (run, token)) for each in dialect.release] if writer.is_adopted else []
+        )
+        if writer.has_note and statements:
+            statements.append((rows.DROP_LIVE_NOTE, (rows.live_name(run),)))
         return Work(
             writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
         )
@@ -214,8 +227,14 @@ class SqlRuns(SqlReader):
 
     def note_live(self, writer: SqlRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
-        row = (writer.run, content)
-        self.database.write(writer.workflow_id, "note", lambda session: session.change(rows.REPLACE_LIVE_NOTE, row))
+        row = (rows.live_name(writer.run), content)
+        writer.has_note = True
+
+        def work(session: Session) -> None:
+            session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL has its notes in a table
+            session.change(rows.REPLACE_INDEX, row)
+
+        self.database.write(writer.workflow_id, "note", work)
 
     # --- the index of results --------------------------------------------------------------------------------------
 
@@ -366,6 +385,7 @@ class SqlRuns(SqlReader):
                 now = run_infos(session, key)
                 if now and now[0].owner is None and now[0] == info:
                     session.change("DELETE FROM runs WHERE run = ?", rows[0])
+                    session.change(DROP_LIVE_NOTE, (live_name(rows[0][0]),))
                     gone.append(info.workflow_id)
             return gone
 
@@ -539,6 +559,7 @@ def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: 
     if writer not in ("", mine) and (owner := live_owner(session, run)) is not None:
         raise RunLockedError(workflow_id, holder=str(owner))
     session.change("DELETE FROM runs WHERE run = ?", (run,))
+    session.change(DROP_LIVE_NOTE, (live_name(run),))
 
 
 def renew(session: Session, writers: list[str], seconds: float) -> list[str]:

@@ -68,7 +68,6 @@ def sqlite_dialect(version: Version | None = None) -> Dialect:
             "day": "substr(saved_at, 1, 10)",
             "figures": "json_extract(t.document, '$.figures')",
             "median": "flowckpt_median(duration_ms)",
-            "live_notes": "",
             "drop_contents": """
 CREATE TRIGGER drop_contents AFTER DELETE ON blobs BEGIN
   DELETE FROM blob_contents WHERE name = OLD.name AND NOT EXISTS (SELECT 1 FROM blobs WHERE name = OLD.name);
