@@ -251,7 +251,8 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run: the content of the sign of life of its newest attempt."""
         keys = look(self.bucket, workflow_id)
-        return (keys.attempts and self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id)) or None
+        content = self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id) if keys.attempts else None
+        return content or None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the last object of an attempt was written."""
