@@ -25,6 +25,21 @@ from flowckpt.stores.verifications import LaterCheck, read_verifications
 
 
 @attrs.frozen
+class Hints:
+    """What a store knows of a run besides its record.
+
+    Attributes:
+        begun: the steps that the last attempt started since its last checkpoint.
+        seen: the last sign of life of the process that died, if the run has crashed.
+        live: what runs now, or what ran when the process died.
+    """
+
+    begun: tuple[str, ...] = ()
+    seen: datetime | None = None
+    live: LiveNote | None = None
+
+
+@attrs.frozen
 class StoredRun:
     """A run as the store has it.
 
@@ -38,11 +53,9 @@ class StoredRun:
         pinned: the sequences of the checkpoints that are pinned.
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
         left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
-        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
-        seen: the last sign of life of the process that died, where the run has crashed and the store knows it.
         stale: what the last resume asked a person; empty if none did since the newest attempt.
         checks: later verifications of its checkpoints, by sequence.
-        live: what runs now, or what ran when the process died; None if the store does not know it.
+        hints: what the store knows besides the record.
     """
 
     latest: CheckpointData
@@ -54,11 +67,9 @@ class StoredRun:
     pinned: frozenset[int] = frozenset()
     crash_loop: CrashCount | None = None
     left_behind: int = 0
-    begun: tuple[str, ...] = ()
-    seen: datetime | None = None
     stale: str = ""
     checks: Mapping[int, LaterCheck] = {}
-    live: LiveNote | None = None
+    hints: Hints = attrs.field(factory=Hints)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -109,21 +120,9 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     stale = "" if info is None else await stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
+    hints = Hints(begun, seen, live)
     return StoredRun(
-        latest,
-        checkpoints,
-        owner,
-        status,
-        untaken,
-        started,
-        pinned,
-        crash_loop,
-        behind,
-        begun,
-        seen,
-        stale,
-        checks,
-        live,
+        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, stale, checks, hints
     )
 
 

@@ -24,7 +24,7 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
-from flowckpt.engine.run.live import LiveNote
+from flowckpt.engine.run.hints.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
@@ -181,8 +181,8 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
             lines.append(
                 f"{said}: {escaped(', '.join(paths[:5]))}{f' and {len(paths) - 5} more' if len(paths) > 5 else ''}"
             )
-    lines += _live_lines(run.live)
-    shown = set() if run.live is None else {step.path for step in run.live.steps}
+    lines += _live_lines(run.hints.live)
+    shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight if path not in shown]
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]

@@ -20,7 +20,7 @@ from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Ow
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
-from flowckpt.engine.run.live import LiveNote
+from flowckpt.engine.run.hints.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
@@ -176,7 +176,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
-        "live": None if run.live is None else run.live.to_document(),
+        "live": None if run.hints.live is None else run.hints.live.to_document(),
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),

@@ -358,9 +358,9 @@ class Ui:
             found.status,
             attempts,
             waits=found.waits,
-            begun=found.begun,
-            seen=found.seen,
-            live=found.live,
+            begun=found.hints.begun,
+            seen=found.hints.seen,
+            live=found.hints.live,
             comparison=comparison,
             decisions=decisions,
             plan_note=said,
@@ -552,8 +552,8 @@ def _typed(kind: str, text: str) -> str:
 
 
 def _version(found: StoredRun) -> str:
-    latest, begun = found.latest, sha256("\n".join(found.begun).encode("utf-8", "replace")).hexdigest()[:8]
-    noted = "" if found.live is None else f".{found.live.at.timestamp():.3f}"
+    latest, begun = found.latest, sha256("\n".join(found.hints.begun).encode("utf-8", "replace")).hexdigest()[:8]
+    noted = "" if found.hints.live is None else f".{found.hints.live.at.timestamp():.3f}"
     return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}{noted}"
 
 

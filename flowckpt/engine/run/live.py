@@ -4,7 +4,7 @@ The record says what has ended. What runs now is in no checkpoint until one is s
 each process looks about once a second at the runs that the process drives, and writes what has changed into a note beside
 the record, without a sync. A step pays nothing for it.
 
-The note is a hint. It is no part of the record, and decides nothing: a resume does not read it. It may be lost, damaged, or
+The note is a hint. It does not belong to the record, and decides nothing: a resume does not read it. It may be lost, damaged, or
 older than the record. It names its run's life and attempt, so that the note of an earlier attempt is never taken for the
 newest one's, and only a run with a live owner is shown as running now. A note that cannot be written fails nothing.
 """
@@ -86,7 +86,7 @@ class LiveStep:
 
 @attrs.frozen(eq=False, repr=False)
 class LiveNote:
-    """What ran at the moment of the last note of a run.
+    """The steps that ran at the moment of the last note of a run.
 
     Attributes:
         at: the moment.
