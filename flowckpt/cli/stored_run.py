@@ -26,7 +26,7 @@ from flowckpt.stores.verifications import LaterCheck, read_verifications
 
 @attrs.frozen
 class Hints:
-    """What a store knows of a run besides its record.
+    """The hints of a store about a run, besides its record.
 
     Attributes:
         begun: the steps that the last attempt started since its last checkpoint.

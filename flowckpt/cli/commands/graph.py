@@ -84,7 +84,7 @@ def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *,
     if inputs:
         raise click.UsageError(f"{run} is a run, and its inputs are recorded: leave out -i")
     found = stored_run(opened, run)
-    timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.begun)
+    timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.hints.begun)
     decisions, said = foreseen(run, store) if is_planned else ({}, "")
     if said:
         say(f"flowckpt: {escaped(said)}")

@@ -24,7 +24,7 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
-from flowckpt.engine.run.hints.live import LiveNote
+from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError

@@ -20,7 +20,7 @@ from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Ow
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
 from flowckpt.engine.rules.crash_loop import CrashCount
-from flowckpt.engine.run.hints.live import LiveNote
+from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text

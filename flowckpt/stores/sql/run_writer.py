@@ -39,7 +39,6 @@ class SqlRunWriter(RunWriter):
         last_sequence, values = image.last_sequence, set(image.blobs)
         super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
         self.run = image.run
-        self.has_note = False
         self._database = database
         self._image: RunImage | None = image
         self._is_verified: bool | None = None  # whether the evidence in what is saved holds

@@ -73,6 +73,7 @@ class SqlRuns(SqlReader):
         self._times = LeaseTimes(lease_seconds)
         super().__init__(database, self._times.interval)
         self._process = process
+        self._noted: set[str] = set()  # the owners that wrote a live note
 
     def close(self) -> None:
         """Release every run that this process owns, and close the database."""
@@ -147,7 +148,8 @@ class SqlRuns(SqlReader):
         statements: list[tuple[str, tuple[Any, ...]]] = (
             [(each, (run, token)) for each in dialect.release] if writer.is_adopted else []
         )
-        if writer.has_note and statements:
+        if token in self._noted and statements:
+            self._noted.discard(token)
             statements.append((rows.DROP_LIVE_NOTE, (rows.live_name(run),)))
         return Work(
             writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
@@ -228,7 +230,7 @@ class SqlRuns(SqlReader):
     def note_live(self, writer: SqlRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
         row = (rows.live_name(writer.run), content)
-        writer.has_note = True
+        self._noted.add(writer.token)
 
         def work(session: Session) -> None:
             session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL has its notes in a table
