@@ -213,9 +213,10 @@ def test_there_is_no_run_of_that_name(shell):
 # Databases and buckets.
 
 
-def row_of(tmp_path: Path, statement: str) -> None:
+def row_of(tmp_path: Path, statement: str, *, is_checked: bool = True) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
-        connection.execute("PRAGMA foreign_keys = ON")
+        if is_checked:
+            connection.execute("PRAGMA foreign_keys = ON")
         assert connection.execute(statement).rowcount
 
 
@@ -295,6 +296,25 @@ def test_a_repair_of_a_database_costs_only_what_is_damaged(elsewhere, tmp_path, 
     assert tables(tmp_path)["checkpoints"] == 6
     assert resumed(elsewhere, tmp_path) == [*again]
     assert "nothing was changed" in elsewhere("store", "repair", "one")
+
+
+@pytest.mark.parametrize("elsewhere", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "lost", "again"),
+    [
+        ("UPDATE checkpoints SET attempt = 9 WHERE checkpoint_id = 'b'", "checkpoint 3 of attempt 9", ""),
+        ("UPDATE checkpoints SET attempt = 9 WHERE checkpoint_id = '@failed'", "checkpoint 6 of attempt 9", ""),
+        ("UPDATE step_results SET attempt = 9 WHERE path = 'c'", "results from 0 on of attempt 9", "c"),
+        ("UPDATE attempts SET begun_at = NULL", "", ""),
+    ],
+)
+def test_rows_of_an_attempt_that_the_run_does_not_have_are_damage(elsewhere, tmp_path, statement, lost, again):
+    row_of(tmp_path, statement, is_checked=False)
+    elsewhere("store", "check", "one", code=11)
+    said = elsewhere("store", "repair", "one")
+    assert (lost in said) if lost else ("lost" not in said)
+    elsewhere("store", "check")
+    assert resumed(elsewhere, tmp_path) == [*again]
 
 
 @pytest.mark.parametrize("elsewhere", ["sqlite"], indirect=True)

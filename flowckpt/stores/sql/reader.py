@@ -110,6 +110,19 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         return Finding(workflow_id, "corrupt", error.message)
 
 
+def strays(session: Session, run: int) -> list[tuple[str, int]]:
+    """Return the tables and attempts of rows that belong to no attempt that the run has begun; no reader sees them."""
+    return [
+        (table, attempt)
+        for table in ("checkpoints", "step_results")
+        for (attempt,) in session.execute(
+            f"SELECT DISTINCT t.attempt FROM {table} t LEFT JOIN attempts a ON a.run = t.run AND a.attempt = t.attempt "  # noqa: S608
+            "AND a.begun_at IS NOT NULL WHERE t.run = ? AND a.run IS NULL ORDER BY t.attempt",
+            (run,),
+        )
+    ]
+
+
 def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
     """Verify a run within a transaction; None where there is none.
 
@@ -135,6 +148,8 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
         if now.links and attempt == now.links[-1].attempt:
             kept = len(found)
             _check_row(image, run_infos(session, key), found)
+    for table, attempt in strays(session, now.run):
+        raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, and the run has not begun such an attempt")
     for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
         read_blob(session, workflow_id, key, digest, size)
     signals.sent(session, workflow_id)

@@ -28,7 +28,7 @@ from flowckpt.stores.sql.image import (
     read_blob,
 )
 from flowckpt.stores.sql.layout import Dialect
-from flowckpt.stores.sql.reader import verified_run
+from flowckpt.stores.sql.reader import strays, verified_run
 from flowckpt.stores.sql.rows import id_text, live_owner, sql_time
 
 _TABLES = ("runs", "attempts", "checkpoints", "step_results", "evidence", "blobs", "signals", "pins", "run_tags")
@@ -106,6 +106,7 @@ class _Repair:
 
     def cut(self) -> None:
         """Remove what cannot be read and proved, and let the row of the run say what is left."""
+        self._cut_strays()
         for (attempt,) in self.session.execute(
             "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt", (self.run,)
         ):
@@ -114,6 +115,22 @@ class _Repair:
         self._cut_values()
         self._cut_messages()
         self._describe()
+
+    def _cut_strays(self) -> None:
+        """Remove rows of attempts that the run does not have; an attempt that has checkpoints was begun."""
+        self.session.change(
+            "UPDATE attempts SET begun_at = acquired_at WHERE run = ? AND begun_at IS NULL AND EXISTS "
+            "(SELECT 1 FROM checkpoints c WHERE c.run = attempts.run AND c.attempt = attempts.attempt)",
+            (self.run,),
+        )
+        for table, attempt in strays(self.session, self.run):
+            detail = "the run has not begun such an attempt"
+            if table == "step_results":
+                self._drop_results(attempt, 0, detail)
+                continue
+            place = "WHERE run = ? AND attempt = ? ORDER BY sequence"
+            for (sequence,) in self.session.execute(f"SELECT sequence FROM checkpoints {place}", (self.run, attempt)):  # noqa: S608
+                self._drop_checkpoint(sequence, detail)
 
     # --- one attempt -----------------------------------------------------------------------------------------------
 
