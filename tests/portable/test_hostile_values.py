@@ -55,7 +55,20 @@ PLACES = {
     "answers": lambda doc, tree: doc.update(evidence=tree),
     **{
         f"metadata {name}": lambda doc, tree, name=name: doc["metadata"].update({name: tree})
-        for name in ("tags", "target", "waits", "taken_signals", "superseded", "saving", "limits", "deaths", "x")
+        for name in (
+            *("tags", "target", "waits", "taken_signals", "superseded", "saving", "limits", "deaths", "x", "birth"),
+            *(
+                "started_by",
+                "settled",
+                "ended",
+                "stopped",
+                "rolled_back_to",
+                "forked_from",
+                "rolling_back",
+                "executors",
+            ),
+            *("reusable_from", "not_reusable", "packages", "defaulted", "manager", "base_path", "secret", "imported"),
+        )
     },
     "one wait": lambda doc, tree: doc["metadata"].update(waits={"a": tree}),
     "claims of a wait": lambda doc, tree: doc["metadata"].update(

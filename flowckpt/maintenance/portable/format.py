@@ -462,6 +462,20 @@ _RESULT_FIELDS: Mapping[str, Check] = {
     "evidence": _is_optional_mapping,
     "marks": _is_texts,
 }
+
+
+def _is_decision(value: object) -> bool:
+    """Whether it is what a person decided about a step in doubt."""
+    return (
+        type(value) is dict
+        and _is_text(value.get("step"))
+        and type(value.get("done")) is bool
+        and _is_optional_text(value.get("by"))
+        and _is_optional_text(value.get("comment"))
+        and _is_moment(value.get("at"))
+    )
+
+
 _HEAD: Mapping[str, Check] = {
     "sequence": lambda value: is_count(value, 1),
     "checkpoint_id": _is_text,
@@ -510,6 +524,10 @@ _METADATA: Mapping[str, Check] = {
     "rolled_back_to": _is_optional_mapping,
     "rolling_back": lambda value: value is None or _is_way_back(value),
     "superseded": lambda value: type(value) is list and all(type(each) is dict for each in value),
+    "packages": lambda value: (
+        type(value) is dict and all(each.isdecimal() and _is_text_mapping(value[each]) for each in value)
+    ),
+    "settled": lambda value: type(value) in (list, tuple) and all(map(_is_decision, value)),
     "reusable_from": lambda value: type(value) is list and all(is_count(each, 1) for each in value),
     "not_reusable": _is_texts,
     "manager": lambda value: (
