@@ -286,18 +286,17 @@ def recorded_pack(result: StepResult) -> EvidencePack:
 
 def paths_of(result: StepResult, role: str) -> tuple[str, ...]:
     """Return the paths that a recorded result read or wrote."""
-    return tuple(str(facts["path"]) for facts in _recorded(result, role))
+    return tuple(str(each["expected"]["path"]) for each in _recorded(result) if each.get("role") == role)
 
 
-def written_by(result: StepResult) -> dict[str, str]:
-    """Return the digests of what a recorded result wrote, by path."""
-    facts = _recorded(result, WRITES)
-    return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest", "")) for each in facts}
+def left_by(result: StepResult) -> dict[str, str | None]:
+    """Return the digests of the files that a recorded result wrote or has evidence about, by path; None if it has none."""
+    facts = (each["expected"] for each in _recorded(result) if each.get("role") != READS and "path" in each["expected"])
+    return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest")) for each in facts}
 
 
-def _recorded(result: StepResult, role: str) -> list[Any]:
-    documents = ((result.evidence or {}).get("pack") or {}).get("evidence") or ()
-    return [each["expected"] for each in documents if each.get("role") == role]
+def _recorded(result: StepResult) -> list[Any]:
+    return list(((result.evidence or {}).get("pack") or {}).get("evidence") or ())
 
 
 def _facts(result: StepResult) -> evidence.StepFacts:

@@ -72,8 +72,8 @@ from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, s
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
-from flowckpt.evidence.claims import EvidencePack
-from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, written_by
+from flowckpt.evidence.claims import Evidence, EvidencePack
+from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, left_by
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import output_annotation, restored_value
 
@@ -144,7 +144,7 @@ class Reruns:
     Attributes:
         paths: the steps.
         returned: those that have returned something before.
-        rewritten: the digests of what they wrote before, by path; None for a file of a step that has no result.
+        rewritten: the digests of the files that they left before, by path; None if unknown, as of a step without a result.
         has_ephemeral: whether an ephemeral step came, whose output no record holds.
     """
 
@@ -479,7 +479,13 @@ class Planning(DryResponder):
     def _expect_writes(self, step: Step[Any]) -> None:
         """Note that a step without a result will write its files: what reads them may find what it read before."""
         with contextlib.suppress(Exception):  # a function of the user's; the error belongs to the run of the step
-            self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, declared_files(step, WRITES))))
+            stated = step.modifiers.evidence
+            claims = () if stated is None else stated.claims
+            claimed = (
+                claim.expected["path"] for claim in claims if isinstance(claim, Evidence) and "path" in claim.expected
+            )
+            files = (*declared_files(step, WRITES), *claimed)
+            self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
@@ -528,7 +534,7 @@ class Planning(DryResponder):
         )
         if decision is not Decision.REUSE:
             if result.evidence is not None:
-                self.again.rewritten.update(written_by(result))
+                self.again.rewritten.update(left_by(result))
             self.again.paths.append(result.path)
             self.again.returned.add(result.path)
 

@@ -212,4 +212,4 @@ def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str | None]) -> bool
     if path in rewritten:
         digest = rewritten[path]
         return digest is None or bool(digest == claim.expected.get("sha256", claim.expected.get("digest")))
-    return any(each.startswith(f"{path}{os.sep}") for each in rewritten)
+    return any(each.startswith(f"{path}{os.sep}") or path.startswith(f"{each}{os.sep}") for each in rewritten)
