@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.loops import CheckpointManager, CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
     from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
+    from flowckpt.engine.run.live import Published
     from flowckpt.engine.run.resumption import crash_loop
     from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
-    from flowckpt.execution.current_step import CurrentStep, current_step
+    from flowckpt.execution.current_step import CurrentStep, current_step, publish
     from flowckpt.execution.executors.base import WayUp, way_up
     from flowckpt.execution.executors.dask import DaskExecutor
     from flowckpt.execution.executors.open import open_executor
@@ -92,6 +93,7 @@ _EXPORTS = {
     "flowckpt.engine.dry.time_travel": "Moment RunHistory",
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
     "flowckpt.engine.run.checkpointer": "Checkpointer",
+    "flowckpt.engine.run.live": "Published",
     "flowckpt.engine.run.resumption": "crash_loop",
     "flowckpt.engine.session.control": "Cancelled",
     "flowckpt.engine.session.respond": "Sent",
@@ -99,7 +101,7 @@ _EXPORTS = {
     "flowckpt.engine.values.result": "StepCounts WorkflowResult",
     "flowckpt.errors": "FlowckptError",
     "flowckpt.evidence": "Evidence EvidencePack EvidenceType EvidenceVerifier",
-    "flowckpt.execution.current_step": "CurrentStep current_step",
+    "flowckpt.execution.current_step": "CurrentStep current_step publish",
     "flowckpt.execution.executors.base": "WayUp way_up",
     "flowckpt.execution.executors.dask": "DaskExecutor",
     "flowckpt.execution.executors.open": "open_executor",
@@ -148,6 +150,7 @@ __all__ = [
     "PlannedStep",
     "ProcessExecutor",
     "Progress",
+    "Published",
     "Reason",
     "RestoredTask",
     "ResumePlan",
@@ -190,6 +193,7 @@ __all__ = [
     "parallel",
     "patched",
     "prune",
+    "publish",
     "random",
     "register_type",
     "resume",

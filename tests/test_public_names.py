@@ -22,10 +22,10 @@ NAMES = {
     CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
     EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView Hooks InSync
     MemoryCheckpointStore Moment OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
-    ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
+    Published ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
-    configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune random
+    configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune publish random
     register_type resume resume_sync run run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
@@ -183,7 +183,7 @@ FIELDS = {
     """,
     "flowckpt.StepResult": """
     name step_type success output duration_ms error path started_at attempt tries function version location
-    fingerprint arguments evidence marks extra signal figures source
+    fingerprint arguments evidence marks extra signal figures source published
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure

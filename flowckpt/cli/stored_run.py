@@ -15,7 +15,7 @@ from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, open_waits, sent_to
 from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.run.live import LiveNote, read_live
+from flowckpt.engine.run.live import LiveNote, Published, published_of, read_live
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.maintenance.recovery import stale_note
@@ -70,6 +70,11 @@ class StoredRun:
     stale: str = ""
     checks: Mapping[int, LaterCheck] = {}
     hints: Hints = attrs.field(factory=Hints)
+
+    @property
+    def published(self) -> Mapping[str, Published]:
+        """The values that it published, by name."""
+        return published_of(self.latest.step_results, self.hints.live)
 
     @property
     def waits(self) -> tuple[Wait, ...]:

@@ -14,6 +14,7 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine.rules.reasons import MAX_CRASHES
+from flowckpt.engine.run.live import Published, read_published
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
@@ -251,6 +252,18 @@ class ControlsRuns:
         run = checked_id(workflow_id)
         data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
         return dict(data.metadata.get("tags", {}))
+
+    async def published(self, workflow_id: str, /) -> Mapping[str, Published]:
+        """Return what a run published, by name: the last value, when, and by which step. A live run shows it within seconds.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        return await read_published(self.store, checked_id(workflow_id))
 
     async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
         """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.

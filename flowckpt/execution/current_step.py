@@ -13,12 +13,14 @@ from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
-from flowckpt.core.codec import dumps
+from flowckpt.core.codec import dumps, encode
 from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
+from flowckpt.core.dsl.modifiers import PLAIN
+from flowckpt.core.dsl.world import PublishAction, check_published_name, publish_step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.errors import FlowckptError, InputError
+from flowckpt.errors import EncodingError, FlowckptError, InputError
 
 T = TypeVar("T")
 
@@ -32,6 +34,10 @@ class StepServices(Protocol):
 
     def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step."""
+        ...
+
+    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+        """Publish a value of a step."""
         ...
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
@@ -63,6 +69,10 @@ class EngineStepServices(StepServices, Protocol):
         """Make durable what is in the form of the record already; called in the loop."""
         ...
 
+    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+        """Publish values that are in the form of the record already."""
+        ...
+
 
 @attrs.frozen(eq=False, repr=False)
 class NullStepServices:
@@ -87,9 +97,20 @@ class NullStepServices:
         Raises:
             FlowckptError: always.
         """
+        self._refuse(now, "save")
+
+    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+        """Refuse; see `save`."""
+        self._refuse(now, "publish")
+
+    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+        """Refuse; see `save`."""
+        self._refuse(now, "publish")
+
+    def _refuse(self, now: CurrentStep, what: str) -> None:
         raise FlowckptError(
-            f"current_step().save() was called in {now.path!r}, where {self.where}",
-            remedy="Save in the function of the step itself.",
+            f"current_step().{what}() was called in {now.path!r}, where {self.where}",
+            remedy=f"Call {what}() in the function of the step itself.",
         )
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
@@ -220,6 +241,20 @@ class CurrentStep:
         """
         self._services.record(self, figures)
 
+    def publish(self, name: str, value: Any) -> None:
+        """Publish a value of this step; see `flowckpt.publish`. Call it from any thread of the step and from async code.
+
+        Args:
+            name: the name, up to 200 characters; the last value of a name counts.
+            value: what a step can return without an annotation, up to 64 kB of JSON.
+
+        Raises:
+            EncodingError: the value cannot be recorded, is too large, or holds a secret; nothing was published.
+            StepDefinitionError: the name is not text, is blank, or is too long.
+            FlowckptError: the step is ephemeral or has ended, or this is a process that the step started itself.
+        """
+        self._services.publish(self, name, value)
+
     def save(self, state: Any, *, as_type: Any = None) -> None:
         """Save partial state, from which a later try or attempt can continue; durable when this returns.
 
@@ -302,6 +337,50 @@ def current_step() -> CurrentStep:
             remedy="Call it inside the function of a step, in the thread or task that runs it.",
         )
     return now if isinstance(now, CurrentStep) else CurrentStep.of(now)
+
+
+def publish(name: str, value: Any) -> Step[None]:
+    """Publish a named value, such as a draft or an estimate, that anyone can read: `engine.published(run)`, `flowckpt show`.
+
+    In the function of a step, the call publishes the value. In a workflow, it creates a step: `yield publish("draft", text)`. The
+    last value of a name counts. It can be read at once, is recorded with the step that published it, and stays readable
+    after the end of the run.
+
+    Args:
+        name: the name, up to 200 characters.
+        value: what a step can return without an annotation, up to 64 kB of JSON.
+
+    Raises:
+        EncodingError: in a step, the value cannot be recorded, is too large, or holds a secret; in a workflow, the step fails.
+        StepDefinitionError: the name is not text, is blank, or is too long.
+        FlowckptError: the step that calls it is ephemeral or has ended.
+    """
+    now = call_now()
+    if now is None:
+        return publish_step(name, value)
+    (now if isinstance(now, CurrentStep) else CurrentStep.of(now)).publish(name, value)
+    return Step(name, PLAIN, PublishAction(name, value))  # nothing has to be done with it
+
+
+_MOST_PUBLISHED = 1 << 16
+
+
+def checked_published(now: CurrentStep, name: str, value: Any) -> Any:
+    """Return a value as it is recorded when it is published.
+
+    Raises:
+        EncodingError: it cannot be recorded, or is too large.
+        StepDefinitionError: the name is not text, is blank, or is too long.
+    """
+    place = f"{now.path}: published {check_published_name(name)!r:.80}"
+    tree = encode(value, place)
+    if (size := len(dumps(tree))) > _MOST_PUBLISHED:
+        raise EncodingError(
+            f"{place} has {size:,} bytes of JSON; a published value may have {_MOST_PUBLISHED:,}",
+            place=place,
+            remedy="Publish a part of it, or write it to a file and publish the path.",
+        )
+    return tree
 
 
 # What a step may hand in while it runs, wherever it runs: the same is refused in the engine and in a worker.

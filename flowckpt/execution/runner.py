@@ -22,7 +22,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, redaction, remote
-from flowckpt.execution.current_step import StepCall, set_call
+from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.world import Nondeterminism
@@ -276,6 +276,8 @@ class StepRunner:
             if not isinstance(action, dsl.world.WorldAction):
                 assert self._act is not None
                 return await self._act(action, call)
+            if isinstance(action, dsl.world.PublishAction):
+                return call.services.publish(CurrentStep.of(call), action.name, action.value)
             return self._world.answer(action)
         return await execution.command.run_command(
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line

@@ -19,6 +19,7 @@ from flowckpt._version import __version__
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import shown_moment
+from flowckpt.engine.run.live import published_of
 from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.report.document import (
     RunReport,
@@ -125,7 +126,7 @@ def _header(report: RunReport) -> Iterator[str]:
         yield _error(error_text(latest.error))
         if latest.error.traceback:
             yield f'<details><summary>Traceback</summary><pre tabindex="0">{escape(latest.error.traceback)}</pre></details>'
-    yield f"<details><summary>Inputs, output and tags</summary>{_facts(report)}</details></header>"
+    yield f"<details><summary>Inputs, output, tags and published values</summary>{_facts(report)}</details></header>"
 
 
 def _error(text: str) -> str:
@@ -146,6 +147,8 @@ def _facts(report: RunReport) -> str:
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
     totals = sum_figures(latest.step_results)
     rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
+    published = published_of(latest.step_results, report.live)
+    rows += [(f"published {name}", shown_value(each.value)) for name, each in published.items()]
     rows += [
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
         for attempt, versions in latest.metadata.get(PACKAGES, {}).items()

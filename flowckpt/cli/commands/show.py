@@ -184,6 +184,9 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     lines += _live_lines(run.hints.live)
     shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight if path not in shown]
+    for name, each in run.published.items():
+        said = f"{short_value(each.value)} (by {escaped(each.step)}, {ago_text(each.at)})"
+        lines.append(f"published {escaped(name)}: {said}")
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
     if run.stale:

@@ -183,6 +183,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "crash_loop": _crash_loop_document(run.crash_loop),
         "stale": run.stale or None,
         "figures": dict(sum_figures(latest.step_results)),
+        "published": {name: each.to_document() for name, each in run.published.items()},
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference, run.checks) for reference in reversed(checkpoints)],
         "left_behind": run.left_behind,

@@ -596,7 +596,12 @@ def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
         "/api/runs": {
             "get": _operation("List runs, newest first: what `flowckpt list --json` prints.", queries, listed)
         },
-        "/api/runs/{run}": {"get": _operation("Show one run: what `flowckpt show --json` prints.", [_RUN])},
+        "/api/runs/{run}": {
+            "get": _operation(
+                "Show one run: what `flowckpt show --json` prints, with what runs now (`live`) and what it published.",
+                [_RUN],
+            )
+        },
         "/api/runs/{run}/data": {"get": data},
         "/api/store": {"get": _operation("Return the statistics: what `flowckpt store stats --json` prints.", [])},
     }

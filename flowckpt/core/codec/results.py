@@ -70,7 +70,7 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         rest += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
         rest += f',"signal":{quote(result.signal)}'
-    if result.figures or result.source:
+    if result.figures or result.source or result.published:
         rest += _seldom(result)
     if result.extra:
         rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
@@ -82,7 +82,8 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
 def _seldom(result: StepResult) -> str:
     """Return the fields that few results have."""
     text = f',"figures":{dumps(_figures(result.figures))}' if result.figures else ""
-    return text + (f',"source":{dumps(dict(result.source))}' if result.source else "")
+    text += f',"source":{dumps(dict(result.source))}' if result.source else ""
+    return text + (f',"published":{dumps(_published(result.published))}' if result.published else "")
 
 
 def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
@@ -146,6 +147,19 @@ def _source(found: Any) -> dict[str, str]:
     return {name: str(text) for name, text in source.items()}
 
 
+def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
+    """Return a copy of what a step published.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    for name, said in found.items():
+        if not isinstance(name, str) or said.keys() != {"value", "at"}:
+            raise ValueError(f"{name!r:.80} was not published as a value and a time")
+        datetime.fromisoformat(said["at"])
+    return {name: {"value": said["value"], "at": said["at"]} for name, said in found.items()}
+
+
 def _name_in(path: str) -> str:
     """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
     if "/" not in path:
@@ -198,6 +212,7 @@ _KNOWN = {
     "signal",
     "figures",
     "source",
+    "published",
 }
 
 
@@ -247,6 +262,8 @@ def result_from(
             document["figures"] = _figures(document["figures"])
         if "source" in document:
             document["source"] = _source(document["source"])
+        if "published" in document:
+            document["published"] = _published(document["published"])
         held = document.pop("output", None)
         if not is_itself(held):
             held = unpack(held, fetch) if line is None else Recorded(held, line, place)

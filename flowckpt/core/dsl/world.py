@@ -6,6 +6,7 @@ their answers are recorded, and a replay gets the recorded ones: `started_at = y
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -16,6 +17,7 @@ from flowckpt.core.dsl.actions import Action
 from flowckpt.core.dsl.checks import check_name, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Step
+from flowckpt.errors import StepDefinitionError
 
 
 class WorldAction(Action):
@@ -63,6 +65,25 @@ class PatchAction(WorldAction):
 
     step_type: ClassVar[str] = "patched"
     is_patch: ClassVar[bool] = True
+
+
+@attrs.frozen(eq=False)
+class PublishAction(WorldAction):
+    """Publish a value.
+
+    Attributes:
+        name: its name.
+        value: the value.
+    """
+
+    step_type: ClassVar[str] = "publish"
+
+    name: str
+    value: Any
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the value."""
+        return {"value": self.value}
 
 
 def now(name: str = "now") -> Step[datetime]:
@@ -125,7 +146,29 @@ def patched(patch_id: str) -> Step[bool]:
     return _of(patch_id, PatchAction())
 
 
-def _of(name: str, action: WorldAction) -> Step[Any]:
+def publish_step(name: str, value: Any) -> Step[None]:
+    """Return the step that publishes a value, created by the caller of the caller."""
+    return _of(f"publish {check_published_name(name)}", PublishAction(name, value), depth=4)
+
+
+def check_published_name(name: Any) -> str:
+    """Return the name of a value that is published.
+
+    Raises:
+        StepDefinitionError: it is not text, is blank, or is longer than 200 characters.
+    """
+    check_name(name, "published name")
+    if len(name) > MOST_PUBLISHED_NAME:
+        raise StepDefinitionError(
+            f"a published name may have {MOST_PUBLISHED_NAME} characters, got {len(name)}: {name[:40]!r}…"
+        )
+    return str.__str__(name)
+
+
+MOST_PUBLISHED_NAME = 200
+
+
+def _of(name: str, action: WorldAction, depth: int = 3) -> Step[Any]:
     check_name(name, "step name")
-    note_created(action, name, depth=3)
+    note_created(action, name, depth)
     return Step(str.__str__(name), PLAIN, action)

@@ -110,6 +110,8 @@ def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
         return recorded_arguments(started.workflow.function, (), started.inputs, secrets)
     if action.step_type in ("signal", "reply"):
         return recorded_arguments(_sent if action.step_type == "signal" else _replied, (), action.arguments(), secrets)
+    if action.step_type == "publish":
+        return recorded_arguments(_published, (), action.arguments(), secrets)
     if action.is_waiting:
         return recorded_arguments(_waited_for, (), action.identity, secrets)
     return {}
@@ -125,6 +127,10 @@ def _sent(run: Any, signal: Any, data: Any) -> None:
 
 def _replied(to: Any, value: Any) -> None:
     """Name the arguments of a reply for the record."""
+
+
+def _published(value: Any) -> None:
+    """Name the argument of a publication for the record."""
 
 
 def _waited_for(signal: Any = None, approval: Any = None, of: Any = None, ask: Any = None) -> None:

@@ -90,6 +90,8 @@ class StepResult(FieldEquality):
         signal: the id of the signal that the step took, or empty.
         figures: what the step recorded by `current_step().record(…)`: numbers by name, all calls and tries added up.
         source: where the result was made, if `.cache()` took it: `workflow_id`, `path`, and `ended_at`; otherwise empty.
+        published: what the step published, as recorded: by name, an object with `value` and `at`; `engine.published(run)`
+            decodes the values.
     """
 
     name: str
@@ -113,6 +115,7 @@ class StepResult(FieldEquality):
     signal: str = ""
     figures: Mapping[str, int | float] = attrs.field(factory=dict)
     source: Mapping[str, str] = attrs.field(factory=dict)
+    published: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def held_output(self) -> Any:
@@ -130,7 +133,7 @@ _EMPTY: Mapping[str, Any] = {}
 for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` rests upon them
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
-StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = _EMPTY
+StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = StepResult.published = _EMPTY
 # NOTE: made without `__init__` for speed; measured by `python -m benchmarks --only users`, a further finished step.
 _new, _set = object.__new__, object.__setattr__
 

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import CheckpointNotFoundError, DecodingError, FlowckptError
 from flowckpt.execution.current_step import Progress, StepCall
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.leases import Heartbeat
@@ -84,6 +84,25 @@ class LiveStep:
         }
 
 
+@attrs.frozen
+class Published:
+    """A value that a run published; see `flowckpt.publish`.
+
+    Attributes:
+        value: the value.
+        at: when it was published.
+        step: the path of the step that published it.
+    """
+
+    value: Any
+    at: datetime
+    step: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {"value": codec.encode(self.value), "at": encode_time(self.at), "step": self.step}
+
+
 @attrs.frozen(eq=False, repr=False)
 class LiveNote:
     """The steps that ran at the moment of the last note of a run.
@@ -92,6 +111,7 @@ class LiveNote:
         at: the moment.
         steps: the steps in flight, the one that started first first.
         more: how many more were in flight.
+        published: what was published and may not be in the record yet, by name.
         is_running: whether the process that wrote it still owns the run; else it died.
     """
 
@@ -99,6 +119,7 @@ class LiveNote:
     steps: Sequence[LiveStep]
     more: int
     is_running: bool
+    published: Mapping[str, Published] = attrs.field(factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain JSON: the `live` of `show --json`."""
@@ -177,6 +198,19 @@ WATCH = Watch()
 os.register_at_fork(after_in_child=WATCH.forget)
 
 
+MOST_PUBLISHED = 100
+
+
+def newest_published(published: Iterable[list[Any]]) -> list[list[Any]]:
+    """Return the newest value of each name, as name, value, time and step; of many names the newest ones."""
+    found: dict[str, list[Any]] = {}
+    for each in published:
+        if each[0] not in found or each[2] >= found[each[0]][2]:
+            found.pop(each[0], None)
+            found[each[0]] = each
+    return list(found.values())[-MOST_PUBLISHED:]
+
+
 def live_document(run: RunContext) -> dict[str, Any]:
     """Return the note of a run without its time, and without secrets."""
     checkpointer, secrets = run.recorder.checkpointer, run.secrets
@@ -186,7 +220,7 @@ def live_document(run: RunContext) -> dict[str, Any]:
 
     def step_document(call: StepCall) -> dict[str, Any]:
         done = call.done
-        figures = {shown(name): value for name, value in run.services.figures(call.path).items()}
+        figures = {shown(name): value for name, value in run.services.so_far(call.path)[0].items()}
         return {
             "path": shown(call.path),
             "step_type": call.step.action.step_type,
@@ -196,6 +230,16 @@ def live_document(run: RunContext) -> dict[str, Any]:
             "figures": figures,
         }
 
+    def published() -> Iterator[list[Any]]:
+        # What is recorded and not saved yet, and what runs. A name or a value with a secret was refused.
+        attempted = checkpointer.attempted or run.recorder.resumed_from
+        for result in checkpointer.history.results[0 if attempted is None else len(attempted.step_results) :]:
+            for name, said in result.published.items():
+                yield [name, said["value"], said["at"], shown(result.path)]
+        for call in calls:
+            for name, said in run.services.so_far(call.path)[1].items():
+                yield [name, said["value"], said["at"], shown(call.path)]
+
     calls = [call for call in list(run.recorder.in_flight.values()) if call.since is not None]
     calls.sort(key=lambda call: call.since or run.clock.now())
     return {
@@ -203,6 +247,7 @@ def live_document(run: RunContext) -> dict[str, Any]:
         "attempt": checkpointer.attempt,
         "steps": [step_document(call) for call in calls[:MOST_STEPS]],
         "more": max(0, len(calls) - MOST_STEPS),
+        "published": newest_published(published()),
     }
 
 
@@ -249,9 +294,14 @@ def _parsed(content: bytes, birth: str, attempt: int) -> LiveNote | None:
         if said["birth"] != birth or said["attempt"] != attempt:
             return None
         steps = [_step(each) for each in said["steps"][:MOST_STEPS]]
-        return LiveNote(_moment(said["at"]), steps, _whole(said["more"]), is_running=False)
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        published = {_text(name): _published(value, at, path) for name, value, at, path in said["published"]}
+        return LiveNote(_moment(said["at"]), steps, _whole(said["more"]), is_running=False, published=published)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, DecodingError):
         return None
+
+
+def _published(tree: Any, at: Any, path: Any) -> Published:
+    return Published(codec.decode(tree, Any, place="published"), _moment(at), _text(path))
 
 
 def _step(said: Any) -> LiveStep:
@@ -287,3 +337,44 @@ def _number(said: Any) -> Any:
     if isinstance(said, bool) or not is_finite_number(said):
         raise ValueError(said)
     return said
+
+
+# What a run published: the newest value of each name, recorded or not yet.
+
+
+def published_of(results: Iterable[StepResult], live: LiveNote | None) -> dict[str, Published]:
+    """Return the newest value of each name.
+
+    Args:
+        results: the results of the run.
+        live: its live note, which may have newer ones.
+
+    Raises:
+        DecodingError: a recorded value cannot be decoded.
+    """
+    found: dict[str, Published] = {}
+    for result in results:
+        for name, said in result.published.items():
+            each = _published(said["value"], said["at"], result.path)
+            if name not in found or each.at >= found[name].at:
+                found[name] = each
+    for name, each in ({} if live is None else live.published).items():
+        if name not in found or each.at >= found[name].at:
+            found[name] = each
+    return found
+
+
+async def read_published(store: StoreBase, workflow_id: str) -> dict[str, Published]:
+    """Return what a run published; see `WorkflowEngine.published`.
+
+    Raises:
+        CheckpointNotFoundError: the run does not exist.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    info = await store.describe_run(workflow_id)
+    status = latest.status if info is None else info.status
+    live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
+    return published_of(latest.step_results, live)

@@ -24,7 +24,8 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded, pack
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.dsl.world import check_published_name
 from flowckpt.core.records import PartialState, Reason
 from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
 from flowckpt.engine.run.notify import events
@@ -32,6 +33,7 @@ from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution import redaction
 from flowckpt.execution.current_step import (
     add_figures,
+    checked_published,
     has_ended,
     running_loop,
     saved_in_loop,
@@ -105,13 +107,30 @@ class RunServices:
         self.is_used = True
         self._figures.add(now, found)
 
-    def figures(self, path: str) -> Figures:
-        """Return the figures of a step so far."""
-        return self._figures.of(path) if self.is_used else {}
+    def so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures of a step so far, and what it published."""
+        return self._figures.of(path) if self.is_used else ({}, {})
 
-    def take_figures(self, path: str) -> Figures:
-        """Return the figures of all tries of a step that has ended; later ones are refused."""
+    def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures of all tries of a step that has ended, and what it published; later ones are refused."""
         return self._figures.take(path)
+
+    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+        """Publish a value of a step; see `CurrentStep.publish`."""
+        self.publish_recorded(now, {name: checked_published(now, name, value)})
+
+    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+        """Publish values that are in the form of the record, such as a worker sends them."""
+        secrets = self.recorder.judge.secrets
+        refuse_in_ephemeral(now, "publish")
+        found = {}
+        for name, tree in dict(published).items():
+            place = f"{now.path}: published {check_published_name(name)!r:.80}"
+            if secrets.is_any:
+                redaction.refuse_secrets({name: tree}, secrets, place)
+            found[name] = {"value": tree, "at": encode_time(self.clock.now())}
+        self.is_used = True
+        self._figures.publish(now, found)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -327,6 +346,7 @@ class StepFigures:
         self._services = services
         self._lock = threading.Lock()
         self._figures: dict[str, dict[str, int | float] | None] = {}  # None: taken
+        self._published: dict[str, dict[str, Any]] = {}
         self._process = os.getpid()
 
     def add(self, now: CurrentStep, figures: Figures) -> None:
@@ -336,27 +356,42 @@ class StepFigures:
             InputError: a sum is too large.
             FlowckptError: the try has ended, or this is another process.
         """
-        if os.getpid() != self._process:
-            raise FlowckptError(
-                f"current_step().record() was called in a process that step {now.path!r} started itself",
-                remedy="Return the figures to the process that calls the function of the step, and record them there.",
-            )
+        self._check_process(now, "record")
         with self._lock:
             found = self._figures.setdefault(now.path, {})
             if found is None or self._services.running(now) is None:
                 raise has_ended(now.path, now.tries)
             add_figures(found, figures)
 
-    def of(self, path: str) -> Figures:
-        """Return the figures of a step so far."""
-        with self._lock:
-            return dict(self._figures.get(path) or {})
+    def publish(self, now: CurrentStep, published: Mapping[str, Any]) -> None:
+        """Keep values that a step published.
 
-    def take(self, path: str) -> Figures:
-        """Return the figures of a step, and take no more."""
+        Raises:
+            FlowckptError: the try has ended, or this is another process.
+        """
+        self._check_process(now, "publish")
+        with self._lock:
+            if self._figures.get(now.path, {}) is None or self._services.running(now) is None:
+                raise has_ended(now.path, now.tries)
+            self._published.setdefault(now.path, {}).update(published)
+
+    def _check_process(self, now: CurrentStep, what: str) -> None:
+        if os.getpid() != self._process:
+            raise FlowckptError(
+                f"current_step().{what}() was called in a process that step {now.path!r} started itself",
+                remedy=f"Return it to the process that calls the function of the step, and call {what}() there.",
+            )
+
+    def of(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures of a step so far, and what it published."""
+        with self._lock:
+            return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
+
+    def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
+        """Return the figures of a step and what it published, and take no more."""
         with self._lock:
             found, self._figures[path] = self._figures.get(path), None
-        return found or {}
+            return found or {}, self._published.pop(path, {})
 
     def forget(self, path: str) -> None:
         """Forget a step that is no longer in flight."""
@@ -515,11 +550,7 @@ class PartialSaves:
             await asyncio.wait({*self._telling})
 
     def _check(self, now: CurrentStep) -> None:
-        if now._call is not None and now._call.step.modifiers.is_ephemeral:
-            raise FlowckptError(
-                f"step {now.path!r} is .ephemeral() and cannot save anything of itself",
-                remedy="It is never recorded, and run again at each replay.",
-            )
+        refuse_in_ephemeral(now, "save")
         services = self._services
         if self._is_closed or services.running(now) is None:
             raise has_ended(now.path, now.tries)
@@ -540,6 +571,19 @@ class PartialSaves:
             identity.fingerprint,
             identity.arguments,
             identity.version,
+        )
+
+
+def refuse_in_ephemeral(now: CurrentStep, what: str) -> None:
+    """Refuse what a step that is never recorded cannot do.
+
+    Raises:
+        FlowckptError: the step is ephemeral.
+    """
+    if now._call is not None and now._call.step.modifiers.is_ephemeral:
+        raise FlowckptError(
+            f"step {now.path!r} is .ephemeral() and cannot {what} anything",
+            remedy="It is never recorded, and run again at each replay.",
         )
 
 

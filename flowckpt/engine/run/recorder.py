@@ -131,6 +131,7 @@ class StepEnd:
         signal: the id of the signal that it took.
         is_adopted: whether it was not run, but proved done.
         figures: what it recorded of itself, all tries together.
+        published: what it published, all tries together.
         source: where its result was made, if `.cache()` took it.
         taken_from: the run that it was taken from; empty otherwise.
     """
@@ -144,6 +145,7 @@ class StepEnd:
     signal: str = ""
     is_adopted: bool = False
     figures: Figures = _NONE
+    published: Mapping[str, Any] = _NONE
     source: Mapping[str, str] = _NONE
     taken_from: str = ""
 
@@ -245,6 +247,8 @@ class Recorder:
         fields["marks"], fields["signal"], fields["extra"], fields["figures"] = marks, end.signal, _NONE, end.figures
         if end.taken_from:
             fields["source"] = end.source
+        if end.published:
+            fields["published"] = end.published
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)

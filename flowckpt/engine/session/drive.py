@@ -42,6 +42,7 @@ from flowckpt.errors import (
     StepFailedError,
     SuspensionUnsavedError,
 )
+from flowckpt.execution.current_step import call_now, set_call
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
@@ -302,6 +303,8 @@ class Drive:
         ending: BaseException | None = None
         created: Noted = {}
         noting = CREATED.set(created)
+        outer = call_now()
+        set_call(None)  # a step may run a workflow, whose body is not the step
         WATCH.runs[id(run)] = run
         if not WATCH.is_looking:
             WATCH.start()
@@ -312,6 +315,7 @@ class Drive:
         finally:
             WATCH.runs.pop(id(run), None)
             CREATED.reset(noting)
+            set_call(outer)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
             for forgotten in unyielded(created, ending=ending):
                 _log.warning("run %s: %s", run.workflow_id, forgotten)

@@ -88,14 +88,14 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     if end is None:
         end = await _try(run, call, found, tries_when_lost, since)
     if run.services.is_used:
-        end.figures = run.services.take_figures(path)
+        end.figures, end.published = run.services.take(path)
     recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
     finally:
         recorder.in_flight.pop(path, None)
-        if end.figures:
+        if run.services.is_used:
             run.services.forget(path)
     saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
@@ -159,7 +159,15 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
     outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    return StepEnd(outcome, None, started_at, duration_ms, source=found.source, taken_from=found.workflow_id)
+    return StepEnd(
+        outcome,
+        None,
+        started_at,
+        duration_ms,
+        source=found.source,
+        taken_from=found.workflow_id,
+        published=found.result.published,
+    )
 
 
 async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:

@@ -20,6 +20,7 @@ from flowckpt.core import codec
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.current_step import (
     add_figures,
+    checked_published,
     has_ended,
     running_loop,
     saved_in_loop,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 0.1
 """How often at most progress is carried."""
 
-PROGRESS, SAVE, LOAD = "progress", "save", "load"
+PROGRESS, SAVE, LOAD, PUBLISH = "progress", "save", "load", "publish"
 _LOOK_SECONDS = 0.1
 
 
@@ -196,6 +197,8 @@ class RemoteStepServices:
         self._counting = threading.Lock()
         self.figures: dict[str, int | float] = {}
         """The figures of the step; they come to the engine with the answer."""
+        self.published: dict[str, Any] = {}
+        """The values that the step published and could not carry; they come with the answer, too."""
         self.is_unheard = False
         """Whether progress was reported without a way to the engine."""
 
@@ -217,6 +220,18 @@ class RemoteStepServices:
             if self._is_closed:
                 raise has_ended(now.path, now.tries)
             add_figures(self.figures, found)
+
+    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+        """Publish a value; see `CurrentStep.publish`. Without a way up it comes with the answer."""
+        published = {name: checked_published(now, name, value)}
+        self._refuse_other_process(now, "publish")
+        if self._way is None:
+            with self._counting:
+                if self._is_closed:
+                    raise has_ended(now.path, now.tries)
+                self.published.update(published)
+        else:
+            self._asked(now, (PUBLISH, published))
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""

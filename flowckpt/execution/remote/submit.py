@@ -47,7 +47,7 @@ from flowckpt.execution.executors.base import (
 )
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import leave_running, waited
-from flowckpt.execution.remote.channel import LOAD, PROGRESS, SAVE, StepSnapshot, read_plain
+from flowckpt.execution.remote.channel import LOAD, PROGRESS, PUBLISH, SAVE, StepSnapshot, read_plain
 from flowckpt.execution.remote.task import ModulePlaces, pack_task, places_of_modules
 from flowckpt.execution.remote.worker import DONE, FAILED, opened, work
 from flowckpt.execution.thread import deliver_later
@@ -136,6 +136,9 @@ class WorkerListener:
             raise has_ended(self._call.path, self._call.tries)
         if kind == SAVE:
             await self._call.services.save_recorded(self._now, content)
+            return None
+        if kind == PUBLISH:
+            self._call.services.publish_recorded(self._now, content)
             return None
         if kind == LOAD:
             return self._call.services.held(self._call.path)
@@ -347,7 +350,7 @@ class RunExecutor:
         if isinstance(answer, LocalCall):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
-            kind, content, is_unheard, figures = opened(answer)
+            kind, content, is_unheard, figures, published = opened(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
             raise ExecutorError(
                 f"executor {self.name!r} returned something else than its function did for step {call.path!r}: "
@@ -360,6 +363,8 @@ class RunExecutor:
             self._tell_unheard(call)
         if figures:
             call.services.record(CurrentStep.of(call), figures)
+        if published:
+            call.services.publish_recorded(CurrentStep.of(call), published)
         if kind == DONE:
             return content
         if kind == FAILED:

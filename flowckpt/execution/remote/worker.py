@@ -40,7 +40,7 @@ def work(parcel: bytes) -> bytes:
     except AbandonedStepError:
         raise
     except BaseException as error:
-        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}))
+        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}, {}))
     token = set_call(now)
     try:
         with _entered(desk.carried):
@@ -55,15 +55,15 @@ def work(parcel: bytes) -> bytes:
         desk.close()
         failure = _as_in_engine(recorded_error(error, path=path, tries=now.tries, is_whole=True))
         content = attrs.asdict(failure), isinstance(error, Exception), asked_delay(error, datetime.now(UTC))
-        return pickle.dumps((FAILED, content, desk.is_unheard, desk.figures))
+        return pickle.dumps((FAILED, content, desk.is_unheard, desk.figures, desk.published))
     finally:
         token.var.reset(token)
     desk.close()
-    return pickle.dumps((DONE, tree, desk.is_unheard, desk.figures))
+    return pickle.dumps((DONE, tree, desk.is_unheard, desk.figures, desk.published))
 
 
-def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
-    """Return what `work` returned: its kind, its content, whether progress was reported without a way to the engine, figures.
+def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str, Any]]:
+    """Return what `work` returned: kind, content, whether progress had no way to the engine, figures, and what was published.
 
     The content is a tree, or a `StepError`, whether it was an `Exception`, and the seconds that it asks to wait.
 
@@ -73,16 +73,17 @@ def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any]]:
     Raises:
         ValueError: it is none of these.
     """
-    kind, content, is_unheard, figures = read_plain(answer)
+    kind, content, is_unheard, figures, published = read_plain(answer)
     if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
         raise ValueError(f"a worker answered with the figures {figures!r:.80}")
+    published = dict(published)
     if kind == FAILED:
         fields, is_exception, delay = content
         fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
-        return kind, (StepError(**fields), is_exception, float(delay)), bool(is_unheard), figures
+        return kind, (StepError(**fields), is_exception, float(delay)), bool(is_unheard), figures, published
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
-    return kind, content, bool(is_unheard), figures
+    return kind, content, bool(is_unheard), figures, published
 
 
 def _entered(parcel: bytes) -> AbstractContextManager[object]:
