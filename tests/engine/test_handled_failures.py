@@ -14,7 +14,7 @@ from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision
-from flowckpt.errors import StepFailedError
+from flowckpt.errors import StaleStepError, StepFailedError
 
 ledger: list[str] = []
 broken: set[str] = set()
@@ -269,3 +269,88 @@ def test_a_resume_ends_as_a_clean_run_in_which_the_handled_failures_happen_again
     broken.update(handled)
     clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(program.flow(program.blocks, "s"))
     assert (resumed.status, resumed.output, effects) == (clean.status, clean.output, done())
+
+
+# --- something that came before has changed -----------------------------------------------------------------------------
+
+
+def pay(amount: int, name: str) -> int:
+    act(name)
+    return amount
+
+
+def paying(*, fee: int = 1, amount: int = 1, mail: int = 1) -> Any:
+    @workflow("paying")
+    def flow() -> Generator[Any, Any, str]:
+        yield step("fee").python(pay, fee, "fee").checkpoint()
+        try:
+            yield step("deposit").python(pay, amount, "deposit").checkpoint()
+        except StepFailedError:
+            yield made("refund")
+        yield step("mail").python(pay, mail, "mail").checkpoint()
+        return "paid"
+
+    return flow
+
+
+def refunded() -> WorkflowEngine:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    broken.add("deposit")
+    assert engine.run_sync(paying(), workflow_id="run").status is Status.COMPLETED
+    broken.clear()
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("changed", "options"),
+    [
+        ({"fee": 2}, {}),
+        ({"amount": 2}, {}),
+        ({"amount": 2}, {"reuse": "inputs"}),
+        ({"fee": 2, "amount": 2, "mail": 2}, {}),
+    ],
+)
+def test_no_default_tries_a_handled_failure_again_because_something_changed(changed, options):
+    engine, before = refunded(), [*ledger]
+    plan = engine.plan_sync(paying(**changed), workflow_id="run", options=RunOptions(**options))
+    assert "a rerun would try deposit again, whose failure the workflow handled" in plan.stops
+    with pytest.raises(StaleStepError, match="deposit again") as caught:
+        engine.resume_sync(paying(**changed), workflow_id="run", options=RunOptions(**options))
+    assert ledger == before
+    assert "--on-stale rerun" in caught.value.remedy and "--on-stale reuse" in caught.value.remedy
+
+
+@pytest.mark.parametrize("options", [{"on_stale": "rerun"}, {"from_step": "fee"}, {"force": True}], ids=str)
+def test_a_person_may_try_it_again(options):
+    engine = refunded()
+    assert not engine.plan_sync(paying(fee=2), workflow_id="run", options=RunOptions(**options)).stops
+    assert (
+        engine.resume_sync(paying(fee=2), workflow_id="run", options=RunOptions(**options)).status is Status.COMPLETED
+    )
+    assert ledger[-3:] == ["fee", "deposit", "mail"]
+
+
+def test_what_does_not_touch_the_handled_failure_runs_again_by_default():
+    engine, before = refunded(), [*ledger]
+    engine.resume_sync(paying(mail=2), workflow_id="run")
+    assert ledger == [*before, "mail"]
+    engine.resume_sync(paying(fee=2, mail=2), workflow_id="run", options=RunOptions(reuse="inputs"))
+    assert ledger == [*before, "mail", "fee"]
+    engine.resume_sync(paying(fee=3, mail=3), workflow_id="run", options=RunOptions(on_stale="reuse"))
+    assert ledger == [*before, "mail", "fee"]
+
+
+def test_a_tolerated_member_was_not_handled():
+    def tolerant(fee: int) -> Any:
+        @workflow("tolerant")
+        def flow() -> Generator[Any, Any, None]:
+            yield step("fee").python(pay, fee, "fee").checkpoint()
+            yield step("all").map(act, ["x", "deposit"], tolerate=1).checkpoint()
+            yield made("mail")
+
+        return flow
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    broken.add("deposit")
+    assert engine.run_sync(tolerant(1), workflow_id="run").status is Status.COMPLETED
+    assert engine.resume_sync(tolerant(2), workflow_id="run").status is Status.COMPLETED

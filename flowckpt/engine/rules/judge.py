@@ -37,7 +37,9 @@ class Judge:
         newest: the attempt that saved last; 0 for none.
         is_same_code: returns whether the workflow's code is that of the newest attempt.
         packages: installed packages that have another version now than recorded, by the attempt that used them;
-            empty where nobody asks.
+            empty if not asked for.
+        handled_after: returns the newest failure that the workflow handled and that a rerun of a step would drop; empty for
+            none.
         saved: those of the answers that a checkpoint of this attempt holds.
     """
 
@@ -47,6 +49,7 @@ class Judge:
     newest: int = 0
     is_same_code: Callable[[], bool] = bool
     packages: dict[int, dict[str, str]] = attrs.field(factory=dict)
+    handled_after: Callable[[str], str] = attrs.field(default=lambda path: "")
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
     def reasons(
@@ -79,6 +82,11 @@ class Judge:
             reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
+        if any(each.makes_stale for each in reasons) and (handled := self.handled_after(result.path)):
+            detail = (
+                f"a rerun would try {handled} again, whose failure the workflow handled; what followed is not undone"
+            )
+            reasons += (Reason(ReasonKind.HANDLED, detail),)
         return reasons
 
     def evidence_reasons(

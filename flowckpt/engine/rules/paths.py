@@ -10,7 +10,8 @@ The steps of a generator come one after another: each may depend on all before i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -163,6 +164,37 @@ def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure 
     later = (each for each in results_behind(results, path) if each.path not in above and each.step_type != ROLLBACK)
     followed_by = tuple(each.path for each in later)
     return HandledFailure(path, followed_by) if followed_by else None
+
+
+def handled_after(results: Sequence[StepResult], *, drops_what_follows: bool) -> Callable[[str], str]:
+    """Return what tells, for a step, the newest handled failure that is dropped if the step runs again; empty for none.
+
+    A member of a map that tolerates failures does not count: no handler ran because of it.
+
+    Args:
+        results: the history.
+        drops_what_follows: whether a rerun drops everything after the step, and not the step alone.
+    """
+
+    @functools.cache
+    def handled() -> frozenset[str]:
+        continued: set[str] = set()  # the scopes that yielded something later
+        found = []
+        for result in reversed(results):
+            scope, _, place = result.path.rpartition("/")
+            if not result.success and scope in continued and not place.startswith("["):
+                found.append(result.path)
+            if result.step_type != ROLLBACK:
+                continued.add(scope)
+        return frozenset(found)
+
+    def after(path: str) -> str:
+        if not handled():
+            return ""
+        dropped = [path, *(each.path for each in results_behind(results, path))] if drops_what_follows else [path]
+        return next((each for each in reversed(dropped) if each in handled()), "")
+
+    return after
 
 
 def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | None:

@@ -25,6 +25,7 @@ class ReasonKind(StrEnum):
         FORCED: a rerun was requested.
         UPSTREAM: an earlier step runs again.
         FAILED: it failed, and that ended the run.
+        HANDLED: a rerun would try a step again whose failure the workflow handled.
         UNDONE: it was undone when the run failed or was cancelled.
         UNDOING: it has to be undone.
         STARTED: it was started, and its end was never recorded.
@@ -51,6 +52,8 @@ class ReasonKind(StrEnum):
     """A step before it runs again."""
     FAILED = "failed"
     """It failed the last time, and that ended the run."""
+    HANDLED = "handled"
+    """A rerun from here on would try a step again whose failure the workflow handled."""
     UNDONE = "undone"
     """Its effect was undone when the run failed."""
     UNDOING = "undoing"
@@ -198,10 +201,13 @@ class ResumePolicy(FieldEquality):
         reasons = tuple(reasons)
         if any(reason.kind is ReasonKind.FORCED for reason in reasons):
             return OnStale.RERUN
-        answers = {self._answer(reason, is_done=is_done) for reason in reasons}
+        answers = {self._answer(each, is_done=is_done) for each in reasons if each.kind is not ReasonKind.HANDLED}
         if OnStale.FAIL in answers:
             return OnStale.RERUN if self.is_forced else OnStale.FAIL
-        return OnStale.RERUN if OnStale.RERUN in answers else OnStale.REUSE
+        if OnStale.RERUN not in answers:
+            return OnStale.REUSE
+        is_handled = any(reason.kind is ReasonKind.HANDLED for reason in reasons)
+        return OnStale.FAIL if is_handled and not self.reruns_what_follows else OnStale.RERUN
 
     def _answer(self, reason: Reason, *, is_done: bool) -> OnStale:
         if reason.kind is ReasonKind.CODE:

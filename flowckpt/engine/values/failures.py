@@ -128,7 +128,7 @@ def stale_step(
         reasons: what moved.
         repeats_effect: whether a rerun repeats an effect that must not be repeated without a person.
     """
-    kinds = {reason.kind for reason in reasons}
+    kinds = {reason.kind for reason in reasons} - {ReasonKind.HANDLED}
     options = [
         option
         for option, is_meant in (
