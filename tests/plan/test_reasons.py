@@ -150,6 +150,7 @@ def test_an_edit_does_not_undo_what_was_done_once_but_another_call_is_another_ef
         ("forced", False),
         ("upstream", False),
         ("failed", False),
+        ("handled", False),
         ("started", False),
         ("undone", False),
         ("undoing", False),
@@ -164,7 +165,7 @@ def test_what_moved_makes_stale_and_what_was_asked_for_does_not(kind: str, makes
 
 
 def test_every_kind_of_reason_is_in_the_table_above() -> None:
-    assert len(ReasonKind) == 14
+    assert len(ReasonKind) == 15
 
 
 GONE = Reason(ReasonKind.EVIDENCE, "rows.csv does not exist")
