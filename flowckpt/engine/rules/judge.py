@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.engine.rules import in_doubt as in_doubts
 from flowckpt.engine.rules.identity import identity_reasons, incomparable_reasons
-from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy
+from flowckpt.engine.rules.paths import handled_after
+from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import Verdict, VerificationReport
@@ -36,10 +38,9 @@ class Judge:
         secrets: the secrets of the run, which no record holds.
         newest: the attempt that saved last; 0 for none.
         is_same_code: returns whether the workflow's code is that of the newest attempt.
+        history: the results among which may be failures that the workflow handled.
         packages: installed packages that have another version now than recorded, by the attempt that used them;
             empty if not asked for.
-        handled_after: returns the newest failure that the workflow handled and that a rerun of a step would drop; empty for
-            none.
         saved: those of the answers that a checkpoint of this attempt holds.
     """
 
@@ -48,9 +49,14 @@ class Judge:
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     newest: int = 0
     is_same_code: Callable[[], bool] = bool
+    history: Sequence[StepResult] = ()
     packages: dict[int, dict[str, str]] = attrs.field(factory=dict)
-    handled_after: Callable[[str], str] = attrs.field(default=lambda path: "")
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
+
+    @functools.cached_property
+    def _handled_after(self) -> Callable[[str], str]:
+        history = () if self.policy.reruns_what_follows else self.history
+        return handled_after(history, drops_what_follows=self.policy.reuse is ReuseMode.PREFIX)
 
     def reasons(
         self,
@@ -82,7 +88,7 @@ class Judge:
             reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
-        if any(each.makes_stale for each in reasons) and (handled := self.handled_after(result.path)):
+        if any(each.makes_stale for each in reasons) and (handled := self._handled_after(result.path)):
             detail = (
                 f"a rerun would try {handled} again, whose failure the workflow handled; what followed is not undone"
             )

@@ -21,7 +21,6 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     failures_behind,
-    handled_after,
     handled_failure,
     is_stopped,
     is_within,
@@ -303,10 +302,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     def is_same_code() -> bool:
         return bool(latest.fingerprint) and latest.fingerprint == step_fingerprint(workflow.function)
 
-    judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code)
-    if not undoing and not policy.reruns_what_follows:
-        drops = policy.reuse is ReuseMode.PREFIX
-        judge = attrs.evolve(judge, handled_after=handled_after(history.results, drops_what_follows=drops))
+    judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code, history.results)
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(moved_versions(latest.metadata))
     begun = await _interrupted_steps(store, workflow_id, latest)
