@@ -56,6 +56,7 @@ PAGES = (
             "step",
             "Step",
             "parallel",
+            "continue_as",
             "now",
             "uuid",
             "random",
@@ -163,7 +164,7 @@ PAGES = (
         "Progress reports of a run.",
         _from(
             "flowckpt.events",
-            "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored StepsRestored "
+            "Event WorkflowStarted WorkflowResumed WorkflowContinued StepStarted StepOutput StepProgress StepStateDropped StepRestored StepsRestored "
             "StepRetrying StepCompleted StepFailed StepAdopted ApprovalVoided SignalSetAside EvidenceVerified EvidenceFailed CheckpointSaved "
             "CheckpointFailed WorkflowWaiting WorkflowSuspended RollbackStarted RollbackCompleted WorkflowCompleted "
             "WorkflowFailed WorkflowCancelled CrashLoopDetected",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flowckpt.cli.hooks import Hooks
     from flowckpt.cli.settings import configured_engine, configured_options
     from flowckpt.core.codec import register_type
-    from flowckpt.core.dsl import Step, Workflow, now, patched, random, step, uuid, workflow
+    from flowckpt.core.dsl import Step, Workflow, continue_as, now, patched, random, step, uuid, workflow
     from flowckpt.core.dsl.composites import parallel
     from flowckpt.core.records import (
         CheckpointData,
@@ -77,7 +77,7 @@ _EXPORTS = {
     "flowckpt.cli.hooks": "Hooks",
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
-    "flowckpt.core.dsl": "Step Workflow now patched random step uuid workflow",
+    "flowckpt.core.dsl": "Step Workflow continue_as now patched random step uuid workflow",
     "flowckpt.core.dsl.composites": "parallel",
     "flowckpt.core.records": "CheckpointData CheckpointRef History HistoryView Owner PartialState Reason RunInfo Signal Status "
     "StepError StepResult Wait WaitKind",
@@ -184,6 +184,7 @@ __all__ = [
     "check_determinism",
     "configured_engine",
     "configured_options",
+    "continue_as",
     "crash_loop",
     "current_step",
     "in_sync",

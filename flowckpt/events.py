@@ -38,6 +38,7 @@ __all__ = [
     "StepsRestored",
     "WorkflowCancelled",
     "WorkflowCompleted",
+    "WorkflowContinued",
     "WorkflowFailed",
     "WorkflowResumed",
     "WorkflowStarted",
@@ -110,6 +111,29 @@ class WorkflowResumed(Event):
     attempt: int
     recorded: int
     checkpoint_id: str
+    birth: str = attrs.field(default="", eq=False)
+
+
+@attrs.frozen(repr=False, eq=False)
+class WorkflowContinued(Event):
+    """The workflow returned `continue_as(…)`: a generation of the run ended, and the next one started, durably.
+
+    Attributes:
+        workflow_name: its workflow.
+        attempt: the number of the attempt that starts the generation.
+        generation: the number of the generation that starts, from 2.
+        executed: the number of steps that the last attempt of the generation before executed.
+        restored: the number of results that it restored.
+        duration_ms: how long it took.
+        birth: as for `WorkflowStarted`.
+    """
+
+    workflow_name: str
+    attempt: int
+    generation: int
+    executed: int
+    restored: int
+    duration_ms: float
     birth: str = attrs.field(default="", eq=False)
 
 

@@ -46,6 +46,7 @@ _ENDS = {
     "WorkflowFailed": "failed",
     "WorkflowSuspended": "suspended",
     "WorkflowCancelled": "cancelled",
+    "WorkflowContinued": "continued",
 }
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
 
@@ -131,6 +132,10 @@ class Telemetry:
             return
         run = self._runs.get(event.workflow_id)
         if run is None:
+            return
+        if event.kind == "WorkflowContinued":
+            self._end(run, told)
+            self._begin(told)
             return
         match event.kind:
             case "StepStarted":

@@ -25,7 +25,8 @@ NAMES = {
     Published ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
-    configured_options crash_loop current_step in_sync now open_executor open_store parallel patched prune publish random
+    configured_options continue_as crash_loop current_step in_sync now open_executor open_store parallel patched prune
+    publish random
     register_type resume resume_sync run run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
@@ -44,7 +45,7 @@ NAMES = {
     "flowckpt.events": """
     ApprovalVoided CheckpointFailed CheckpointSaved CrashLoopDetected Event EvidenceFailed EvidenceVerified SignalSetAside RollbackCompleted
     RollbackStarted StepAdopted StepCompleted StepFailed StepOutput StepProgress StepRestored StepRetrying
-    StepStarted StepStateDropped StepsRestored WorkflowCancelled WorkflowCompleted WorkflowFailed WorkflowResumed WorkflowStarted
+    StepStarted StepStateDropped StepsRestored WorkflowCancelled WorkflowCompleted WorkflowContinued WorkflowFailed WorkflowResumed WorkflowStarted
     WorkflowSuspended WorkflowWaiting
     """,
     "flowckpt.evidence": """
@@ -86,6 +87,7 @@ now(name='now')
 uuid(name='uuid')
 random(name='random')
 patched(patch_id)
+continue_as(**inputs)
 run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
 run(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
 resume_sync(workflow, /, *, workflow_id, options=None, on_code_change=None, on_stale=None, progress=False, **inputs)

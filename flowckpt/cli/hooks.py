@@ -108,7 +108,7 @@ class Hooks:
 
     def __call__(self, event: Event) -> None:
         """Start the hook of an event, if it has one."""
-        if event.kind in ("WorkflowStarted", "WorkflowResumed"):
+        if event.kind in ("WorkflowStarted", "WorkflowResumed", "WorkflowContinued"):
             begun: Any = event
             self._begun[event.workflow_id] = begun.workflow_name, begun.attempt
             return

@@ -151,6 +151,7 @@ class StepCall:
         identity: what makes it the same call.
         services: what the step can ask of the engine.
         location: where the step stands in the code.
+        generation: the generation of the run.
         since: when its first try of this attempt started.
         done: how far this try is, as it reported last.
     """
@@ -163,6 +164,7 @@ class StepCall:
     identity: CallIdentity
     services: EngineStepServices
     location: str = ""
+    generation: int = 1
     since: datetime | None = None
     done: Progress | None = attrs.field(init=False, default=None)
 
@@ -186,6 +188,7 @@ class CurrentStep:
     _services: StepServices = attrs.field(default=NO_SERVICES, repr=False)
     _max_tries: int | None = attrs.field(default=1, repr=False)
     _call: StepCall | None = attrs.field(default=None, repr=False)  # not in a worker: the step stays in the engine
+    _generation: int = attrs.field(default=1, repr=False)
 
     @classmethod
     def of(cls, call: StepCall) -> CurrentStep:
@@ -193,7 +196,7 @@ class CurrentStep:
         retry = call.step.modifiers.retry
         max_tries = 1 if retry is None else retry.attempts
         run, arguments = call.workflow_id, call.identity.arguments
-        return cls(run, call.path, call.attempt, call.tries, arguments, call.services, max_tries, call)
+        return cls(run, call.path, call.attempt, call.tries, arguments, call.services, max_tries, call, call.generation)
 
     @property
     def max_tries(self) -> int | None:
@@ -204,9 +207,10 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """A key of 32 characters for services that execute a request once: the same in every try, attempt and process.
 
-        It is derived from the run id, the step's path and its arguments.
+        It is derived from the run id, the generation of the run, the step's path and its arguments.
         """
-        identity = dumps([self.workflow_id, self.path, dict(sorted(self._arguments.items()))])
+        generation = [self._generation] if self._generation > 1 else []
+        identity = dumps([self.workflow_id, *generation, self.path, dict(sorted(self._arguments.items()))])
         return urlsafe_b64encode(sha256(identity.encode()).digest()[:24]).decode()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:

@@ -69,6 +69,7 @@ class BlockingStore(StoreBase, Generic[R]):
     clear = in_runs(StoreBase.clear)
     list_checkpoints = in_runs(StoreBase.list_checkpoints)
     acquire = in_runs(StoreBase.acquire)
+    begin_generation = in_runs(StoreBase.begin_generation)
     release = in_runs(StoreBase.release)
     owner = in_runs(StoreBase.owner)
     list_runs = in_runs(StoreBase.list_runs)

@@ -126,6 +126,7 @@ class Ability(Enum):
     SEEN = ("last_seen",)
     LIVE = ("note_live", "live_note")
     RENEW = ("renew",)
+    GENERATIONS = ("begin_generation",)
     WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
     FIGURES = ("figures",)
@@ -257,6 +258,22 @@ class StoreBase(ABC):
         if latest is None:
             return Lease(workflow_id, 1, None)
         return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
+
+    async def begin_generation(self, workflow_id: str, *, token: str = "") -> Lease:
+        """Claim the next attempt of a run that this store owns, for a checkpoint that continues nothing.
+
+        That checkpoint has the reason `continued` and an empty history. Once it is durable, nothing that was saved
+        before it counts, and the store removes it.
+
+        Args:
+            workflow_id: the run.
+            token: of the lease that owns the run; by default any lease of this store.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+        """
+        del token
+        return attrs.evolve(await self.acquire(workflow_id, take_over=True), latest=None)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run; a claim without a save leaves no trace. No error if it is not owned.

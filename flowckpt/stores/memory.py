@@ -156,6 +156,12 @@ class _Run:
             before = record.results
         return found
 
+    def forget(self) -> None:
+        """Forget what was saved before a generation that starts now."""
+        self.now, self.former = _Course(), []
+        for each in (self.firsts, self.blobs, self.written_by, self.pins):
+            each.clear()
+
     def drop_unnamed_values(self) -> None:
         texts = [repr(head) for head in self.firsts.values()]
         for course in self.courses:
@@ -194,8 +200,11 @@ class MemoryRunWriter(RunWriter):
         dumps(head).encode()
         return head, blobs
 
-    def _begin(self, view: HistoryView) -> tuple[Sequence[Any], HistoryView]:
+    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[Sequence[Any], HistoryView]:
         run = self.run
+        if is_generation:
+            run.forget()
+            return (), view.history.view(0)
         shared = run.history(run.now).view().shared_length(view)
         kept = [record for record in run.now.records if record.results <= shared]
         length = kept[-1].results if kept else 0

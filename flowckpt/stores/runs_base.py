@@ -146,7 +146,8 @@ class RunWriter(ABC):
             encoded = self._encode(data, view)
         except (TypeError, ValueError, RecursionError) as error:
             raise refusal_of_field(error) from error
-        beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view)
+        is_generation = data.reason is Reason.CONTINUED
+        beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view, is_generation=is_generation)
         held = len(saved)
         if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):
             raise ForeignRecordError(
@@ -219,8 +220,12 @@ class RunWriter(ABC):
         """
 
     @abstractmethod
-    def _begin(self, view: HistoryView) -> tuple[Sequence[Any], HistoryView]:
+    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[Sequence[Any], HistoryView]:
         """Find the records that the attempt continues: those whose history the new one shares.
+
+        Args:
+            view: the history of the new one.
+            is_generation: whether it starts a generation, which continues nothing.
 
         Returns:
             What the same write must record about it, and the history stored there.
@@ -275,6 +280,14 @@ class Medium(ABC, Generic[W]):
         Returns:
             The writer, the newest checkpoint, and remarks from reading.
         """
+
+    def _claim_next(self, writer: W) -> W:
+        """Claim the attempt after that of an owner, instead of it, and close its writer.
+
+        Raises:
+            FencedError: the run has another owner, or was removed.
+        """
+        return self._claim(writer.workflow_id, take_over=True, at_least=1, previous=writer)[0]
 
     @abstractmethod
     def _give_up(self, writer: W) -> None:
@@ -339,6 +352,16 @@ class RunsBase(Medium[W]):
         except (FencedError, OSError) as error:
             self._explain(writer, error)
             raise
+        if data.reason is Reason.CONTINUED:
+            self._drop_former(writer, data.sequence)
+
+    def _drop_former(self, writer: W, sequence: int) -> None:
+        """Remove what former generations left, if the save that started this one did not. Failures are only logged.
+
+        Args:
+            writer: the owner of the run.
+            sequence: the first checkpoint of this generation.
+        """
 
     def _explain(self, writer: W, error: FencedError | OSError) -> None:
         """Raise a better error for a save that failed, if the medium knows one."""
@@ -361,6 +384,16 @@ class RunsBase(Medium[W]):
         if self.has_leases:
             self._heartbeat.start()
         return Lease(workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
+
+    def begin_generation(self, workflow_id: str, *, token: str = "") -> Lease:
+        """Claim the next attempt of a run, if the owner with that token still owns it."""
+        writer = self.owned.get(workflow_id)
+        if writer is None or token not in ("", writer.token):
+            raise FencedError(workflow_id, attempt=0, newest_attempt=None if writer is None else writer.attempt)
+        made = self._claim_next(writer)
+        made.on_lost = writer.on_lost
+        self.owned[workflow_id] = made
+        return Lease(workflow_id, made.attempt, None, made.last_sequence, (), made.token)
 
     def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run, if the owner with that token still owns it."""

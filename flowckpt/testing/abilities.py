@@ -37,6 +37,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import added_up, runs_of_status, store_statistics
+from flowckpt.testing.generations import GenerationContract
 from flowckpt.testing.repair import RepairContract
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
 
@@ -529,7 +530,9 @@ class SignalsContract(StoreUnderTest):
         assert (info.waits, info.due_at) == ((), None)
 
 
-class AbilityContract(AgreementContract, FiguresContract, FindingContract, RepairContract, SignalsContract):
+class AbilityContract(
+    AgreementContract, FiguresContract, FindingContract, GenerationContract, RepairContract, SignalsContract
+):
     """The promises of stores about their references, the forms they read, and each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------

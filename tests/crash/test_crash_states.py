@@ -8,7 +8,7 @@ from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from tests.crash.workload import Tally, Workload, patched
 
 
-def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, deep_states=0, **options):
+def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, generations=0, deep_states=0, **options):
     """Live the lives of seeds 0, 1, 2 … until that many distinct states were examined, however long it takes.
 
     And until so much was acknowledged, and compacted: one life may hold as many states as are wanted, and few of what a
@@ -22,6 +22,7 @@ def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, deep_states=0
         or len(tally.deep_states) < deep_states
         or tally.acknowledged < acknowledged
         or tally.compactions < compactions
+        or tally.generations < generations
     ):
         assert lives < wanted / 20, f"in {lives} lives only {tally}"
         try:
@@ -91,6 +92,21 @@ def test_a_hundred_thousand_crash_states_are_recovered(monkeypatch):
 def test_ten_thousand_crash_states_of_compactions_of_a_sealed_store_are_recovered(monkeypatch):
     """The same, for longer."""
     explore(monkeypatch, 10_000, compactions=31, compacting=0.3, protections=SEALED)
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(("protections", "states"), [((), 500), (SEALED, 100)], ids=["plain", "sealed"])
+def test_every_crash_state_of_a_generation_is_recovered(monkeypatch, protections, states):
+    """Continued again and again: a crash leaves the generation before, whole, or the next one, and nothing of both."""
+    explore(monkeypatch, states, generations=3, continuing=0.3, compacting=0.1, protections=protections)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("protections", [(), SEALED], ids=["plain", "sealed"])
+def test_twenty_thousand_crash_states_of_generations_are_recovered(monkeypatch, protections):
+    """The same, for longer."""
+    explore(monkeypatch, 20_000, generations=100, continuing=0.3, compacting=0.1, protections=protections)
 
 
 # A crash in the middle of the recovery from a crash.

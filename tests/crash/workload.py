@@ -23,7 +23,7 @@ import flowckpt.stores.file.reader
 import flowckpt.stores.file.run_writer
 import flowckpt.stores.file.store_keys
 import flowckpt.stores.file.values
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
@@ -103,9 +103,9 @@ class Entry:
     name: str
     outputs: tuple[str, ...]
 
-    def data(self, attempt: int) -> CheckpointData:
+    def data(self, attempt: int, **fields: object) -> CheckpointData:
         results = [StepResult(f"s{index}", output=output) for index, output in enumerate(self.outputs)]
-        return CheckpointData(self.name, "etl", "sha256:v1:0", results, NOON, self.sequence, attempt)
+        return CheckpointData(self.name, "etl", "sha256:v1:0", results, NOON, self.sequence, attempt, **fields)
 
 
 def shape(version):
@@ -168,13 +168,14 @@ class Tally:
     def __str__(self) -> str:
         return (
             f"{len(self.states)} distinct states, {len(self.deep_states)} after a second crash, "
-            f"{self.acknowledged} acknowledged, {self.compactions} compactions"
+            f"{self.acknowledged} acknowledged, {self.compactions} compactions, {self.generations} generations"
         )
 
     states: set = attrs.field(factory=set)
     examined: set = attrs.field(factory=set)
     acknowledged: int = 0
     compactions: int = 0
+    generations: int = 0
     recoveries: int = 0
     deep_states: set = attrs.field(factory=set)
     """States that a second crash left, in the middle of a recovery from the first."""
@@ -191,6 +192,7 @@ class Workload:
         states: how many random states are built at each point, beside the extremes.
         nesting: how often another process may come in between the calls of an operation.
         compacting: how often the run is compacted.
+        continuing: how often its owner continues it as another generation.
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
         is_copied: whether each state is asked for all that each attempt left, and copied; else it is some of them.
         share: the share of the states that are recovered, others each time; all of them where not given.
@@ -207,6 +209,7 @@ class Workload:
         states=3,
         nesting=0.3,
         compacting=0.0,
+        continuing=0.0,
         protections=(),
         is_copied=False,
         share=1.0,
@@ -219,6 +222,7 @@ class Workload:
         self.states = states
         self.nesting = nesting
         self.compacting = compacting
+        self.continuing = continuing
         self.protections = protections
         self.is_copied = is_copied
         self.share = share
@@ -436,6 +440,8 @@ class Workload:
         owner = self.writers[-1] if self.writers else None
         if self.compacting and self.random.random() < self.compacting:
             self.compact()
+        elif self.continuing and owner is not None and self.random.random() < self.continuing:
+            self.begin_generation(owner)
         elif owner is None or chance < 0.12:
             if owner is not None and self.random.random() < 0.5:
                 self.kill(owner)
@@ -596,6 +602,41 @@ class Workload:
         self.acknowledged_sequence = max(self.acknowledged_sequence, entry.sequence)
         self.kept.add(entry.sequence)
         writer.outputs = outputs
+
+    def begin_generation(self, writer):
+        """The owner continues the run as another generation: one save, and nothing that came before it is there."""
+        if not writer.version or writer.is_refused:
+            return
+        former = writer.attempt
+        try:
+            with self.in_flight(writer, set()):
+                lease = done(writer.store.begin_generation(RUN))
+        except (FencedError, CheckpointStorageError) as error:
+            if not isinstance(error, FencedError) and not self.is_failing:
+                raise BrokenPromise(f"no generation, without a reason: {error!r}") from error
+            self.kill(writer)
+            return
+        if lease.attempt <= former or lease.last_sequence < writer.last_sequence:
+            raise BrokenPromise(f"attempt {former} was followed by {lease}")
+        writer.attempt, writer.found, writer.is_fresh = lease.attempt, None, False
+        entry = Entry(lease.last_sequence + 1, "next", ())
+        before = {*self.kept}
+        self.kept = set()
+        large = "g" * self.random.choice([1, 1500])
+        candidates = {(entry,)}
+        try:
+            with self.in_flight(writer, candidates):
+                done(writer.store.save(RUN, entry.data(writer.attempt, reason=Reason.CONTINUED, snapshot=large)))
+        except (FencedError, CheckpointStorageError) as error:
+            self.failed(writer, candidates, error)
+            return
+        self.acknowledge(writer, (entry,))
+        if writer.attempt >= self.begun:
+            self.removed |= before
+        self.tally.generations += 1
+        self.kept.add(entry.sequence)
+        writer.last_sequence, writer.outputs = entry.sequence, ()
+        self.acknowledged_sequence = max(self.acknowledged_sequence, entry.sequence)
 
     def delete(self, writer):
         if not writer.version or writer.is_refused:

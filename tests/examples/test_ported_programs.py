@@ -50,6 +50,7 @@ PROGRAMS = {
     "document_ingest": (["folder=papers"], 0, ("index.db", "SELECT * FROM parts ORDER BY document, number")),
     "sliding_window": (["items=9"], 0, ("window.db", "SELECT item FROM sent ORDER BY item")),
     "first_of_several": ([], 0, ("orders.db", "SELECT supplier, sheets FROM orders")),
+    "endless_loop": (["inbox=papers"], 0, ("taken.db", "SELECT name, text FROM files ORDER BY name")),
 }  # fmt: skip
 
 
@@ -64,6 +65,8 @@ class World:
         (directory / "papers").mkdir(parents=True)
         for name in ("a", "b", "c"):
             (directory / "papers" / f"{name}.txt").write_text(f"about {name}\n\nmore\n\nend of {name}\n")
+        if program == "endless_loop":
+            (directory / "papers" / "stop").touch()
         (directory / "sitecustomize.py").write_text(KILLER)
 
     def flowckpt(self, *words, **environ):

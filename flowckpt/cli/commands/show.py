@@ -18,8 +18,9 @@ from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say,
 from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
-from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.core.records.generation import Generation, generations_of, number_of
 from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_begun, is_task
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
@@ -28,7 +29,7 @@ from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
-from flowckpt.maintenance.attempts import Standing
+from flowckpt.maintenance.attempts import Attempt, Standing
 from flowckpt.maintenance.pauses import Pause
 
 _EXAMPLE = """\b
@@ -38,6 +39,7 @@ Examples:
   flowckpt show nightly --checkpoints
   flowckpt show nightly --checkpoints --attempt 2 --verified yes
   flowckpt show nightly --history
+  flowckpt show nightly --generations
   flowckpt show nightly --json"""
 
 _STEPS = ("STEP", "TYPE", "RESULT", "TIME", "STARTED", "ATTEMPT", "OUTPUT")
@@ -53,6 +55,7 @@ _MARKS = {
 }
 _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED", "VERIFIED")
 _HISTORY = ("ATTEMPT", "CHECKPOINT", "SEQUENCE", "REASON", "STEPS", "SAVED", "STANDING")
+_GENERATIONS = ("GENERATION", "STARTED", "ENDED", "STEPS", "ATTEMPTS", "INPUTS")
 _RESULTS = ("ATTEMPT", "STEP", "RESULT", "TIME", "STARTED", "OUTPUT", "STANDING")
 _UNCOUNTED = {*COMPOSITES, ROLLBACK}
 _VERDICTS = {True: "yes", False: "no", None: "-"}
@@ -80,6 +83,11 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
 @click.option(
     "--history", is_flag=True, help="Also each attempt with all that it recorded, what no longer counts included."
 )
+@click.option(
+    "--generations",
+    is_flag=True,
+    help="Also the generations of a run that continues by continue_as(), the oldest first.",
+)
 @json_option
 @store_option
 @color_option
@@ -92,6 +100,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     reasons: tuple[str, ...],
     verified: str | None,
     history: bool,
+    generations: bool,
     as_json: bool,
     store: str | None,
     no_color: bool,
@@ -113,7 +122,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     ]
     place = choose_store(store).place_of(run)
     if as_json:
-        document = {**run_document(run, found, wanted), "stored_at": place}
+        document = {**run_document(run, found, wanted), "stored_at": place, **(_listed(found) if generations else {})}
         if history:
             document["history"] = [attempt_document(attempt) for attempt in attempts]
         write(f"{json_text(document, indent=2)}\n")
@@ -135,13 +144,58 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         write("\n")
         rows = [_checkpoint_row(reference) for reference in reversed(wanted)]
         show_table(_CHECKPOINTS, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+    if generations:
+        write("\n")
+        show_table(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=(), no_color=no_color)
     if history:
         write("\n")
-        rows = [_history_row(*each) for attempt in attempts for each in attempt.checkpoints]
-        show_table(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
-        if rows := [_result_row(*each) for attempt in attempts for each in attempt.results]:
-            write("\n")
-            show_table(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
+        _show_history(attempts, no_color=no_color)
+
+
+def _show_history(attempts: Sequence[Attempt], *, no_color: bool) -> None:
+    rows = [_history_row(*each) for attempt in attempts for each in attempt.checkpoints]
+    show_table(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+    if rows := [_result_row(*each) for attempt in attempts for each in attempt.results]:
+        write("\n")
+        show_table(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
+
+
+def _generations(run: StoredRun) -> list[Generation]:
+    latest = run.latest
+    return generations_of(
+        latest.metadata,
+        inputs_hash=latest.inputs_hash,
+        started_at=run.started_at,
+        attempt=latest.attempt,
+        steps=len(latest.step_results),
+    )
+
+
+def _listed(run: StoredRun) -> dict[str, Any]:
+    documents = [
+        {
+            "number": each.number,
+            "started_at": encode_time(each.started_at),
+            "ended_at": None if each.ended_at is None else encode_time(each.ended_at),
+            "steps": each.steps,
+            "attempts": [*each.attempts],
+            "inputs_hash": each.inputs_hash,
+        }
+        for each in _generations(run)
+    ]
+    return {"generations": documents}
+
+
+def _generation_row(generation: Generation) -> list[str]:
+    first, last = generation.attempts
+    return [
+        str(generation.number),
+        moment_text(generation.started_at),
+        "-" if generation.ended_at is None else moment_text(generation.ended_at),
+        str(generation.steps),
+        str(first) if first == last else f"{first} to {last}",
+        generation.inputs_hash.rpartition(":")[2][:12],
+    ]
 
 
 def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> list[str]:
@@ -151,6 +205,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
         f"workflow: {escaped(latest.workflow_name)}",
         f"status: {status_text(run.status.value, no_color=no_color)}",
         f"attempt: {latest.attempt}",
+        *([f"generation: {number}"] if (number := number_of(latest.metadata)) > 1 else []),
         f"started: {moment_text(run.started_at)}",
         f"updated: {moment_text(latest.saved_at)} ({ago_text(latest.saved_at)})",
         f"stored at: {escaped(place)}",

@@ -161,6 +161,13 @@ SETTINGS: dict[str, Setting] = {
             default="keep",
         ),
         Setting(
+            "keep_generations",
+            Part.RETENTION,
+            Count(1),
+            "List the N newest former generations of a run that continues as another one; their steps are not kept.",
+            default=10,
+        ),
+        Setting(
             "retry_budget",
             Part.ENGINE,
             Count(0),

@@ -135,6 +135,12 @@ class LiveProgress:
         attempt = f"  attempt {event.attempt}" if event.attempt > 1 else ""
         self._show(self._text(escaped(f"{event.workflow_name} {event.workflow_id}{attempt}"), "bold"))
 
+    def _on_continued(self, event: Any) -> None:
+        self._fan_outs = FanOuts()
+        self._evident.clear()
+        name = f"{event.workflow_name} {event.workflow_id}  generation {event.generation}, attempt {event.attempt}"
+        self._show(self._text(escaped(name), "bold"))
+
     def _on_restored(self, event: Any) -> None:
         is_reverified = event.path in self._evident
         self._evident.discard(event.path)
@@ -333,6 +339,7 @@ class LiveProgress:
 _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "WorkflowStarted": LiveProgress._on_begun,
     "WorkflowResumed": LiveProgress._on_begun,
+    "WorkflowContinued": LiveProgress._on_continued,
     "StepStarted": LiveProgress._on_started,
     "StepRestored": LiveProgress._on_restored,
     "StepsRestored": LiveProgress._on_many_restored,

@@ -32,6 +32,9 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowResumed": lambda e: (
         f"run {e.workflow_id} of {e.workflow_name}: resumed from checkpoint {e.checkpoint_id}, attempt {e.attempt}"
     ),
+    "WorkflowContinued": lambda e: (
+        f"run {e.workflow_id} of {e.workflow_name}: continues as generation {e.generation}, attempt {e.attempt}"
+    ),
     "StepRestored": lambda e: (
         f"{e.path}: taken from run {e.taken_from}" if e.taken_from else f"{e.path}: restored, with its failure"
     ),
@@ -93,6 +96,8 @@ class PlainLines:
         kind, path = event.kind, getattr(event, "path", "")
         if isinstance(event, EvidenceVerified):
             self._claims[path] = event.claims
+        if event.kind == "WorkflowContinued":
+            self._fan_outs = FanOuts()
         self._fan_outs.note(event)
         if isinstance(event, StepRestored) and event.taken_from:
             self._counts.restored += 1

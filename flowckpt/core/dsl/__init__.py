@@ -6,7 +6,7 @@ from flowckpt.core.dsl.actions import Action, PythonAction
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.dsl.path import path_of
 from flowckpt.core.dsl.step import Step, StepBuilder, step
-from flowckpt.core.dsl.workflow import Workflow, workflow
+from flowckpt.core.dsl.workflow import NextGeneration, Workflow, continue_as, workflow
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Action",
     "Modifiers",
+    "NextGeneration",
     "PythonAction",
     "RetryPolicy",
     "Step",
     "StepBuilder",
     "Workflow",
+    "continue_as",
     "now",
     "patched",
     "path_of",

@@ -57,7 +57,9 @@ def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
         and (file, line) not in raising
     )
     return [
-        f"step {name!r} was created at {file}:{line}{f' {count} times' if count > 1 else ''} and never yielded, so it did "
+        f"continue_as() was called at {file}:{line} and not returned, so no generation follows: write 'return continue_as(…)'"
+        if not name
+        else f"step {name!r} was created at {file}:{line}{f' {count} times' if count > 1 else ''} and never yielded, so it did "
         "not run: write 'yield step(…)'"
         for (name, file, line), count in lost.items()
     ]

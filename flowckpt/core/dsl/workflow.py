@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from flowckpt.core.dsl.actions import module_name
-from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.checks import caller, note_created
 from flowckpt.core.system.secret import NOT_SECRET, secret_type
 from flowckpt.errors import InputError, WorkflowDefinitionError
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 
 RESERVED_INPUTS = frozenset({"workflow_id", "options", "if_exists"})
 """Keyword arguments of the engine itself; an input of such a name could never be given."""
@@ -131,6 +132,44 @@ class Workflow(Generic[P, R_co]):
             f"Give {secret!r} by -i {secret}=@env:NAME, -i {secret}=@file:PATH or -i {secret}=- (to be asked) on the command "
             f"line, so that nothing shows it; by {secret}=value in Python."
         )
+
+
+class NextGeneration:
+    """The value that a workflow returns to start the next generation of its run.
+
+    Attributes:
+        inputs: the inputs of the next generation, by name.
+        where: `file:line` of the call that made it.
+    """
+
+    __slots__ = ("inputs", "where")
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self.inputs = dict(inputs)
+        self.where = caller()
+
+    def __repr__(self) -> str:
+        return f"<continue_as() at {self.where}>"
+
+
+def continue_as(**inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeVarUse]
+    """End the history of the run and start its next generation, with new inputs.
+
+    Return the result: `return continue_as(cursor=cursor)`. The next generation is the same workflow and has the same run id. It starts with an empty history, so a workflow that
+    never ends keeps a record of constant size. Messages that no step has taken stay for it. The effects of this
+    generation are final: they are not undone if a later generation fails.
+
+    Only the workflow of a run can continue, not a child workflow.
+
+    Args:
+        **inputs: the inputs of the next generation, like those of a new run: an input that is not given has its default.
+
+    Returns:
+        The value for the workflow to return; it type checks as any type.
+    """
+    made = NextGeneration(inputs)
+    note_created(made, "")
+    return made  # type: ignore[return-value]
 
 
 @overload

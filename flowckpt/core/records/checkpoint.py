@@ -26,6 +26,7 @@ class Reason(StrEnum):
 
     Attributes:
         STARTED: the run was started, or a resume has something to execute.
+        CONTINUED: a generation of the run started, by `continue_as(…)`; its history is empty.
         STEP: a step has its own checkpoint.
         TRIGGER: a trigger requested it.
         MANUAL: a rollback or fork, or a `CheckpointManager`.
@@ -38,6 +39,7 @@ class Reason(StrEnum):
     """
 
     STARTED = "started"
+    CONTINUED = "continued"
     STEP = "step"
     TRIGGER = "trigger"
     MANUAL = "manual"
@@ -71,6 +73,7 @@ class Status(StrEnum):
 
 STATUS_OF_REASON = {
     Reason.STARTED: Status.RUNNING,
+    Reason.CONTINUED: Status.RUNNING,
     Reason.STEP: Status.RUNNING,
     Reason.TRIGGER: Status.RUNNING,
     Reason.MANUAL: Status.RUNNING,

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl import Step, StepBuilder, Workflow
+from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow
 from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.dsl.checks import CREATED, unknown_to_undo
 from flowckpt.core.dsl.modifiers import CHECKPOINTED, PLAIN
@@ -479,6 +479,11 @@ class Replay:
             if self._is_bound:
                 raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
             self._drop_rest()
+        if type(output) is NextGeneration:
+            if (created := CREATED.get()) is not None:
+                created.pop(id(output), None)
+            if self.prefix:
+                raise self._closed(_no_generation(self._workflow_name, self.prefix, output.where))
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
@@ -605,6 +610,15 @@ def _needless_adopt(name: str, where: str) -> StepDefinitionError:
     )
 
 
+def _no_generation(workflow_name: str, prefix: str, where: str) -> WorkflowDefinitionError:
+    return WorkflowDefinitionError(
+        f"child workflow {workflow_name!r} at {prefix[:-1]!r} returned continue_as(…): a child has no generations of its own",
+        where=where,
+        remedy="Return continue_as(…) from the workflow of the run, repeat the child in a loop of its parent, or start it as "
+        "a run of its own: step(…).start(workflow, …).",
+    )
+
+
 def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
     if isinstance(yielded, StepBuilder):
         return StepDefinitionError(
@@ -616,6 +630,8 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     remedy = 'Yield step("name").python(function, …); for plain work, do not yield.'
     if isinstance(yielded, GeneratorType):
         remedy = "Write 'yield from' to delegate to another generator."
+    elif type(yielded) is NextGeneration:
+        remedy = "Write 'return continue_as(…)': it ends this generation of the run."
     elif isinstance(yielded, Workflow):
         remedy = 'Yield step("name").workflow(child, …) to run a workflow inside this one.'
     elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):

@@ -16,7 +16,7 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl import NextGeneration, Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
@@ -266,6 +266,8 @@ class Planning(DryResponder):
         if isinstance(end, Crash):
             return _crash_text(end)
         recorded = plain_tree(latest.held_output, "output")
+        if type(end.output) is NextGeneration:
+            return "the workflow continues as another generation, and the finished run returned"
         try:
             now = codec.encode(end.output, self.workflow.output_type, place="output")
         except EncodingError as error:

@@ -14,7 +14,7 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl import NextGeneration, Step, Workflow
 from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -26,6 +26,7 @@ from flowckpt.engine.dry.other_world import in_body
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
+from flowckpt.engine.values.inputs import bind_inputs
 from flowckpt.errors import StepDefinitionError, WorkflowDefinitionError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import NullStepServices, StepCall
@@ -128,7 +129,7 @@ class SecondDrive:
             return None
         self.note_missing(compared.waiting, workflow.where)
         if isinstance(end, Finish):
-            return _returned(end.output, workflow.output_type)
+            return _returned(end.output, workflow)
         if not isinstance(end.error, Exception):
             raise end.error
         said = recorded_error(end.error)
@@ -258,9 +259,11 @@ class _Compared(DryResponder):
         return answers
 
 
-def _returned(output: Any, output_type: Any) -> End:
+def _returned(output: Any, workflow: Workflow[Any, Any]) -> End:
     try:
-        return End(codec.encode(output, output_type, place="output"))
+        if type(output) is NextGeneration:
+            return End({"continue_as": bind_inputs(workflow, output.inputs).tree})
+        return End(codec.encode(output, workflow.output_type, place="output"))
     except Exception as error:
         said = recorded_error(error)
         return End(error=(said.type, said.message))

@@ -20,7 +20,7 @@ from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
+from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult, generation
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY, refuse_task
 from flowckpt.core.records.wait import ENDED
@@ -433,7 +433,7 @@ def _first_checkpoint(
     metadata = {
         name: value
         for name, value in without_waits(without_reusable(latest.metadata)).items()
-        if name not in (ROLLED_BACK, STARTED_BY, ENDED)
+        if name not in (ROLLED_BACK, STARTED_BY, ENDED, generation.KEY)
     }
     metadata[BIRTH] = new_token(16)
     if LIMITS in metadata:  # it has made no retries yet

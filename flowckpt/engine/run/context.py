@@ -10,7 +10,7 @@ import attrs
 
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records import Reason, Status
+from flowckpt.core.records import Reason, Status, generation
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.wait import ENDED, WaitKind
 from flowckpt.core.replay import Replay
@@ -51,6 +51,7 @@ class RunContext:
         rest: waits as long as another run of this process may end a wait; returns whether a wait can end.
         generators: the generators that were started, to be closed at the end.
         services: what its steps can ask of the engine while they run.
+        generation: the number of the run's generation.
     """
 
     world: Nondeterminism
@@ -67,8 +68,11 @@ class RunContext:
     rest: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]]
     generators: list[Replay] = attrs.field(init=False, factory=list)
     services: RunServices = attrs.field(init=False)
+    generation: int = attrs.field(init=False, default=1)
 
     def __attrs_post_init__(self) -> None:
+        said = self.recorder.checkpointer.metadata.get(generation.KEY)
+        self.generation = int(said["number"]) if said else 1
         self.services = RunServices(self.recorder, self.notifier, self.interrupts, self.clock)
 
     @property

@@ -362,7 +362,7 @@ class LogListener:
 
     def __call__(self, event: Event) -> None:
         """Log the event."""
-        if event.kind in ("WorkflowStarted", "WorkflowResumed"):
+        if event.kind in ("WorkflowStarted", "WorkflowResumed", "WorkflowContinued"):
             begun: Any = event
             self._workflow_name, self._attempt = begun.workflow_name, begun.attempt
         level = logging.INFO

@@ -13,7 +13,7 @@ import attrs
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl import Step
-from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult, generation
 from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import DroppedResults
 from flowckpt.core.system.blocking import may_block
@@ -205,6 +205,12 @@ class Recorder:
     _starting: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
 
+    @property
+    def start_reason(self) -> Reason:
+        """The reason of the checkpoint that says that the attempt has started."""
+        is_generation = self.resumed_from is None and generation.KEY in self.checkpointer.metadata
+        return Reason.CONTINUED if is_generation else Reason.STARTED
+
     # --- results ---------------------------------------------------------------------------------------------------
 
     def record(self, call: StepCall, end: StepEnd) -> None:
@@ -334,9 +340,9 @@ class Recorder:
     ) -> CheckpointData | FlowckptError:
         self.write_down_waits(is_at_rest=False)
         checkpointer = self.checkpointer
-        is_first = not self.start_saved and reason in (Reason.STARTED, Reason.SUSPENDED)
+        is_first = not self.start_saved and reason in (self.start_reason, Reason.SUSPENDED)
         in_flight, evidence = self.unfinished(), self.answers() if is_first else ()
-        save = checkpointer.save if reason in (Reason.STARTED, Reason.IN_DOUBT) else checkpointer.save_or_continue
+        save = checkpointer.save if reason in (self.start_reason, Reason.IN_DOUBT) else checkpointer.save_or_continue
         return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
 
     def step_save(
@@ -375,7 +381,7 @@ class Recorder:
             checkpointer.metadata = self.crash_count.written_to(
                 checkpointer.metadata, results=len(checkpointer.history.results), partial=checkpointer.partial
             )
-        data = await self._save(Reason.STARTED)
+        data = await self._save(self.start_reason)
         self.start_saved = True
         return data
 

@@ -116,6 +116,7 @@ async def _call(run: RunContext, result: StepResult) -> None:
     undo = step.modifiers.rollback
     assert undo is not None
     call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
+    call.generation = run.generation
     try:
         named = undo_parameters(undo)
         arguments = step.action.arguments() if named else {}

@@ -163,10 +163,15 @@ async def _stopped(
         if not can_leave_word and not is_nudged:
             raise RunLockedError(workflow_id, holder=str(owner))
     began_ns = clock.elapsed_ns()
-    while await store.owner(workflow_id) == owner:
+    while _is_same(await store.owner(workflow_id), owner):
         if (clock.elapsed_ns() - began_ns) / 1e9 >= patience:
             raise RequestPendingError(workflow_id, asked="stop", holder=str(owner), waited_seconds=patience)
         await clock.sleep(_LOOK_SECONDS)
+
+
+def _is_same(owner: Owner | None, before: Owner) -> bool:
+    """Return whether a process still owns the run; its claim is newer if the run has continued as another generation."""
+    return owner is not None and attrs.evolve(owner, acquired_at=before.acquired_at) == before
 
 
 # Tags and checkpoints: changes that need no program.
@@ -240,7 +245,9 @@ async def _follows(
     await store.send_signal(workflow_id, request)
     began_ns = clock.elapsed_ns()
     while True:
-        is_owned = await store.owner(workflow_id) == owner  # read first: an owner that has ended removes nothing later
+        is_owned = _is_same(
+            await store.owner(workflow_id), owner
+        )  # read first: an owner that has ended removes nothing later
         if request.signal_id not in {each.signal_id for each in await store.signals(workflow_id)}:
             return True
         if not is_owned or (clock.elapsed_ns() - began_ns) / 1e9 >= patience:

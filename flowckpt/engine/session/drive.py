@@ -16,7 +16,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.dsl import Workflow
+from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
@@ -33,6 +33,7 @@ from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.scope import new_scope
 from flowckpt.engine.values import result as results
 from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, recorded_error
+from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_in_labels
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
     CheckpointStorageError,
@@ -68,6 +69,7 @@ class Ending:
         started_ns: when it started, by the clock's `elapsed_ns`.
         rollback_failures: the steps that were to be undone and could not be.
         decided: how the run ends, if an earlier attempt decided that.
+        output_type: the type of what the workflow returned.
     """
 
     workflow: Workflow[Any, Any]
@@ -75,6 +77,7 @@ class Ending:
     started_ns: int
     rollback_failures: tuple[StepFailedError, ...] = ()
     decided: UnfinishedRollback | None = None
+    output_type: Any = Any
 
     @property
     def _checkpointer(self) -> Checkpointer:
@@ -184,7 +187,7 @@ class Ending:
         error: StepError | None,
         attempt: int | None = None,
     ) -> WorkflowResult:
-        value = codec.decode(output, self.workflow.output_type) if ending is None else None
+        value = codec.decode(output, self.output_type) if ending is None else None
         handled = None
         if reason is Reason.FAILED and error is not None:
             handled = handled_end(self._checkpointer.history.results, error.path)
@@ -256,6 +259,14 @@ def cause_of_stop(ending: BaseException | None) -> str:
     return ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
 
 
+@attrs.frozen(eq=False, repr=False)
+class GenerationEnd:
+    """The work of this process on a generation that another one followed."""
+
+    steps: StepCounts
+    duration_ms: float
+
+
 @attrs.define(eq=False, repr=False)
 class Drive:
     """Drives one attempt of a run.
@@ -267,7 +278,11 @@ class Drive:
         undoing: what it starts from, where nothing is to be done but to undo: what an earlier attempt did not finish, or
             a run that is cancelled.
         wait_for: how many seconds the process stays for waits in all; None for short ones alone.
-        result: how the attempt ended, once it has.
+        ends_with_generation: whether the run completes where its workflow continues; for a check of the workflow.
+        former: what the generation before this one did, if the attempt starts a generation.
+        result: how the attempt ended, once it has; None if a generation of the run follows.
+        next_inputs: the inputs of that generation.
+        ended: what this generation did, if another one follows.
     """
 
     workflow: Workflow[Any, Any]
@@ -275,7 +290,11 @@ class Drive:
     context: RunContext
     undoing: Undoing | None = None
     wait_for: float | None = None
-    result: WorkflowResult | None = None
+    ends_with_generation: bool = False
+    former: GenerationEnd | None = attrs.field(init=False, default=None)
+    result: WorkflowResult | None = attrs.field(init=False, default=None)
+    next_inputs: BoundInputs | None = attrs.field(init=False, default=None)
+    ended: GenerationEnd | None = attrs.field(init=False, default=None)
     _knows_how: bool = attrs.field(init=False, default=False)
 
     async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
@@ -331,9 +350,13 @@ class Drive:
     async def _output(self) -> Any:
         """Drive the generator to its end, and return what it returned as it is recorded."""
         run = self.context
-        await self._tell_of_beginning()
+        is_generation = self.former is not None
+        if not is_generation:
+            await self._tell_of_beginning()
         if run.recorder.resumed_from is None:
             await run.recorder.save_start()
+        if is_generation:
+            await self._tell_of_generation()
         if self.undoing is not None:
             await self.undoing.look(run)
             self._knows_how = True
@@ -350,6 +373,13 @@ class Drive:
         if run.recorder.resumed_from is not None:
             await run.inbox.tidy()
         run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
+        if type(end.output) is NextGeneration:
+            bound = bind_inputs(self.workflow, end.output.inputs)
+            refuse_secrets(bound.tree, run.judge.secrets, "the inputs of the next generation")
+            refuse_in_labels(bound, run.workflow_id, run.recorder.checkpointer.metadata.get("tags", {}))
+            if not self.ends_with_generation:
+                self.next_inputs = bound
+            return {"continue_as": bound.tree}
         output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
         refuse_secrets(output, run.judge.secrets, "the workflow's output")
         return output
@@ -376,6 +406,16 @@ class Drive:
             recorded = len(run.recorder.checkpointer.history.results)
             told = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id, birth)
             await run.notifier.emit(told)
+
+    async def _tell_of_generation(self) -> None:
+        run, name = self.context, self.workflow.name
+        if run.notifier.emit is None or self.former is None:
+            return
+        ended, birth = self.former, birth_of(run.recorder.checkpointer.metadata)
+        counts = ended.steps.executed, ended.steps.restored, ended.duration_ms
+        await run.notifier.emit(
+            events.WorkflowContinued(run.workflow_id, name, run.number, run.generation, *counts, birth)
+        )
 
     async def _end(self, output: Any, ending: BaseException | None, started_ns: int) -> BaseException | None:
         """End the attempt: close the generators, undo, save where it stands, make the result, and tell it."""
@@ -411,13 +451,18 @@ class Drive:
             return ending  # a resume that is refused leaves the run as it was
         if stop is not None:
             return stop  # what is left to undo is in the record
+        if self.next_inputs is not None:
+            steps = results.StepCounts(run.notifier.executed, run.notifier.restored, run.notifier.failed)
+            self.ended = GenerationEnd(steps, round((run.clock.elapsed_ns() - started_ns) / 1e6, 3))
+            return None  # the first checkpoint of the next generation ends this one
         run.recorder.write_down_waits(is_at_rest=True)
         if is_stopped and run.waits.all and not run.recorder.is_suspended():
             checkpointer = run.recorder.checkpointer
             checkpointer.metadata = {**checkpointer.metadata, STOPPED: cause_of_stop(ending)}
         tried = {each.path for each in failures}
         earlier = (each for each in run.recorder.undo.failures if each.path not in tried)
-        end = Ending(self.workflow, run, started_ns, (*earlier, *failures), decided)
+        output_type = Any if self.ends_with_generation else self.workflow.output_type
+        end = Ending(self.workflow, run, started_ns, (*earlier, *failures), decided, output_type)
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
             self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)

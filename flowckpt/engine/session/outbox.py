@@ -173,7 +173,8 @@ class Outbox:
 
     def _derived(self, call: StepCall, *what: Any) -> str:
         """Return an id that the same step of the same run always gets, and nothing else."""
-        place = [birth_of(self.metadata), call.workflow_id, call.path, *what]
+        generation = [call.generation] if call.generation > 1 else []
+        place = [birth_of(self.metadata), call.workflow_id, *generation, call.path, *what]
         return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:26]
 
 

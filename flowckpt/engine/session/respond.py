@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import annotation_of
 from flowckpt.core.identity.arguments import recorded_arguments
-from flowckpt.core.records import CheckpointData, Status, StepResult
+from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
@@ -353,7 +354,7 @@ async def ask(
             seen = standing
             found = await _reply_to(store, workflow_id, signal_id, info.attempt)
             if found is not None:
-                return attrs.evolve(sent, reply=found.output, status=info.status)
+                return attrs.evolve(sent, reply=found[0], status=info.status)
         waited_seconds = (clock.elapsed_ns() - began_ns) / 1e9
         detail = f"the run has not replied after {patience_seconds:g} s"
         if info.status is Status.COMPLETED:
@@ -364,13 +365,15 @@ async def ask(
         nap = min(nap * 2, _LAST_LOOK)
 
 
-async def _reply_to(store: StoreBase, workflow_id: str, signal_id: str, newest: int) -> StepResult | None:
-    """Return the result of the step that replied: of the newest checkpoint, or of an attempt whose end no longer counts."""
+async def _reply_to(store: StoreBase, workflow_id: str, signal_id: str, newest: int) -> tuple[Any] | None:
+    """Return the reply: of the newest checkpoint, of a former generation, or of an attempt whose end no longer counts."""
     found = [await store.load_latest(workflow_id)]
+    if found[0] is not None and (text := generation.reply_to(found[0].metadata, signal_id)) is not None:
+        return (codec.decode(json.loads(text), place="reply"),)
     if store.has(Ability.ATTEMPTS):
         found += [await store.load_attempt(workflow_id, each) for each in (newest, newest - 1) if each > 0]
     for data in found:
         for result in reversed(data.step_results if data is not None else ()):
             if result.step_type == "reply" and result.signal == signal_id and result.success:
-                return result
+                return (result.output,)
     return None

@@ -17,11 +17,20 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import code_of, refresh
-from flowckpt.core.records import CheckpointData, History, PartialState, Reason, Status, StepError, StepResult
+from flowckpt.core.records import (
+    CheckpointData,
+    History,
+    PartialState,
+    Reason,
+    Status,
+    StepError,
+    StepResult,
+    generation,
+)
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES, sum_figures
-from flowckpt.core.records.wait import ENDED, STOPPED, birth_of, open_waits
+from flowckpt.core.records.wait import ENDED, STOPPED, TAKEN, birth_of, open_waits
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -83,7 +92,7 @@ from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
-from flowckpt.stores.base import Lease, StoreBase
+from flowckpt.stores.base import Ability, Lease, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.engine.session import outbox
@@ -177,6 +186,7 @@ class Session:
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
+        ends_with_generation: whether the run completes where its workflow continues as another generation; for a check.
     """
 
     def __init__(
@@ -193,9 +203,6 @@ class Session:
     ) -> None:
         self.interrupts = Interrupts()
         self._ports = ports
-        self._store = ports.store
-        self._world = ports.world
-        self._saving = ports.saving
         self._workflow = workflow
         self._workflow_id = workflow_id
         self._options = options
@@ -204,6 +211,9 @@ class Session:
         self._if_exists = if_exists
         self._is_cancel = is_cancel
         self._has_acted = self._stays = False
+        self.ends_with_generation = False
+        self._lease: Lease | None = None
+        self._drives: Drive | RecordedEnd | None = None
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -211,12 +221,12 @@ class Session:
     @property
     def store(self) -> StoreBase:
         """The store of the checkpoints."""
-        return self._store
+        return self._ports.store
 
     @property
     def continue_on_save_error(self) -> bool:
         """Whether the run continues when a checkpoint cannot be saved."""
-        return self._saving.continue_on_save_error
+        return self._ports.saving.continue_on_save_error
 
     def cancelling(self) -> Session:
         """Return a session that only undoes the steps of the run and ends the run as cancelled."""
@@ -257,13 +267,12 @@ class Session:
         """
         _check_loop("engine.run")
         emit = self._sink(on_event)
-        async with self._taken() as drive:
-            wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
-            folds = (folds_restored or on_event is None) and not wants_each  # a log has one line for them
-            await drive.run(emit, folds_restored=folds)
-        assert drive.result is not None
-        is_removed = await self._settled(drive.result)
-        return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
+        wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
+        folds = (folds_restored or on_event is None) and not wants_each  # a log has one line for them
+        result = await self._driven(emit, folds_restored=folds)
+        assert result is not None
+        is_removed = await self._settled(result)
+        return attrs.evolve(result, is_removed=True) if is_removed else result
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Drive the run to its end, yielding what happens.
@@ -277,9 +286,26 @@ class Session:
                 yield event
 
     async def _run(self, emit: EventSink) -> None:
+        await self._settled(await self._driven(self._sink(emit)))
+
+    async def _driven(self, emit: EventSink | None, *, folds_restored: bool = False) -> WorkflowResult | None:
+        """Take the run, drive it through its generations, and return how the last one ended."""
         async with self._taken() as drive:
-            await drive.run(self._sink(emit))
-        await self._settled(drive.result)
+            await drive.run(emit, folds_restored=folds_restored)
+            executed = restored = failed = 0
+            duration_ms = 0.0
+            while isinstance(drive, Drive) and drive.next_inputs is not None and drive.ended is not None:
+                steps = drive.ended.steps
+                executed, restored, failed = executed + steps.executed, restored + steps.restored, failed + steps.failed
+                duration_ms += drive.ended.duration_ms
+                drive = self._drives = await self._next_generation(drive, drive.next_inputs)  # noqa: PLW2901
+                await drive.run(emit, folds_restored=folds_restored)
+        result = drive.result
+        if result is None or not duration_ms:
+            return result
+        steps = result.steps
+        all_steps = StepCounts(executed + steps.executed, restored + steps.restored, failed + steps.failed)
+        return attrs.evolve(result, steps=all_steps, duration_ms=round(duration_ms + result.duration_ms, 3))
 
     def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
         """Return what emits events, without the secrets of the run; None if nobody listens."""
@@ -293,7 +319,7 @@ class Session:
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
         """Own the run for the block, and give it back however the block ends."""
-        store, workflow_id = self._store, self._workflow_id
+        store, workflow_id = self._ports.store, self._workflow_id
         if self._if_exists is IfExists.RETURN:
             latest = await store.load_latest(workflow_id)
             if (
@@ -301,29 +327,29 @@ class Session:
             ):  # else the lease says whether it has an owner
                 yield self._recorded(latest)
                 return
-        lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
-        drive: Drive | RecordedEnd | None = None
+        lease = self._lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with known_as_live(store, workflow_id, self.interrupts):
-                drive = await self._begun(lease)
-                yield drive
+                self._drives = await self._begun(lease)
+                yield self._drives
         except FlowckptError as error:
             redact_error(error, self._secrets)
             raise
         finally:
             if self._has_acted:
                 session.outbox.company().leave(self)
+            drive = self._drives
             is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
-            await finish_despite_cancel(given_back(store, lease, is_away=is_away), is_last=True)
+            await finish_despite_cancel(given_back(store, self._lease, is_away=is_away), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Apply the retention to a completed run, give it back, and tell whether it was removed."""
-        retention = self._saving.retention
+        retention = self._ports.saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            settling = maintenance.settle_completed(self._store, self._workflow_id, retention)
+            settling = maintenance.settle_completed(self._ports.store, self._workflow_id, retention)
             return await finish_despite_cancel(settling, is_last=True)
         return False
 
@@ -345,6 +371,11 @@ class Session:
         """Refuse a start whose id is that of a run of another workflow, or with other inputs."""
         check_name(self._workflow, self._workflow_id, latest)
         assert self._bound is not None
+        if generation.number_of(latest.metadata) > 1 and self._bound.hash == generation.first_inputs_of(
+            latest.metadata, latest.inputs_hash
+        ):
+            self._inputs = self._bound.secrets  # the others are those of its first generation
+            return
         refuse_other_inputs(self._workflow, self._bound, latest)
 
     def _recorded(self, latest: CheckpointData) -> RecordedEnd:
@@ -369,6 +400,60 @@ class Session:
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
+    async def _next_generation(self, drive: Drive, bound: BoundInputs) -> Drive:
+        """Take the run over from its present generation, and return the drive that starts the next one."""
+        store, workflow_id, options = self._ports.store, self._workflow_id, self._options
+        recorder = drive.context.recorder
+        saves = recorder.checkpointer
+        keep: int | None = generation.KEPT
+        if self._ports.saving.retention is not None:
+            keep = self._ports.saving.retention.keep_generations
+        now, results = self._ports.world.clock.now(), saves.history.results
+        info = None if generation.KEY in saves.metadata else await store.describe_run(workflow_id)
+        listed = generation.generations_of(
+            saves.metadata,
+            inputs_hash=saves.run.inputs_hash,
+            started_at=now if info is None else info.started_at,
+            attempt=saves.attempt,
+            steps=len(results),
+        )
+        taken = await self._taken_messages({**saves.metadata, TAKEN: sorted(recorder.waits.taken)}, results)
+        replies = [
+            (each.signal, codec.dumps(plain_tree(each.held_output, "output")))
+            for each in results
+            if each.step_type == "reply" and each.success
+        ]
+        token = "" if self._lease is None else self._lease.token
+        lease = self._lease = await finish_despite_cancel(store.begin_generation(workflow_id, token=token))
+        stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
+        metadata = generation.continued(
+            saves.metadata,
+            attrs.evolve(listed[-1], ended_at=now),
+            attempt=lease.attempt,
+            now=now,
+            taken=taken,
+            replies=replies,
+            keep=keep,
+        )
+        metadata["defaulted"] = list(bound.defaulted)
+        claims = ClaimChecker(self._ports.verifier, options.verify, metadata["base_path"], options.allow_network)
+        judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
+        self._inputs, self._bound = {}, bound
+        origin = _Origin(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
+        following = self._drive(lease, origin)
+        following.former = drive.ended
+        return following
+
+    async def _taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
+        """Return the ids of messages that no later generation may take: of this one, the last ones before, and any left."""
+        taken = generation.taken_so_far(metadata, results)
+        own = {each.signal for each in results if each.signal}
+        old = [each for each in taken if each not in own][: -generation.MOST_TAKEN]
+        if old and self._ports.store.has(Ability.SIGNALS):
+            left = {each.signal_id for each in await self._ports.store.signals(self._workflow_id)}
+            return [each for each in taken if each not in old or each in left]
+        return taken
+
     async def _resumed(self, lease: Lease) -> Drive | RecordedEnd:
         latest = lease.latest
         if latest is None:
@@ -392,7 +477,7 @@ class Session:
             inputs=self._inputs,
             options=self._options,
             verifying=claims,
-            store=self._store,
+            store=self._ports.store,
         )
         resumption = await read()
         if resumption.final is not None:
@@ -405,7 +490,7 @@ class Session:
         settled = judge.policy.settled
         if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
             plan = await dry.planner.make_plan(
-                self._workflow, self._workflow_id, resumption, claims, self._store, self._world.clock
+                self._workflow, self._workflow_id, resumption, claims, self._ports.store, self._ports.world.clock
             )
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
@@ -414,7 +499,7 @@ class Session:
                 judge = resumption.judge
             dry.planner.refuse_stop(plan, settled)
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
-        said = with_settled(said, judge.policy, self._world.clock.now()) if settled else said
+        said = with_settled(said, judge.policy, self._ports.world.clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
         metadata.pop(STOPPED, None)
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
@@ -484,8 +569,8 @@ class Session:
         options = self._options
         if options.force or options.steal:
             return CrashCount()
-        crash_count = await crash_count_at_resume(self._store, lease, latest)
-        most = limit_of(latest.metadata, options.max_crashes, self._saving.limits.max_crashes)
+        crash_count = await crash_count_at_resume(self._ports.store, lease, latest)
+        most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
         if crash_count.is_crash_loop(most) and not self._is_cancel:  # whoever cancels it has looked at it
             error = crash_loop_error(lease.workflow_id, crash_count)
             if (emit := self._sink(None)) is not None:
@@ -520,8 +605,8 @@ class Session:
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
         if is_wanted and undoing is None:  # undoing is done here
             executors = chosen_executors(origin.metadata, self._ports.executors, options.executors)
-        limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
-        world = self._world
+        limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._ports.saving.limits.retry_budget)
+        world = self._ports.world
         notifier = Notifier()
         recorder = Recorder(
             checkpointer,
@@ -534,7 +619,7 @@ class Session:
             origin.in_doubt,
             origin.latest,
             origin.crash_count,
-            self._store.note_started,
+            self._ports.store.note_started,
         )
         context = RunContext(
             world,
@@ -554,7 +639,7 @@ class Session:
             world.clock.elapsed_ns() + LOOK_NS,
             self._rest,
         )
-        return Drive(workflow, replay, context, undoing, options.stay)
+        return Drive(workflow, replay, context, undoing, options.stay, self.ends_with_generation)
 
     async def _act(self, recorder: Recorder, action: Any, call: StepCall) -> Any:
         """Start another run, send it a signal, or reply to a signal."""
@@ -563,8 +648,8 @@ class Session:
             session.outbox.company().enter(self)
         secrets, saves = recorder.judge.secrets, recorder.checkpointer
         parts = (
-            self._store,
-            self._world.clock,
+            self._ports.store,
+            self._ports.world.clock,
             secrets,
             saves.metadata,
             self._ports.drive,
@@ -578,17 +663,17 @@ class Session:
         return self._has_acted and self._stays and await session.outbox.company().rest(self, can_end)
 
     def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
-        bound, run_id, saving = origin.bound, lease.workflow_id, self._saving
+        bound, run_id, saving = origin.bound, lease.workflow_id, self._ports.saving
         facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, code)
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
             policy.evictor = maintenance.Evictor(
-                self._store, saving.retention, self._world.clock, run_id, origin.history, is_new=is_new
+                self._ports.store, saving.retention, self._ports.world.clock, run_id, origin.history, is_new=is_new
             )
         return Checkpointer(
-            self._store,
-            self._world.clock,
+            self._ports.store,
+            self._ports.world.clock,
             facts,
             origin.metadata,
             lease.attempt,

@@ -68,8 +68,8 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     identity = identify(step.action, secrets, modifiers.version) if is_recorded else _EPHEMERAL
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # its arguments may have brought others
-    run_id, attempt = checkpointer.run.workflow_id, checkpointer.attempt
-    call, before = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location), None
+    run_id, attempt, before = checkpointer.run.workflow_id, checkpointer.attempt, None
+    call = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location, run.generation)
     if is_recorded:
         if (
             modifiers.retry is not None

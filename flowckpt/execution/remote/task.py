@@ -98,7 +98,7 @@ def _loaded(name: str, file: str) -> ModuleType:
     return module
 
 
-FORM = 4
+FORM = 5
 """The form of parcels and answers; both ends must have the same."""
 
 
@@ -128,7 +128,7 @@ def pack_task(
             calling = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
             raise _culprit(action, call.path, executor, dump, error) from error
-    known = (call.workflow_id, call.path, call.attempt, call.tries, dict(call.identity.arguments))
+    known = (call.workflow_id, call.path, call.attempt, call.tries, dict(call.identity.arguments), call.generation)
     return pickle.dumps((FORM, places, known, tuple(kept), calling))
 
 
@@ -147,10 +147,10 @@ def unpack_task(
     form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
-    places, (run, path, attempt, tries, arguments), fields, calling = rest
+    places, (run, path, attempt, tries, arguments, generation), fields, calling = rest
     kept = StepSnapshot(*fields)
     desk = RemoteStepServices(kept, way)
-    current = CurrentStep(run, path, attempt, tries, arguments, desk, kept.most_tries)
+    current = CurrentStep(run, path, attempt, tries, arguments, desk, kept.most_tries, None, generation)
     return current, desk, lambda: _Unpickler(io.BytesIO(calling), places).load()
 
 

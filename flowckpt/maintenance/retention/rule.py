@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.core.records.generation import KEPT
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import age_of
@@ -43,6 +44,10 @@ def count_of(value: object, setting: str) -> int | None:
 
 def _keep_last(value: int | None) -> int | None:
     return count_of(value, "keep_last")
+
+
+def _keep_generations(value: int | None) -> int | None:
+    return count_of(value, "keep_generations")
 
 
 def _max_bytes(value: int | None) -> int | None:
@@ -84,6 +89,8 @@ class Retention(FieldEquality):
         max_age: remove older ones: a `timedelta`, seconds, or text such as `30d`; None for no limit.
         max_bytes: keep the newest whose records take this many bytes together, without large values; None for no limit.
         pinned: ids of checkpoints that always stay.
+        keep_generations: list this many former generations of a run that continues as another one; None for all. Only the
+            list of them stays, not their steps.
         on_success: for a completed run: `keep` all, `keep_last` one, or `clear` the run.
 
     Raises:
@@ -95,6 +102,7 @@ class Retention(FieldEquality):
     max_bytes: int | None = attrs.field(default=None, converter=_max_bytes)
     pinned: frozenset[str] = attrs.field(default=frozenset(), converter=_ids)
     on_success: OnSuccess = attrs.field(default=OnSuccess.KEEP, converter=_on_success)
+    keep_generations: int | None = attrs.field(default=KEPT, converter=_keep_generations)
 
     @property
     def has_limits(self) -> bool:
@@ -107,7 +115,9 @@ ONLY_THE_LAST = Retention(keep_last=1)
 
 def set_retention(said: Callable[[str], Any]) -> Retention | None:
     """Return what the settings say of retention; None where they say nothing."""
-    found = Retention(**{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success")})
+    found = Retention(
+        **{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
+    )
     return None if found == Retention() else found
 
 

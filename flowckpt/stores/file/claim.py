@@ -119,14 +119,14 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
 
 
 def claim_next(
-    filesystem: FileSystem, former: FileRunWriter, *, needed: int, fetch: Fetch, now: datetime, seals: Seals = PLAIN
+    filesystem: FileSystem, former: FileRunWriter, *, needed: int = 0, fetch: Fetch, now: datetime, seals: Seals = PLAIN
 ) -> FileRunWriter:
     """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors go over to the result.
 
     Args:
         filesystem: the calls.
         former: the run as it is owned; it may not be used any more where this succeeds, and is unchanged else.
-        needed: about how many bytes are to be saved next; nothing is claimed where there is no room for them.
+        needed: about how many bytes are to be saved next; nothing is claimed where there is no room for them. 0 for any.
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
@@ -137,7 +137,8 @@ def claim_next(
     """
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
-    _try_out(filesystem, directory, needed + _SLACK)
+    if needed:
+        _try_out(filesystem, directory, needed + _SLACK)
     lock, token, is_locked = former.lock, former.token, former.is_locked
     writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
     if writer is None:

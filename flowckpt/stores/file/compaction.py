@@ -43,6 +43,8 @@ from flowckpt.stores.file.layout import (
     marked_segment,
     orphan_name,
     orphaned,
+    pin_name,
+    pinned_sequences,
     segment_name,
     segment_numbers,
     temporary_name,
@@ -63,6 +65,7 @@ from flowckpt.stores.log.segment import (
 )
 
 if TYPE_CHECKING:
+    from flowckpt.stores.file.run_writer import FileRunWriter
     from flowckpt.stores.log.sealing.lines import LineSeal
     from flowckpt.stores.log.sealing.values import ValueSeal
 
@@ -110,6 +113,11 @@ class Orphans:
         for name in names:
             if is_value(name) and name not in self._named and len(self._files) < AT_ONCE:
                 self._files[name] = self._filesystem.open_read(self._directory, name)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to remove."""
+        return bool(self._files or self._moved)
 
     def remove(self) -> None:
         """Remove them, except what a new owner has."""
@@ -471,6 +479,34 @@ def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> 
     return seal.sealed(body, place, previous) if place else seal.signed(body, 0, START)
 
 
+def drop_former(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
+    """Remove what the generations before that of an owner left; the next one does it again where this was cut short.
+
+    Args:
+        filesystem: the calls.
+        owned: the owner; its segment starts the generation.
+        sequence: the first checkpoint of the generation.
+        seals: the seals of the store.
+
+    Raises:
+        FencedError: the run has another owner now.
+        OSError: something was not removed.
+    """
+    directory, values = owned.directory, seals.for_values()
+    kept = {name for digest in owned.values for name in values.names(digest)}
+    is_left = True
+    while is_left:  # a collection removes so many at once
+        with orphans_of(filesystem, directory, lambda _: kept) as orphans:
+            owned.writer.check_is_newest()
+            is_left = orphans is not None and orphans.is_any
+            if orphans is not None:
+                orphans.remove()
+    _remove_below(filesystem, directory, owned.writer.number, owned.writer.number)
+    for each in pinned_sequences(filesystem.names(directory)):
+        if each < sequence:
+            filesystem.unlink(directory, pin_name(each))
+
+
 def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: int) -> None:
     """Remove the segments below a number, and the marks of those that go; the claim is given up by its owner."""
     names = filesystem.names(directory)
@@ -562,8 +598,10 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         looked[number] = segment, seal
         return is_pack or segment.is_begun, segment.adoption
 
+    last = 0
     for number, end in counted_segments(numbers, look):
         segment, seal = looked.pop(number)
+        last = number
         header = segment.header
         if header.get("kind") == PACK:
             pack = number
@@ -572,7 +610,6 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
             found.last_sequence = header["last_sequence"]
             found.started_at = found.started_at or header["started_at"]
             found.taken.update(header.get("taken", ()))
-            found.stale = [each for each in numbers if each < number]
             break
         if end is not None:
             segment.records = [record for record in segment.records if record.end <= end]
@@ -583,6 +620,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         found.by_number[number] = segment
         if segment.adoption is not None:
             adopted.setdefault(segment.adoption.segment, []).append(segment.adoption)
+    found.stale = [each for each in numbers if each < last] if pack or _is_generation(found, last) else []
     found.files = len(numbers) - len(found.stale)
     for attempt in sorted(found.by_number):
         _connect(found, attempt, pack)
@@ -593,6 +631,12 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     _find_gone(found)
     _leave_empty_ends_out(found)
     return found
+
+
+def _is_generation(found: Attempts, number: int) -> bool:
+    """Return whether a segment starts a generation, which continues nothing."""
+    adoption = found.by_number[number].adoption if number in found.by_number else None
+    return adoption is not None and not adoption.segment
 
 
 def _note_seal(

@@ -133,16 +133,18 @@ class FileRunWriter(RunWriter):
             head["results"] = count
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView) -> tuple[tuple[()], HistoryView]:
+    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[tuple[()], HistoryView]:
         """Write the first line: which records are continued, those whose history the new one shares."""
         if self._head_note is not None:
             self.writer.is_poisoned = True  # for good, should it fail: after a failed sync nothing can be known
             self._head_note.begin()
             self.writer.is_poisoned = False
         if self.writer.number > 1:
-            cut = self.image.cut_for(view)
+            cut = self.image.cut_for(view, is_generation=is_generation)
             self.writer.append(dumps(cut.document())[:-1].encode())
             self.saved = view.history.view(cut.results)
+        if is_generation:
+            self._values = set()
         self.is_adopted = True
         return (), self.saved
 
@@ -245,6 +247,11 @@ class FileRunWriter(RunWriter):
         if self.is_mine and not self.is_locked:
             with contextlib.suppress(OSError):  # then it is held for as long as the one that has the lock lives
                 self.writer.note_release()
+
+    @property
+    def values(self) -> set[str]:
+        """The digests of the large values that its records name, as far as it knows them."""
+        return self._values
 
     def bytes_missing_of(self, history: HistoryView) -> int:
         """Return about how many bytes the next segment needs for what is not saved yet of a history."""

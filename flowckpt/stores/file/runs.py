@@ -185,7 +185,7 @@ class FileRuns(FileReader):
             return None
         with self._translated(workflow_id, "renew"), self._telling_gone(workflow_id):
             fetch = self._fetch(workflow_id)
-            needed = owned.bytes_missing_of(history)
+            needed = owned.bytes_missing_of(history) or 1
             made = claim_next(
                 self._filesystem, owned, needed=needed, fetch=fetch, now=self._clock.now(), seals=self.seals
             )
@@ -193,6 +193,19 @@ class FileRuns(FileReader):
         self.owned[workflow_id] = made
         notices = tuple(made.image.notices)
         return Lease(workflow_id, made.attempt, self._newest(made), made.last_sequence, notices, made.token)
+
+    def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
+        workflow_id = writer.workflow_id
+        with self._translated(workflow_id, "acquire"), self._telling_gone(workflow_id):
+            fetch = self._fetch(workflow_id)
+            return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
+
+    def _drop_former(self, writer: FileRunWriter, sequence: int) -> None:
+        try:
+            file_store.compaction.drop_former(self._filesystem, writer, sequence, self.seals)
+        except OSError as error:
+            said = "run %s: earlier generations were not removed: %s"
+            _log.warning(said, writer.workflow_id, error.strerror or error)
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy, as far as that is possible."""

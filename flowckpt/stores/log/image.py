@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 Look = Callable[[int], tuple[bool, Cut | None]]
 """Tells whether a segment has a record, and returns what it continues; None where it can continue nothing: the first one,
-a pack, and a tombstone."""
+a pack, and a tombstone. The first segment of a generation says itself that it continues nothing."""
 
 
 def counted_segments(numbers: Sequence[int], look: Look) -> Iterator[tuple[int, int | None]]:
@@ -83,7 +83,7 @@ def counted_segments(numbers: Sequence[int], look: Look) -> Iterator[tuple[int, 
         if cut is None and number not in continued and any(0 < each < number for each in continued):
             continue
         yield number, seen[1] if seen is not None and seen[0] == number else None
-        if cut is None:
+        if cut is None or not cut.segment:  # a generation continues nothing
             return
         continued.add(cut.segment)
         seen = cut.seen
@@ -201,8 +201,10 @@ class RunImage:
         live = self.checkpoints()
         return self.history.view(self.records[live[-1]].count if live else 0)
 
-    def cut_for(self, view: HistoryView) -> Cut:
-        """Return the adoption of the records whose history a new one shares."""
+    def cut_for(self, view: HistoryView, *, is_generation: bool = False) -> Cut:
+        """Return the adoption of the records whose history a new one shares; of none for one that starts a generation."""
+        if is_generation:
+            return attrs.evolve(self.cut_at(0), deleted=())
         shared = self.history.view().shared_length(view)
         return self.cut_at(bisect_right(self.records, shared, key=lambda record: record.count))
 
@@ -388,6 +390,8 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
             seals.check_plain(image.workflow_id, segment_name(lowest))
         if header.get("kind") == "cleared":
             image.is_cleared = True
+            return []
+        if (cut := look(lowest)[1]) is not None and not cut.segment:  # a generation that started later
             return []
         if header.get("kind") == PACK:
             pack = _segment(image, lowest, data, None, seal)

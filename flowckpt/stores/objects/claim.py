@@ -25,7 +25,7 @@ import attrs
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.process import ProcessIdentity
-from flowckpt.errors import CheckpointStorageError, RunLockedError
+from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.objects.attempt import (
     FENCED,
@@ -90,6 +90,7 @@ class Claimer:
         take_over: whether to take the run from a living owner.
         began_at: when the attempt began, where that is not now.
         gives_way: whether to leave the run to one that claimed it in the same moment, with a lower number.
+        after: the claimer's own attempt, which ends with this claim and must be the newest; 0 where it has none.
     """
 
     workflow_id: str
@@ -100,6 +101,7 @@ class Claimer:
     take_over: bool = False
     began_at: datetime | None = None
     gives_way: bool = False
+    after: int = 0
 
     def claim(self, bucket: Bucket) -> Claimed:
         """Claim the next attempt, and end all below it.
@@ -111,6 +113,8 @@ class Claimer:
         for _ in range(_PATIENCE):
             keys = look(bucket, self.workflow_id)
             newest = keys.attempts[-1] if keys.attempts else 0
+            if self.after and newest != self.after:
+                raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest or None)
             ended: dict[int, AttemptTail] = {}
             if newest:
                 tail = tail_of(bucket, keys.at(newest), self.workflow_id)
@@ -119,7 +123,7 @@ class Claimer:
                     continue
                 if tail.end is not None:
                     ended[newest] = tail
-                elif not self.take_over:
+                elif not self.take_over and not self.after:
                     self._check_free(bucket, keys.at(newest), tail)
             claimed = self.create(bucket, keys, max(newest + 1, self.at_least))
             try:
@@ -188,7 +192,7 @@ class Claimer:
 
     def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
         """End the attempts below a claim; tell whether the run is still there."""
-        end = AttemptEnd(FENCED, encode_time(self.now), claimed.token)
+        end = AttemptEnd(RELEASED if self.after else FENCED, encode_time(self.now), claimed.token)
         for attempt in reversed(below):
             keys = claimed.keys.at(attempt)
             tail = ended.get(attempt) or tail_of(bucket, keys, self.workflow_id)

@@ -20,7 +20,7 @@ from flowckpt.stores.log.image import RunImage
 from flowckpt.stores.log.line import chain_line
 from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import sweep_values
+from flowckpt.stores.objects.claim import sweep, sweep_values
 from flowckpt.stores.objects.layout import AttemptKeys, RunKeys, packed, unpacked
 from flowckpt.stores.runs_base import RunWriter, refuse_write
 
@@ -62,12 +62,14 @@ class ObjectRunWriter(RunWriter):
         head["results"] = len(view)
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView) -> tuple[list[bytes], HistoryView]:
+    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
-        cut = self._image.cut_for(view)
+        cut = self._image.cut_for(view, is_generation=is_generation)
         document = cut.document()
         document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
+        if is_generation:
+            self._values = set()
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 
     def _write(
@@ -154,6 +156,13 @@ class ObjectRunWriter(RunWriter):
 
             is_there = self._bucket.each([lambda digest=digest: copy(digest) for digest in missing])  # type: ignore[misc]
             self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
+
+    def drop_former(self) -> None:
+        """Remove the attempts before this one, and the large values that only they named."""
+        bucket, run, keys = self._bucket, self.workflow_id, self.keys
+        sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt < self.attempt], run)
+        kept = {keys.value(digest) for digest in self._values}
+        bucket.delete([each.key for each in bucket.objects(keys.values, run) if each.key not in kept], run, "save")
 
     @property
     def leaves_values(self) -> bool:

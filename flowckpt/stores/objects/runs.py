@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,6 +47,7 @@ from flowckpt.stores.objects.signals import send_signal
 from flowckpt.stores.queries import Repaired
 
 W = TypeVar("W", bound=AttemptWriter)
+_log = logging.getLogger("flowckpt")
 
 
 class ObjectRuns(ObjectReader):
@@ -105,6 +107,22 @@ class ObjectRuns(ObjectReader):
         """
         self._probe()
         return self.claimer(workflow_id, **options).claim(self.bucket)
+
+    def _claim_next(self, writer: ObjectRunWriter) -> ObjectRunWriter:
+        run, keys = writer.workflow_id, writer.keys
+        claimed = self.claim(run, after=writer.attempt)
+        self.owned.pop(run).close()
+        try:
+            return self.writer_for(claimed, self.read(run, keys=claimed.keys))
+        except BaseException:
+            give_up(self.bucket, keys.at(claimed.attempt), run)
+            raise
+
+    def _drop_former(self, writer: ObjectRunWriter, sequence: int) -> None:
+        try:
+            writer.drop_former()
+        except CheckpointStorageError as error:
+            _log.warning("run %s: earlier generations were not removed: %s", writer.workflow_id, error.message)
 
     def _probe(self) -> None:
         """Ask, once a process, whether the server honours conditions."""

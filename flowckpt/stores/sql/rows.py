@@ -131,6 +131,11 @@ DELETE_CHECKPOINT = (
 HOLD_RUN = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
 """The fence where no checkpoint is added."""
 
+DROP_ATTEMPTS = "DELETE FROM attempts WHERE run = ? AND attempt < ?"
+"""With their results and checkpoints, which name them."""
+DROP_ALL = ("DELETE FROM blobs WHERE run = ?", "DELETE FROM pins WHERE run = ?")
+"""The other rows of former generations."""
+
 GO_BACK = "UPDATE runs SET head_attempt = ? WHERE run = ?"
 BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?) WHERE run = ?"
 

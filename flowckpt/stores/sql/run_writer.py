@@ -88,12 +88,20 @@ class SqlRunWriter(RunWriter):
         document.encode()
         return document, head, blobs
 
-    def _begin(self, view: HistoryView) -> tuple[list[Statement], HistoryView]:
+    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[list[Statement], HistoryView]:
         image = self._image
         assert image is not None, "it is there until the first write"
+        nothing: Row = (None, None, 0, 0, self.run, self.attempt)  # the database's time takes a look of its own
+        if is_generation:
+            self._values = set()
+            dropped: list[Statement] = [(each, [(self.run,)]) for each in rows.DROP_ALL]
+            return [
+                (rows.BEGIN_ATTEMPT, [nothing]),
+                (rows.DROP_ATTEMPTS, [(self.run, self.attempt)]),
+                *dropped,
+            ], view.history.view(0)
         if not image.links:
-            row: Row = (None, None, 0, 0, self.run, self.attempt)  # the database's time takes a look of its own
-            return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(0)
+            return [(rows.BEGIN_ATTEMPT, [nothing])], view.history.view(0)
         known = image.history.view().shared_length(view)
 
         def look(session: Session) -> tuple[Row, int]:

@@ -15,7 +15,7 @@ from flowckpt.core.records import CheckpointData, HistoryView
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
-from flowckpt.errors import CheckpointNotFoundError, DiskFullError, RunExistsError, RunLockedError
+from flowckpt.errors import CheckpointNotFoundError, DiskFullError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Lease
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.queries import Compacted, Repaired
@@ -105,6 +105,17 @@ class SqlRuns(SqlReader):
             raise
         image, latest = found
         return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
+
+    def _claim_next(self, writer: SqlRunWriter) -> SqlRunWriter:
+        workflow_id = writer.workflow_id
+        claim = self._new_claim(workflow_id, take_over=True, instead_of=writer.token, after=writer.attempt)
+        lock = self.database.dialect.lock
+        _, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
+        self.owned.pop(workflow_id).close()
+        image = self._with_image(workflow_id, lambda _, found: found)
+        if image is None:
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=None)
+        return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=self._fetch(workflow_id))
 
     def _new_claim(self, workflow_id: str, **options: Any) -> Claim:
         writer, process = secrets.token_hex(16), self._process()
@@ -446,6 +457,7 @@ class Claim:
         at_least: the lowest number that the attempt may have.
         take_over: whether to take it from a living owner.
         instead_of: the claimer's own former name, which ends with this claim; empty where it has none.
+        after: the claimer's own attempt, which must be the newest; 0 for any.
     """
 
     workflow_id: str
@@ -456,6 +468,7 @@ class Claim:
     at_least: int = 1
     take_over: bool = False
     instead_of: str = ""
+    after: int = 0
 
     @property
     def of_new(self) -> tuple[Any, ...]:
@@ -472,15 +485,20 @@ class Claim:
 
         Raises:
             RunLockedError: the run has a living owner.
+            FencedError: it is to follow an attempt that is not the newest.
             UnsupportedSchemaError: a newer program has brought the database forward since it was opened.
         """
         select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
+        if self.after and not session.execute(select, (self.key,)):
+            raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=None)
         insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
         while not (rows := session.execute(select, (self.key,))):  # others may give it up unwritten, again and again
             session.change(insert, (self.key,))
         run, newest, writer, version = rows[0]
         if writer == self.writer:  # done before, and the answer was lost
             return run, newest
+        if self.after and newest != self.after:
+            raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest)
         check_version_since_opened(version)
         if not self.take_over and writer and (owner := live_owner(session, run)) is not None:
             raise RunLockedError(self.workflow_id, holder=str(owner))

@@ -1,0 +1,101 @@
+"""The conformance tests of generations; part of `flowckpt.testing.contract.CheckpointStoreContract`."""
+
+# ruff: noqa: D102 - the name of a test is the sentence that it proves
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from flowckpt.core.records import Reason
+from flowckpt.core.records.wait import Signal
+from flowckpt.errors import CheckpointNotFoundError, FencedError
+from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results
+
+_LATER = NOON + timedelta(hours=1)
+
+
+class GenerationContract(StoreUnderTest):
+    """A generation starts with one save; after it, nothing of the generation before is there."""
+
+    async def test_a_generation_continues_nothing_and_leaves_nothing_of_the_one_before(self, store: StoreBase) -> None:
+        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
+        large, shared = "a" * 70_000, "b" * 70_000
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, []))
+        await store.save(RUN, checkpoint(2, results(large, shared)))
+        await store.save(RUN, checkpoint(3, results(large, shared, "c"), checkpoint_id="again"))
+        if store.has(Ability.DELETE):
+            await store.delete_checkpoint(RUN, "c1")
+        if store.has(Ability.PINS):
+            await store.pin(RUN, 2)
+        if store.has(Ability.SIGNALS):
+            await store.send_signal(RUN, Signal("one", "go", NOON))
+        for attempt in (2, 3):
+            lease = await following.begin_generation(RUN)
+            assert (lease.attempt, lease.latest, lease.last_sequence) == (attempt, None, 2 * attempt - 1)
+            first = checkpoint(
+                2 * attempt, [], attempt=attempt, reason=Reason.CONTINUED, snapshot=shared, saved_at=_LATER
+            )
+            await store.save(RUN, first)
+            assert await self.shown(store) == [(2 * attempt, first.checkpoint_id)]
+            await store.save(RUN, checkpoint(2 * attempt + 1, results("new" * attempt), attempt=attempt))
+        for door in (store, self.another(store)):
+            latest = await door.load_latest(RUN)
+            assert latest is not None
+            assert [result.output for result in latest.step_results] == ["new" * 3]
+            assert (await door.load(RUN, "c6")).snapshot == shared
+            for gone in ("c1", "c2", "again", "c4"):
+                with pytest.raises(CheckpointNotFoundError):
+                    await door.load(RUN, gone)
+            if door.has(Ability.ATTEMPTS):
+                assert list(await door.attempts(RUN)) == [3]
+                assert [list(await door.read_attempt(RUN, each)) for each in (1, 2)] == [[], []]
+            if door.has(Ability.LIST):
+                info = await door.describe_run(RUN)
+                assert info is not None
+                assert (info.started_at, info.steps, info.attempt) == (NOON, 1, 3)
+            if door.has(Ability.PINS):
+                assert await door.pinned(RUN) == frozenset()
+            if door.has(Ability.SIGNALS):
+                assert [each.signal_id for each in await door.signals(RUN)] == ["one"]
+            if door.has(Ability.CHECK):
+                assert {each.severity for each in await door.check(RUN)} == {"ok"}
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert lease.latest is not None
+        assert (lease.attempt, lease.last_sequence, len(lease.latest.step_results)) == (4, 7, 1)
+        await store.save(RUN, checkpoint(8, results("new" * 3, "more"), attempt=4))
+        assert await self.shown(store) == [(8, "c8"), (7, "c7"), (6, "c6")]
+
+    async def test_only_the_newest_owner_of_a_run_starts_a_generation(self, store: StoreBase) -> None:
+        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
+        with pytest.raises(FencedError):
+            await following.begin_generation(RUN)
+        token = (await owning.acquire(RUN)).token
+        await store.save(RUN, checkpoint(1))
+        thief = self.another(store)
+        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
+        with pytest.raises(FencedError):
+            await following.begin_generation(RUN, token=token)
+        await thief.save(RUN, checkpoint(2, results("a"), attempt=lease.attempt))
+        assert [sequence for sequence, _ in await self.shown(thief)] == [2, 1]
+
+    async def test_a_generation_that_was_claimed_and_not_begun_leaves_the_one_before(self, store: StoreBase) -> None:
+        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, results("a")))
+        lease = await following.begin_generation(RUN)
+        await owning.release(RUN, token=lease.token)
+        assert await owning.owner(RUN) is None
+        again = await owning.acquire(RUN)
+        assert again.latest is not None
+        assert [result.output for result in again.latest.step_results] == ["a"]
+        lease = await following.begin_generation(RUN)
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(2, results("a", "b"), attempt=again.attempt))
+        first = checkpoint(2, [], attempt=lease.attempt, reason=Reason.CONTINUED)
+        await store.save(RUN, first)
+        assert [sequence for sequence, _ in await self.shown(store)] == [2]
