@@ -636,7 +636,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
 def _is_generation(found: Attempts, number: int) -> bool:
     """Return whether a segment starts a generation, which continues nothing."""
     adoption = found.by_number[number].adoption if number in found.by_number else None
-    return adoption is not None and not adoption.segment
+    return adoption is not None and adoption.generation
 
 
 def _note_seal(

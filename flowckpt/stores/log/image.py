@@ -83,7 +83,7 @@ def counted_segments(numbers: Sequence[int], look: Look) -> Iterator[tuple[int, 
         if cut is None and number not in continued and any(0 < each < number for each in continued):
             continue
         yield number, seen[1] if seen is not None and seen[0] == number else None
-        if cut is None or not cut.segment:  # a generation continues nothing
+        if cut is None or cut.generation:
             return
         continued.add(cut.segment)
         seen = cut.seen
@@ -204,7 +204,7 @@ class RunImage:
     def cut_for(self, view: HistoryView, *, is_generation: bool = False) -> Cut:
         """Return the adoption of the records whose history a new one shares; of none for one that starts a generation."""
         if is_generation:
-            return attrs.evolve(self.cut_at(0), deleted=())
+            return attrs.evolve(self.cut_at(0), deleted=(), generation=True)
         shared = self.history.view().shared_length(view)
         return self.cut_at(bisect_right(self.records, shared, key=lambda record: record.count))
 
@@ -391,7 +391,7 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
         if header.get("kind") == "cleared":
             image.is_cleared = True
             return []
-        if (cut := look(lowest)[1]) is not None and not cut.segment:  # a generation that started later
+        if (cut := look(lowest)[1]) is not None and cut.generation:  # it started later
             return []
         if header.get("kind") == PACK:
             pack = _segment(image, lowest, data, None, seal)

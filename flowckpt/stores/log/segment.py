@@ -45,6 +45,7 @@ _MOST_MISSES = 100
 """After so many lines in a row that are not parsed at once, the others of the segment are parsed one by one."""
 _SECTION = b'{"attempt":'
 _DIGEST = MARK + b'%b"}'
+_BESIDE = ("seen", "started_at", "generation")
 _ARRAY = len(RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
@@ -75,6 +76,7 @@ class Cut:
         seen: which segment the successor found newest, and how many bytes of it it had read, whatever it went on from:
             what was written behind that, or to a segment between the two, was refused. None where nobody said so.
         started_at: when the run's first checkpoint was saved; empty where there was none, or nobody said so.
+        generation: whether it starts a generation of the run: then nothing before it counts.
     """
 
     segment: int
@@ -87,11 +89,12 @@ class Cut:
     deleted: Sequence[int] = ()
     seen: Sequence[int] | None = None
     started_at: str = ""
+    generation: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the cut as the adoption line holds it. Fields that an earlier version would refuse are next to it."""
         adopts = attrs.asdict(self)
-        beside = {"seen": adopts.pop("seen"), "started_at": adopts.pop("started_at")}
+        beside = {name: adopts.pop(name) for name in _BESIDE}
         return {"adopts": adopts, **{name: value for name, value in beside.items() if value}}
 
 
@@ -368,7 +371,7 @@ def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) ->
 def _adoption(line: bytes, position: int, number: int) -> Cut:
     document = json.loads(line)
     try:
-        beside = {name: document[name] for name in ("seen", "started_at") if name in document}
+        beside = {name: document[name] for name in _BESIDE if name in document}
         cut = Cut(**document["adopts"], **beside)
     except (KeyError, TypeError) as error:
         raise SegmentDamagedError(position, "the second line does not say what the segment continues") from error
