@@ -146,7 +146,9 @@ class RunWriter(ABC):
             encoded = self._encode(data, view)
         except (TypeError, ValueError, RecursionError) as error:
             raise refusal_of_field(error) from error
-        is_generation = data.reason is Reason.CONTINUED
+        is_generation = data.reason is Reason.CONTINUED and not self.is_adopted
+        if is_generation:
+            self._values = set()
         beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view, is_generation=is_generation)
         held = len(saved)
         if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):

@@ -143,8 +143,6 @@ class FileRunWriter(RunWriter):
             cut = self.image.cut_for(view, is_generation=is_generation)
             self.writer.append(dumps(cut.document())[:-1].encode())
             self.saved = view.history.view(cut.results)
-        if is_generation:
-            self._values = set()
         self.is_adopted = True
         return (), self.saved
 

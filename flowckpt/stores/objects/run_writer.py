@@ -68,8 +68,6 @@ class ObjectRunWriter(RunWriter):
         cut = self._image.cut_for(view, is_generation=is_generation)
         document = cut.document()
         document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
-        if is_generation:
-            self._values = set()
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 
     def _write(

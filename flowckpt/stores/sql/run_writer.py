@@ -93,7 +93,6 @@ class SqlRunWriter(RunWriter):
         assert image is not None, "it is there until the first write"
         nothing: Row = (None, None, 0, 0, self.run, self.attempt)  # the database's time takes a look of its own
         if is_generation:
-            self._values = set()
             dropped: list[Statement] = [(each, [(self.run,)]) for each in rows.DROP_ALL]
             return [
                 (rows.BEGIN_ATTEMPT, [nothing]),
