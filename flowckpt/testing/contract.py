@@ -223,6 +223,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
                 function="shop:fetch",
                 version="v2",
                 location="shop.py:7",
+                argument_values={"source": "orders ☃", "limit": 3},
             ),
         ]
         data = checkpoint(

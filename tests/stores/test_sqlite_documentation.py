@@ -28,7 +28,7 @@ def fill(store):
         steps = [
             *results("x" * 70_000),
             StepResult("bad", success=False, error=StepError("ValueError", "no"), duration_ms=7),
-            StepResult("claims", evidence=CLAIM),
+            StepResult("claims", evidence=CLAIM, argument_values={"source": "orders.csv"}),
         ]
         store.runs.acquire("nightly", take_over=False)
         for sequence in (1, 2, 3):

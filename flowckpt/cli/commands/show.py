@@ -326,6 +326,9 @@ def _step_row(result: StepResult) -> list[str]:
         outcome += f" (from run {result.source['workflow_id']})"
     if result.figures:
         detail = f"{detail} [{figures_text(result.figures)}]"
+    if result.argument_values:
+        passed = ", ".join(f"{name}={short_value(value, 40)}" for name, value in result.argument_values.items())
+        detail = f"{detail} ({escaped(passed)})"[:400]
     time = duration_text(result.duration_ms)
     return [result.path, result.step_type, outcome, time, started, str(result.attempt), detail]
 

@@ -208,6 +208,7 @@ def step_document(result: StepResult) -> dict[str, Json]:
         "marks": list(result.marks),
         "figures": dict(result.figures),
         "source": dict(result.source) or None,
+        "argument_values": dict(result.argument_values) or None,
     }
 
 

@@ -70,7 +70,7 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         rest += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
         rest += f',"signal":{quote(result.signal)}'
-    if result.figures or result.source or result.published:
+    if result.figures or result.source or result.published or result.argument_values:
         rest += _seldom(result)
     if result.extra:
         rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
@@ -83,7 +83,9 @@ def _seldom(result: StepResult) -> str:
     """Return the fields that few results have."""
     text = f',"figures":{dumps(_figures(result.figures))}' if result.figures else ""
     text += f',"source":{dumps(dict(result.source))}' if result.source else ""
-    return text + (f',"published":{dumps(_published(result.published))}' if result.published else "")
+    text += f',"published":{dumps(_published(result.published))}' if result.published else ""
+    values = result.argument_values
+    return text + (f',"argument_values":{dumps(checked_extra(values))}' if values else "")
 
 
 def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
@@ -213,6 +215,7 @@ _KNOWN = {
     "figures",
     "source",
     "published",
+    "argument_values",
 }
 
 
@@ -264,6 +267,8 @@ def result_from(
             document["source"] = _source(document["source"])
         if "published" in document:
             document["published"] = _published(document["published"])
+        if "argument_values" in document:
+            document["argument_values"] = dict(document["argument_values"].items())
         held = document.pop("output", None)
         if not is_itself(held):
             held = unpack(held, fetch) if line is None else Recorded(held, line, place)

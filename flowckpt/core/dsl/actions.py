@@ -117,6 +117,7 @@ class RunAction(Action):
             "on": modifiers.placement is not None,
             "timeout": modifiers.timeout_seconds is not None,
             "cache": modifiers.cache_seconds is not None,
+            "record_arguments": modifiers.records_arguments,
             modifiers.files.word if modifiers.files else "": modifiers.files is not None,
         }
         return next((name for name, is_given in given.items() if is_given), "")

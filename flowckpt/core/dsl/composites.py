@@ -157,6 +157,7 @@ class Composite(Action):
             "rollback": modifiers.rollback is not None,
             "on": modifiers.placement is not None,
             "cache": modifiers.cache_seconds is not None,
+            "record_arguments": modifiers.records_arguments,
         }
         return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
 
@@ -238,6 +239,8 @@ class MapAction(FanOutAction):
                 return modifiers.files.word
             if found := [name for name, value in given.items() if value is not None]:
                 return found[0]
+            if modifiers.records_arguments:
+                return "record_arguments"
         return super().refused_modifier(modifiers)
 
     @property
@@ -293,7 +296,7 @@ class ParallelAction(FanOutAction):
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
         {"retry", "timeout", "ephemeral", "secret", "evidence", "reads", "writes", "at_most_once", "adopt", "on_rerun"}
-        | {"rollback", "on", "cache"}
+        | {"rollback", "on", "cache", "record_arguments"}
     )
 
     steps: tuple[Step[Any], ...]

@@ -38,6 +38,7 @@ class Modifiers(FieldEquality):
         is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
         placement: where it runs, or None for where the engine would have it.
         cache_seconds: how old a result of another run may be that it takes: infinity for any age, None to take none.
+        records_arguments: whether its arguments are recorded as JSON.
     """
 
     has_checkpoint: bool = False
@@ -55,6 +56,7 @@ class Modifiers(FieldEquality):
     is_secret: bool = False
     placement: Placement | None = None
     cache_seconds: float | None = None
+    records_arguments: bool = False
 
     @property
     def looks_back(self) -> bool:
@@ -97,6 +99,7 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
         ("rollback", modifiers.rollback is not None),
         ("adopt", modifiers.adopt is not None and modifiers.is_secret),
         (modifiers.files.word if modifiers.files else "", modifiers.files is not None),
+        ("record_arguments", modifiers.records_arguments),
         ("on", modifiers.placement is not None),  # what it makes is for the engine's own process
     ):
         if is_given:

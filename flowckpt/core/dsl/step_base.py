@@ -289,3 +289,15 @@ class StepBase(FieldEquality):
         self._refuse_twice("cache", self.modifiers.cache_seconds is not None)
         seconds = checked.checked_age(self.name, max_age)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, cache_seconds=seconds)))
+
+    def record_arguments(self) -> Self:
+        """Modifier: record the arguments of the call as JSON, to read and query them later.
+
+        Without it, a record has digests of the arguments, which say only whether they changed. Secrets are left out. Arguments
+        that JSON cannot hold, or that take more than 64 KiB together, fail the step before its function is called.
+
+        Raises:
+            StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
+        """
+        self._refuse_twice("record_arguments", self.modifiers.records_arguments)
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, records_arguments=True)))

@@ -63,6 +63,7 @@ class Waiting(Action):
             "on_rerun": modifiers.on_rerun is not None,
             "rollback": modifiers.rollback is not None,
             "secret": modifiers.is_secret,
+            "record_arguments": modifiers.records_arguments,
             "cache": modifiers.cache_seconds is not None,
         }
         return next((name for name, is_given in given.items() if is_given), "")

@@ -33,15 +33,18 @@ import attrs
 
 from flowckpt.core.codec import Json
 from flowckpt.core.codec import encode as encode_leaf
+from flowckpt.core.codec.tags import dumps, shown
 from flowckpt.core.codec.types import is_named_tuple, is_pydantic
+from flowckpt.core.dsl.actions import Action
 from flowckpt.core.dsl.checks import argument_not_yielded
 from flowckpt.core.dsl.step import Step
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system import external
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.secret import MARK, Secret
-from flowckpt.errors import StepNotYieldedError
+from flowckpt.errors import EncodingError, StepNotYieldedError
 
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""
@@ -158,6 +161,49 @@ def _moved(name: str, old: Json, new: Json, shown: Mapping[str, str]) -> str:
     if was and now:
         return f"{was} → {now}"
     return "changed" + (f", was {was}" if was else "") + (f", now {now}" if now and now != HIDDEN else "")
+
+
+MOST_RECORDED = 64 * 1024
+"""So many bytes of JSON are recorded of the arguments of a call, if the step asks for that."""
+
+
+def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[str, Json]:
+    """Return the arguments of a call as JSON, by parameter, without secrets; of a command, its words and its directory.
+
+    Args:
+        action: the call.
+        path: its step, for errors.
+        secrets: what the record must not hold; it learns the secrets that are passed.
+
+    Raises:
+        EncodingError: JSON cannot hold an argument, or they take too many bytes.
+    """
+    found: dict[str, Json] = {}
+    given = (
+        {"argv": action.identity["argv"], "cwd": action.identity["cwd"]} if action.is_command else action.arguments()
+    )
+    for name, value in given.items():
+        try:
+            found[name] = _Tree(secrets).of(value, 0)
+        except (EncodingError, _IncomparableError) as error:
+            raise EncodingError(
+                f"{path}: argument {name!r} is {shown(value)} ({type_name(type(value))}), which cannot be recorded",
+                place=f"{path}: argument {name}",
+                type_name=type_name(type(value)),
+                remedy="Leave .record_arguments() out, or pass what JSON can hold, such as a path or a key.",
+            ) from error
+    found = secrets.tree(found)
+    sizes = {name: len(dumps(value).encode()) for name, value in found.items()}
+    if (size := sum(sizes.values())) > MOST_RECORDED:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise EncodingError(
+            f"{path}: the arguments take {size:,} bytes as JSON, of which {largest!r} takes {sizes[largest]:,}; at most "
+            f"{MOST_RECORDED:,} are recorded",
+            place=f"{path}: argument {largest}",
+            type_name=type_name(type(given[largest])),
+            remedy="Leave .record_arguments() out, or pass a path or a key instead of the data.",
+        )
+    return found
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ class StepResult(FieldEquality):
         source: where the result was made, if `.cache()` took it: `workflow_id`, `path`, and `ended_at`; otherwise empty.
         published: what the step published, as recorded: by name, an object with `value` and `at`; `engine.published(run)`
             decodes the values.
+        argument_values: the arguments of the call as JSON, by parameter, if the step has `.record_arguments()`; otherwise empty.
     """
 
     name: str
@@ -116,6 +117,7 @@ class StepResult(FieldEquality):
     figures: Mapping[str, int | float] = attrs.field(factory=dict)
     source: Mapping[str, str] = attrs.field(factory=dict)
     published: Mapping[str, Any] = attrs.field(factory=dict)
+    argument_values: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def held_output(self) -> Any:
@@ -134,6 +136,7 @@ for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
 StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = StepResult.published = _EMPTY
+StepResult.argument_values = _EMPTY
 # NOTE: made without `__init__` for speed; measured by `python -m benchmarks --only users`, a further finished step.
 _new, _set = object.__new__, object.__setattr__
 

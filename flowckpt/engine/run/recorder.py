@@ -134,6 +134,7 @@ class StepEnd:
         published: what it published, all tries together.
         source: where its result was made, if `.cache()` took it.
         taken_from: the run that it was taken from; empty otherwise.
+        argument_values: its arguments as JSON, if it asks for that.
     """
 
     outcome: Outcome
@@ -148,6 +149,7 @@ class StepEnd:
     published: Mapping[str, Any] = _NONE
     source: Mapping[str, str] = _NONE
     taken_from: str = ""
+    argument_values: Mapping[str, Any] = _NONE
 
 
 @attrs.define(eq=False, repr=False)
@@ -255,6 +257,8 @@ class Recorder:
             fields["source"] = end.source
         if end.published:
             fields["published"] = end.published
+        if end.argument_values:
+            fields["argument_values"] = end.argument_values
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)

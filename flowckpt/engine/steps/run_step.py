@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.dsl import Step
+from flowckpt.core.identity.arguments import argument_values
 from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.records import CheckpointData, StepError, StepResult
 from flowckpt.core.replay import Answer, Execute
@@ -34,8 +35,8 @@ from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome, restored_value
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    from collections.abc import Mapping
+from datetime import datetime
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
     outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    return StepEnd(
+    end = StepEnd(
         outcome,
         None,
         started_at,
@@ -168,6 +169,18 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
         taken_from=found.workflow_id,
         published=found.result.published,
     )
+    end.argument_values, _ = _argument_values(run, call)
+    return end
+
+
+def _argument_values(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
+    """Return the arguments of a call as JSON if it asks for that; where they cannot be recorded, none, and why."""
+    if not call.step.modifiers.records_arguments:
+        return {}, None
+    try:
+        return argument_values(call.step.action, call.path, run.judge.secrets), None
+    except Exception as error:
+        return {}, error
 
 
 async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:
@@ -212,7 +225,10 @@ async def _try(
     tried, is_adopted, is_undone, is_started = 1, False, True, True
     is_marked = not modifiers.is_at_most_once or modifiers.files is None
     is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1 and is_marked
-    if is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
+    values, refusal = _argument_values(run, call) if modifiers.records_arguments else ({}, None)
+    if refusal is not None:
+        outcome, is_started = Outcome(error=refusal), False
+    elif is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
         outcome = await run.runner.attempt(call)
     else:
         loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
@@ -226,13 +242,16 @@ async def _try(
             run.runner.files.release(call.path)
         failure = recorded_error(outcome.error, path=call.path, tries=tried, secrets=run.judge.secrets)
     marks: tuple[str, ...] = ()
-    if modifiers.is_at_most_once or modifiers.on_rerun is not None:
+    if modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None:
         marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone, is_started=is_started)
     signal = ""
     if call.step.action.is_saved and failure is None:  # a reply: its record names the signal, for the sender
         wait = ended_wait(run.recorder.checkpointer.history.results, call.step.action.arguments()["to"], call.path)
         signal = "" if wait is None else wait.signal
-    return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, signal, is_adopted)
+    end = StepEnd(outcome, failure, started_at, duration_ms, tried, marks, signal, is_adopted)
+    if values:
+        end.argument_values = values
+    return end
 
 
 async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
