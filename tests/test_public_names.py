@@ -185,7 +185,7 @@ FIELDS = {
     """,
     "flowckpt.StepResult": """
     name step_type success output duration_ms error path started_at attempt tries function version location
-    fingerprint arguments evidence marks extra signal figures source published
+    fingerprint arguments evidence marks extra signal figures source published argument_values
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure

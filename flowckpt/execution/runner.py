@@ -117,9 +117,9 @@ class StepRunner:
                 if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):  # 0.2 µs; isawaitable 0.5
                     value = await waited(value, self._interrupts)
             else:
-                heard = None if modifiers.is_secret else on_line
+                heard = None if modifiers.content == "secret" else on_line
                 value = await self._done(action, call, modifiers.timeout_seconds, heard)
-            if modifiers.is_secret:
+            if modifiers.content == "secret":
                 self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
                 value, tree = Secret(value), None
             elif modifiers.is_ephemeral:
@@ -141,7 +141,7 @@ class StepRunner:
                 raise
             return Outcome(error=stop)
         except (Exception, SystemExit) as error:
-            if modifiers.is_secret:
+            if modifiers.content == "secret":
                 redaction.hide_output_of(error)
             return Outcome(error=error)
         finally:

@@ -35,10 +35,10 @@ class Modifiers(FieldEquality):
         adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
         on_rerun: undoes the recorded effect before the step is run again, or None.
         rollback: undoes the effect when the run fails or is cancelled, or None.
-        is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
         placement: where it runs, or None for where the engine would have it.
         cache_seconds: how old a result of another run may be that it takes: infinity for any age, None to take none.
-        records_arguments: whether its arguments are recorded as JSON.
+        content: `secret` if its output is shown nowhere and recorded nowhere, and the step is ephemeral; `arguments` if its
+            arguments are recorded as JSON; otherwise empty.
     """
 
     has_checkpoint: bool = False
@@ -53,10 +53,19 @@ class Modifiers(FieldEquality):
     adopt: Callable[..., Any] | None = None
     on_rerun: Callable[[Any], Any] | None = None
     rollback: Callable[[Any], Any] | None = None
-    is_secret: bool = False
     placement: Placement | None = None
     cache_seconds: float | None = None
-    records_arguments: bool = False
+    content: str = ""
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its output is shown nowhere and recorded nowhere."""
+        return self.content == "secret"
+
+    @property
+    def records_arguments(self) -> bool:
+        """Whether its arguments are recorded as JSON."""
+        return self.content == "arguments"
 
     @property
     def looks_back(self) -> bool:

@@ -222,7 +222,8 @@ class StepBase(FieldEquality):
         self._refuse_twice("secret", modifiers.is_secret)
         if modifiers.is_ephemeral:
             refuse_needless_ephemeral(self.name)
-        return self._with(checked_together(self.name, attrs.evolve(modifiers, is_secret=True, is_ephemeral=True)))
+        modifiers = checked_together(self.name, attrs.evolve(modifiers, is_ephemeral=True))
+        return self._with(checked_together(self.name, attrs.evolve(modifiers, content="secret")))
 
     def rollback(self, function: Callable[..., Any]) -> Self:
         """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
@@ -300,4 +301,4 @@ class StepBase(FieldEquality):
             StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
         """
         self._refuse_twice("record_arguments", self.modifiers.records_arguments)
-        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, records_arguments=True)))
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, content="arguments")))

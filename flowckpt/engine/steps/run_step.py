@@ -225,7 +225,7 @@ async def _try(
     tried, is_adopted, is_undone, is_started = 1, False, True, True
     is_marked = not modifiers.is_at_most_once or modifiers.files is None
     is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1 and is_marked
-    values, refusal = _argument_values(run, call) if modifiers.records_arguments else ({}, None)
+    values, refusal = _argument_values(run, call) if modifiers.content else ({}, None)
     if refusal is not None:
         outcome, is_started = Outcome(error=refusal), False
     elif is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
