@@ -21,6 +21,7 @@ STEP_KEYS = [
     "marks",
     "figures",
     "source",
+    "argument_values",
 ]
 CHECKPOINT_KEYS = [
     "checkpoint_id",
