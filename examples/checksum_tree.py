@@ -1,4 +1,4 @@
-"""The checksums of all files in a folder, several at a time; killed, it goes on with the files that are left.
+"""The checksums of all files in a folder, several at a time; killed, it continues with the files that are left.
 
     flowckpt run examples/checksum_tree.py -i folder=/usr/include -i manifest=include.sha256
     flowckpt resume --last

@@ -1,4 +1,4 @@
-"""Prime numbers counted on all processors, slice by slice: kill it and go on, or kill one of its workers.
+"""Prime numbers counted on all processors, slice by slice: kill it and continue, or kill one of its workers.
 
     flowckpt run examples/count_primes.py -i limit=3000000
     flowckpt resume --last                      # after Ctrl-C, or after kill -9: only the missing slices are counted

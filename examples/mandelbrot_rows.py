@@ -1,4 +1,4 @@
-"""One long step that goes on inside: it draws a picture row by row, and a kill costs one row.
+"""One long step that continues inside: it draws a picture row by row, and a kill costs one row.
 
     flowckpt run examples/mandelbrot_rows.py -i height=400
     (kill -9 it, as often as you like)
@@ -33,7 +33,7 @@ def row_of(number: int, height: int, depth: int) -> bytes:
 
 
 def draw(target: Path, height: int, depth: int) -> int:
-    """Draw the picture; go on behind the rows that an earlier attempt has finished."""
+    """Draw the picture; continue after the rows that an earlier attempt has finished."""
     inside = current_step()
     done: int = inside.load(0)
     with target.open("r+b" if done else "wb") as file:

@@ -1,7 +1,7 @@
 """An index of the standard library's own source: a SQLite database with full-text search, and an HTML report.
 
     flowckpt run examples/stdlib_index.py        # some 10 to 20 seconds; kill it whenever you like, with kill -9 too
-    flowckpt resume --last                       # it goes on from the last checkpoint
+    flowckpt resume --last                       # it continues from the last checkpoint
     sqlite3 stdlib-index/index.db "SELECT name FROM search WHERE search MATCH 'temporary directory' ORDER BY rank"
 
 However often it is killed, it ends with the same database and the same report, byte for byte. Three habits make it so,
@@ -84,7 +84,7 @@ def stdlib_index(
 ) -> Generator[Any, Any, Summary]:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    # The absolute path is recorded, so a resume from another directory still goes on in this one.
+    # The absolute path is recorded, so a resume from another directory still continues in this one.
     target = yield step("prepare").python(prepare, output).checkpoint()
     # `yield from` is the same step with its type kept: type checkers know that these are `Sources`.
     sources = yield from step("discover").python(discover, limit, tests=tests).checkpoint()

@@ -1,7 +1,7 @@
 """A plain training loop that carries on where it stopped: logistic regression by gradient descent, without a workflow.
 
     python examples/train_model.py model       # a few seconds; kill it whenever you like, with kill -9 too
-    python examples/train_model.py model       # the same command goes on from the last checkpoint
+    python examples/train_model.py model       # the same command continues from the last checkpoint
 
 However often it is killed, it ends with the same weights, to the last bit. It keeps in its state all that the next
 iteration needs (the weights, the velocity, the place in the shuffle), and draws random numbers from seeds that say which
@@ -61,7 +61,7 @@ def accuracy(weights: list[float], rows: list[Row]) -> float:
 
 
 def write_model(state: State, model: Path) -> None:
-    """Write a model beside its place, and then rename it: nobody ever sees half of one."""
+    """Write a model beside its place, and then rename it: no reader ever sees half of one."""
     draft = model.with_suffix(".tmp")
     draft.write_text(json.dumps({"epoch": state["epoch"], "weights": state["weights"]}, indent=2))
     draft.replace(model)
@@ -77,7 +77,7 @@ def train(folder: Path) -> State:
         restored = manager.restore("train")
         if restored.checkpoint is not None:
             state = restored.snapshot
-            print(f"going on after epoch {state['epoch']}, {len(restored.remaining)} remain", flush=True)
+            print(f"resuming after epoch {state['epoch']}, {len(restored.remaining)} remain", flush=True)
         for epoch in restored.remaining:
             step = manager.begin_step("train", "epoch", state, work_item_id=epoch)
             state = train_epoch(state, rows)

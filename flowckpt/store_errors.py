@@ -44,7 +44,7 @@ class CheckpointNotFoundError(FlowckptError):
 class CheckpointCorruptedError(FlowckptError):
     """A record exists but is damaged: its checksum, chain or form is wrong."""
 
-    workflow_id: str = field("the run; empty if the damage is in no run, or nobody can say in which", kw_only=False)
+    workflow_id: str = field("the run; empty if the damage is in no run, or that is unknown", kw_only=False)
     location: str = field("the file")
     detail: str = field("what is wrong, and where in the file")
     message: str = derived("{record}: {detail}")

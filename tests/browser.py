@@ -17,7 +17,7 @@ FLAGS = (
 def _started():
     """The browser of a worker, and the loop in which Playwright drives it.
 
-    Playwright leaves its loop marked as running while the tests of the worker go on, and they would be refused to run one
+    Playwright leaves its loop marked as running while the tests of the worker continue, and they would be refused to run one
     of their own; so the mark is there only during the tests that use the browser.
     """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -100,7 +100,7 @@ class CuttingProxy:
         lines, self._lines = self._lines, []
         for line in lines:
             with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)  # whoever reads from it closes it
+                line.shutdown(socket.SHUT_RDWR)  # the process that reads from it closes it
 
     def come_up(self):
         """Let clients through again."""

@@ -18,6 +18,8 @@ PHRASES = {
     "resume, continue": r"\b(?:go|goes|going|gone|went|carr(?:y|ies|ied|ying)) on\b",
     "after": r"\bbehind\b",
     "emit, report": r"\b(?:is|are|was|were|be|been) told\b",
+    "say what is unknown, missing or not done": r"\b[Nn]obody\b",
+    "the process, the caller, the person": r"\b[Ww]hoever\b|\b[Ww]ho (?:wants?|works?|uses?)\b",
     "in parallel": r"\bbeside each other\b",
     "crash loop": r"\bkeeps? dying\b",
     "previous owner, new owner": r"\brobbed\b|\bthie(?:f|ves)\b",

@@ -82,7 +82,7 @@ def run_module(
 
 
 def _code_of(process: multiprocessing.process.BaseProcess, seconds: float | None) -> int | None:
-    """Wait for the end of a process, and return its exit code; None where it goes on."""
+    """Wait for the end of a process, and return its exit code; None where it continues."""
     with _ASKING:
         code = process.exitcode
     if code is None and wait([process.sentinel], seconds):

@@ -216,7 +216,7 @@ class PostgresServer:
 
 
 def _is_at_work(process: psutil.Process) -> bool:
-    """Tell whether a process runs: one that has ended may stand in the table until whoever inherited it looks."""
+    """Tell whether a process runs: one that has ended may stand in the table until the process that inherited it looks."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

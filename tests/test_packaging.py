@@ -221,8 +221,8 @@ EXTRAS = set().union(
 )
 COMES_ALONG = {
     "dask": "with distributed",
-    "IPython": "with whoever works in it",
-    "pytest": "with whoever subclasses flowckpt.testing's contract",
+    "IPython": "with the process that works in it",
+    "pytest": "with the process that subclasses flowckpt.testing's contract",
 }
 
 

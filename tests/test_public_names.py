@@ -239,7 +239,7 @@ OWNERS = {
 
 
 def signature_of(function: object) -> str:
-    """A signature without annotations, as a reader would write it; `…` for a default that is no plain value."""
+    """A signature without annotations, as a reader would write it; `…` for a default that is not a plain value."""
     signature = inspect.signature(function)
     written, is_positional_only, is_keyword_only = [], False, False
     for parameter in signature.parameters.values():

@@ -311,7 +311,7 @@ def test_a_stop_from_outside_is_no_change_of_the_code():
     assert isinstance(commands[-1], Crash)
 
 
-# --- what is no step -------------------------------------------------------------------------------------------------
+# --- what is not a step -------------------------------------------------------------------------------------------------
 
 
 def yielding(thing):

@@ -4,7 +4,7 @@ import sys
 
 try:
     from flowckpt.cli.main import main
-except KeyboardInterrupt:  # so early that nothing has begun, and nobody is there to say so
+except KeyboardInterrupt:  # so early that nothing has started that could report it
     sys.stderr.write("flowckpt: stopped\n")
     sys.exit(130)
 

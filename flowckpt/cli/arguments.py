@@ -57,7 +57,7 @@ def read_inputs_file(file: str) -> dict[str, Any]:
         file: a JSON file, a TOML file (by its name), or `-` for JSON on standard input.
 
     Raises:
-        InputError: it cannot be read, or is no object.
+        InputError: it cannot be read, or is not an object.
     """
     shown = "standard input" if file == "-" else file
     try:
@@ -197,7 +197,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
         is_accepted: whether a person has accepted the target of a run that was imported.
 
     Raises:
-        TargetError: the record names none, or it is not there; or the run was imported, and nobody has accepted it.
+        TargetError: the record names none, or it is not there; or the run was imported, and was not accepted.
         UntrustedStoreError: another user can change the program.
     """
     described: Mapping[str, str] = metadata.get("target", {})

@@ -78,7 +78,7 @@ class Resuming(FieldEquality):
     """The facts about a resume beside its session.
 
     Attributes:
-        attempt: the attempt that it goes on from.
+        attempt: the attempt that it continues from.
         line: the resume as it was typed.
         is_noted: whether the run is listed as stale if the resume stops until a person decides.
     """
@@ -127,7 +127,7 @@ def follow(
         store: the store that it is in.
         form: how it is told.
         resuming: of a resume, what else is known.
-        ask: asks a person what to do where a step's function was edited, and returns what to go on with, if anything.
+        ask: asks a person what to do where a step's function was edited, and returns what to continue with, if anything.
     """
     line = None if resuming is None else resuming.line
     try:

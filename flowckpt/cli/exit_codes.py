@@ -69,7 +69,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.WorkflowChangedError: ExitCode.MISMATCH,
     errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
     errors.StepInDoubtError: ExitCode.IN_DOUBT,
-    errors.CrashLoopError: ExitCode.IN_DOUBT,  # like a doubt: nothing goes on until a person has looked
+    errors.CrashLoopError: ExitCode.IN_DOUBT,  # like a doubt: nothing continues until a person has looked
     errors.RunLockedError: ExitCode.LOCKED,
     errors.RunMovedOnError: ExitCode.LOCKED,
     errors.RunCancelledError: ExitCode.SIGTERM,
@@ -96,7 +96,7 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
     Args:
         result: how it ended.
         signal_name: the signal that stopped it, if one did.
-        continue_on_save_error: whether it was asked to go on when a checkpoint cannot be saved: then the code says how the run
+        continue_on_save_error: whether it was asked to continue when a checkpoint cannot be saved: then the code says how the run
             came to its own end, saved or not. That it was stopped, to be carried on, is said of a saved one alone.
     """
     is_own_end = continue_on_save_error and result.status in ("completed", "failed")

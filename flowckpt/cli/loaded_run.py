@@ -70,7 +70,7 @@ def recorded_run(
         inputs: inputs given again, as text.
         asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
         is_here: whether the run is to continue in the current directory instead.
-        accepts: called for an imported run with its id, and its program and directory; returns whether the run may go on.
+        accepts: called for an imported run with its id, and its program and directory; returns whether the run may continue.
 
     Raises:
         CheckpointNotFoundError: there is no such run.

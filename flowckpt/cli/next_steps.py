@@ -264,7 +264,7 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     return escaped(shlex.join([*line, *words]))
 
 
-# What a suspended run waits for, for people: what it is, and the very commands that go on.
+# What a suspended run waits for, for people: what it is, and the very commands that continue.
 
 
 _MOST = 8

@@ -374,7 +374,7 @@ def rollback_option(command: F) -> F:
         is_flag=True,
         flag_value=False,
         default=True,
-        help="Undo nothing where the run fails or is stopped, whatever .rollback() says.",
+        help="If the run fails or is stopped, do not undo steps with .rollback().",
     )(command)
 
 
@@ -401,7 +401,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     Raises:
         click.UsageError: a name is given twice.
         ExecutorError: a description describes no executor.
-        SettingError: a name is none.
+        SettingError: a name is not valid.
     """
     found = without_repeats(tuple(map(named_executor, texts)), "--executor")
     if found:
@@ -419,7 +419,7 @@ def by_option(command: F) -> F:
 
 
 def user_name() -> str:
-    """Return who uses the machine; an empty text where it does not say."""
+    """Return the name of the machine's user; an empty text where it does not say."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
@@ -465,7 +465,7 @@ def policy_options(command: F) -> F:
             multiple=True,
             help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
         ),
-        click.option("--force", is_flag=True, help="Run again whatever the resume would stop at."),
+        click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
         cache_option,
     )
     for option in reversed(added):
@@ -486,13 +486,13 @@ def limit_options(command: F) -> F:
             "--max-crashes",
             type=click.IntRange(0),
             metavar="N",
-            help="How often the run may die at one step before a resume refuses it; 0: no limit; 5 by default; recorded.",
+            help="Crashes at one step after which a resume refuses the run; 0: no limit. Default: 5. Recorded.",
         ),
         click.option(
             "--stay",
             type=SecondsRange(0, has_infinity=True),
             metavar="SECONDS",
-            help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
+            help="When everything waits, keep the process up to SECONDS in all; inf: for ever. Default: only for waits that end within a minute.",
         ),
     )
     for option in reversed(added):

@@ -186,7 +186,7 @@ def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
     """Report the runs that were left out and why, and return the exit code; the readable ones were shown before.
 
     Args:
-        findings: what the list of a store left out. One for which a key is missing is told, and is no damage.
+        findings: what the list of a store left out. One for which a key is missing is told, and is not damage.
     """
     for finding in findings[:_MOST]:
         say(f"flowckpt: {escaped(finding.workflow_id)} is left out: {escaped(finding.detail)}")

@@ -47,7 +47,7 @@ def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text:
 def ask_for_secrets(
     workflow: Workflow[..., Any], names: Iterable[str], inputs: dict[str, Any], *, at_terminal: bool = True
 ) -> None:
-    """Add secret inputs that nobody has given: from their variables, else by asking for them.
+    """Add secret inputs that were not given: from their variables, else by asking for them.
 
     Args:
         workflow: the workflow.

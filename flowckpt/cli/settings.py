@@ -63,7 +63,7 @@ def command_settings() -> Settings:
     """Return the settings as they were when the command began: a step may change the directory.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     context = click.get_current_context(silent=True)
     if context is None:
@@ -100,7 +100,7 @@ def choose_store(
         directory: where to look from; the working directory where not given.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     is_own = environ is None and directory is None
     found = command_settings() if is_own else read_settings(environ, directory)
@@ -117,7 +117,7 @@ def retention_set_here() -> Retention | None:
     """Return which checkpoints stay, as far as anything is set.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     found = command_settings()
     return rule.set_retention(found.__getitem__)
@@ -127,7 +127,7 @@ def color_allowed() -> bool:
     """Tell whether terminals may be drawn on, as far as the command line does not say.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     return bool(command_settings()["color"])
 
@@ -146,7 +146,7 @@ def limits_setting() -> dict[str, Any]:
     """Return the limits of runs that have none of their own, as arguments of the engine.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     settings = command_settings()
     return {name: settings[name] for name in ("retry_budget", "max_crashes")}
@@ -156,7 +156,7 @@ def max_crashes_setting() -> int:
     """Return how often a run may die at one step, where neither the command line nor its record says.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown, or has an invalid value.
     """
     return int(command_settings()["max_crashes"])
 

@@ -52,7 +52,7 @@ class StoredRun:
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
-        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
+        left_behind: how many checkpoints no longer count, as a later attempt continued from before them.
         stale: what the last resume asked a person; empty if none did since the newest attempt.
         checks: later verifications of its checkpoints, by sequence.
         hints: what the store knows besides the record.

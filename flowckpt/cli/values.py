@@ -1,6 +1,6 @@
 """One value of the command line or of a JSON file, made into what an annotation says.
 
-Text (`-i limit=5`) is converted as a person means it; JSON is taken at its word: `"5"` is no integer there.
+Text (`-i limit=5`) is converted as a person means it; JSON is taken at its word: `"5"` is not an integer there.
 A value that does not fit is refused with what was expected; nothing is guessed and nothing is cut off.
 """
 
@@ -188,7 +188,7 @@ _EXPECTED: dict[Any, str] = {
     set: "a list",
     frozenset: "a list",
 }
-_RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # whoever names their classes has imported them
+_RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # code that names their classes has imported them
 
 
 def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:

@@ -65,7 +65,7 @@ def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
         return run_alone(runner, work)
 
 
-# The doors of the engine for whoever tells a run something: signals, and answers to approvals.
+# The doors of the engine for callers that send something to a run: signals, and answers to approvals.
 
 
 class AnswersRuns:
@@ -206,7 +206,7 @@ class ControlsRuns:
 
         Args:
             workflow_id: the run.
-            workflow: its workflow; required if nobody owns the run and steps have to be undone.
+            workflow: its workflow; required if the run has no owner and steps have to be undone.
             rolls_back: whether to undo steps that have a `.rollback()`.
             patience_seconds: how long to wait for a live run to stop.
             options: how the run is taken over.

@@ -129,7 +129,7 @@ class State(StrEnum):
     STATED = "stated"
     """The program gave them."""
     UNCAPTURED = "uncaptured"
-    """Nobody yet: `EvidenceVerifier.capture` takes them from the world when the step commits."""
+    """Not yet known: `EvidenceVerifier.capture` takes them from the world when the step commits."""
     CAPTURED = "captured"
     """They were taken from the world when the step committed."""
     UNREADABLE = "unreadable"
@@ -397,7 +397,7 @@ def _lasting(module: str) -> str:
 
 # The functions that the program lends to claims.
 #
-# A record holds a name. A name of a record is looked up here and nowhere else: it is never imported, so whoever writes
+# A record holds a name. A name of a record is looked up here and nowhere else: it is never imported, so the process that writes
 # the record cannot choose what runs.
 
 

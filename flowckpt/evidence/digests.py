@@ -74,7 +74,7 @@ def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> Fil
         RefusedClaimError: it is too large.
         CheckTimeoutError: it took too long.
         UncheckableClaimError: it changes all the time.
-        PathRefusedError: it leads out, or is no regular file.
+        PathRefusedError: it leads out, or is not a regular file.
         OSError: nothing is there, or it cannot be read.
     """
     limits = context.settings.limits
@@ -223,7 +223,7 @@ def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str
 
     Args:
         entries: its entries, in the order of their paths.
-        contents: the SHA-256 of each that is a file, and an empty text for each that is none.
+        contents: the SHA-256 of each that is a file, and an empty text for each other one.
     """
     digest = sha256()
     for entry, content in zip(entries, contents, strict=True):

@@ -75,7 +75,7 @@ def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Dead
     Raises:
         RefusedClaimError: the host, or an address that its name leads to, is not allowed.
         UncheckableClaimError: the name leads nowhere.
-        OSError: nobody answers.
+        OSError: no answer came.
     """
     allowed(host, port, hosts)
     name = plain_host(host)
@@ -168,7 +168,7 @@ def is_public(address: Address) -> bool:
 class TimedStream(io.RawIOBase):
     """A socket as a stream, each read of which has only the time that is left for the whole.
 
-    A socket's own time-out begins anew with each byte, so that a server which sends one a second would never end it.
+    A socket's own time-out starts again with each byte, so that a server which sends one a second would never end it.
     """
 
     def __init__(self, connection: socket.socket, deadline: Deadline) -> None:

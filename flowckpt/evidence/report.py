@@ -175,7 +175,7 @@ class VerificationReport:
 
 # When a pack holds: pure functions of its policy and of the answers to its claims.
 #
-# - An empty pack is no evidence. It is never verified.
+# - An empty pack is not evidence. It is never verified.
 # - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
 # - A claim that could not be checked does not hold.
 # - Claims that are not checked again (transient ones, at a resume) count neither way.

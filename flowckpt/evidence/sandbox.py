@@ -116,7 +116,7 @@ class Sandbox:
         """Open a regular file for reading, without ever waiting for it.
 
         Raises:
-            PathRefusedError: it leads out, or to something that is no regular file.
+            PathRefusedError: it leads out, or to something that is not a regular file.
             OSError: nothing is there, or it cannot be opened.
         """
         parent, slash, name = path.rpartition("/")
@@ -141,7 +141,7 @@ class Sandbox:
     def real_path(self, path: str) -> tuple[str, os.stat_result]:
         """Return the absolute path of a regular file without any link in it, for a library that opens paths itself.
 
-        Whoever uses it must look at the device and inode again once the library has opened it.
+        A process that uses it must look at the device and inode again once the library has opened it.
         """
         with self._walk(path) as way:
             if not stat.S_ISREG(way.status.st_mode):
@@ -241,7 +241,7 @@ class Sandbox:
 
 
 def _open_regular(directory: int, name: str, path: str, found: os.stat_result) -> int:
-    # What is no file is not even opened: opening a device may already do something, and a pipe may wait.
+    # What is not a file is not even opened: opening a device may already do something, and a pipe may wait.
     if not stat.S_ISREG(found.st_mode):
         raise _not_regular(path, found)
     file = os.open(name, _READ, dir_fd=directory)

@@ -60,7 +60,7 @@ async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
     """Run work that cannot be stopped, and wait for it no longer than a time.
 
     Raises:
-        TimeoutError: it did not end; its thread goes on by itself.
+        TimeoutError: it did not end; its thread continues by itself.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -175,7 +175,7 @@ def verify_for_quorum(claim: Evidence, settings: Settings, linger: float) -> tup
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a claim whose check ended with an error: nobody knows, and this is why."""
+    """Return the outcome of a claim whose check ended with an error: unknown, and why."""
     if isinstance(error, EvidenceCaptureError):
         return Outcome(VerdictStatus.FAILED, error.detail, (error.detail,))
     if isinstance(error, MalformedClaimError):
@@ -433,7 +433,7 @@ class EvidenceVerifier:
         raise EvidenceCaptureError(
             evidence_type=str(evidence.evidence_type),
             description=redacted_text(evidence.description),
-            detail=verdict.error or "nobody knows why",
+            detail=verdict.error or "it is unknown why",
         ) from found
 
     async def commit(
@@ -579,7 +579,7 @@ class EvidenceVerifier:
         verify = partial(verify_all, [claim], self._context(settings), self._checks)
         check = self._check(claim)
         try:
-            if check is not None and check.is_local:  # the program's own code: nobody knows when it ends
+            if check is not None and check.is_local:  # the program's own code: it is unknown when it ends
                 answers = await run_in_daemon(verify, settings.limits.predicate_seconds)
             else:
                 answers = await run_blocking(verify)

@@ -45,7 +45,7 @@ async def run_command(
         timeout_seconds: the limit, or None.
         interrupts: delivers signals to the step.
         on_line: told the stream (`stdout` or `stderr`) and the text of each line while the program runs, in the
-            running loop; None where nobody listens.
+            running loop; None without a listener.
 
     Raises:
         CommandFailedError: it cannot be started.

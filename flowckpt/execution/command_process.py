@@ -113,7 +113,7 @@ class LineFeed:
         if len(self._pending) == 1:
             try:
                 self._loop.call_soon_threadsafe(self._hand_over, context=self._context)
-            except RuntimeError:  # the loop is closed: nobody listens
+            except RuntimeError:  # the loop is closed
                 self._is_closed = True
 
     def _hand_over(self) -> None:
@@ -427,11 +427,11 @@ class CommandProcess:
                     self.end.is_ended_by_us = True
                 else:
                     self._watch(selector)
-        except BaseException as error:  # it belongs to whoever awaits
+        except BaseException as error:  # it belongs to the caller that awaits
             self.end.error = error
         if self.feed is not None:
             self.feed.finish()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._settle)
         if self.end.is_left_behind and not self.end.has_exited:
             self._process.wait()
@@ -448,7 +448,7 @@ class CommandProcess:
             self._connect(selector, exit_handle)
             self._look()
             self._pump(selector, lambda: self.end.has_exited or self._stop.is_made, deadline)
-            if self.end.has_exited:  # by itself: what it did counts, whoever wants to stop it now
+            if self.end.has_exited:  # by itself: what it did counts, no matter who wants to stop it now
                 linger = time.monotonic() + LINGER_SECONDS
                 self._pump(selector, lambda: not self._streams or self._stop.is_made, linger)
                 self._drain(selector)

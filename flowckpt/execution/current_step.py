@@ -79,7 +79,7 @@ class NullStepServices:
     """Takes what a step reports when nothing can use it.
 
     Attributes:
-        where: what goes on there, for the error.
+        where: what happens there, for the error.
     """
 
     where: str
@@ -123,7 +123,7 @@ class NullStepServices:
 
     @property
     def is_followed(self) -> bool:
-        """Nobody follows."""
+        """No listener follows."""
         return False
 
     def held(self, path: str) -> tuple[Any, ...]:
@@ -403,7 +403,7 @@ def validate_progress(done: Any, total: Any, note: Any) -> Progress:
         note: what the step is at.
 
     Raises:
-        InputError: a number is none, or negative; or the note is not a text.
+        InputError: a number is not valid, or negative; or the note is not a text.
     """
     done, total = _number("done", done), None if total is None else _number("total", total)
     if not isinstance(note, str):

@@ -139,7 +139,7 @@ def users_frames(error: BaseException) -> TracebackType | None:
 
 
 def _formatted(error: BaseException) -> str:
-    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
+    """Format the traceback from the first frame of the user's on; the engine's own frames say nothing useful."""
     at = users_frames(error)
     if at is None and isinstance(error, FlowckptError):
         return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all

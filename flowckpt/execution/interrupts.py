@@ -213,7 +213,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in CANCEL_SIGNALS.values():
-            # Stopping already, it needs no second word. Among several runs nobody knows here which one is meant: the request
+            # Stopping already, it needs no second word. Among several runs it is not known here which one is meant: the request
             # in the store says that, at their next steps.
             if self.noted or not self.is_alone():
                 return

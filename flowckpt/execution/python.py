@@ -117,6 +117,6 @@ def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -
 
 
 def is_left_running(workflow_id: str, path: str) -> bool:
-    """Return whether this process still runs work of a step that nobody waits for."""
+    """Return whether this process still runs work of a step that the run no longer waits for."""
     with _lock:
         return any(each() for each in _left.get((workflow_id, path), ()))

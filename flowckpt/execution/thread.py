@@ -21,11 +21,11 @@ from typing import Any
 from flowckpt.core.system.blocking import answers
 from flowckpt.execution.interrupts import Interrupts
 
-# What ends a step that nobody waits for any more.
+# What ends a step that the run no longer waits for.
 
 
 class AbandonedStepError(BaseException):
-    """Raised inside a step that nobody waits for any more, so that its `finally` blocks run and it ends."""
+    """Raised inside a step that the run no longer waits for, so that its `finally` blocks run and it ends."""
 
 
 Work = Callable[[], Any]
@@ -59,10 +59,10 @@ class Call:
             return not self._is_left
 
     def __call__(self) -> Any:
-        """Do the work, unless nobody wants it any more.
+        """Do the work, unless it is no longer wanted.
 
         Raises:
-            AbandonedStepError: nobody does.
+            AbandonedStepError: it is no longer wanted.
         """
         with self._lock:
             if self._is_left:
@@ -71,7 +71,9 @@ class Call:
         try:
             return self._work()
         finally:
-            with self._lock:  # whoever leaves it now comes too late, and must not hit what the thread does next
+            with (
+                self._lock
+            ):  # the process that leaves it now comes too late, and must not hit what the thread does next
                 self._thread = None
 
     def leave(self) -> None:

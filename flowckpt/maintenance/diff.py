@@ -1,6 +1,6 @@
 """Compares two checkpoints: results by the paths of their steps, values leaf by leaf.
 
-When and how long something ran, and by which attempt, is no difference.
+When and how long something ran, and by which attempt, does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a run is tried again that could not be resumed: not at once, and less and less often, whoever tries it.
+"""When a run is tried again that could not be resumed: not at once, and less and less often, for all processes together.
 
 The pause is kept with the run, as a message that no step takes, so all recoverers share it. It is written while the run
 is kept, before the process starts: of many recoverers that see the run at the same time, the others find it.

@@ -86,7 +86,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
         return None
     if info.is_held:  # anybody may have written its record
         return None
-    if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own loop can go on with it
+    if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own loop can continue with it
         return None
     if info.status is Status.CRASHED:
         return Why.CRASHED
@@ -122,7 +122,7 @@ async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str]
 
 
 async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
-    """Return a run as it is now if it is still due and nobody has resumed it; else None."""
+    """Return a run as it is now if it is still due and was not taken meanwhile; else None."""
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
@@ -210,7 +210,7 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
 
 
 STALE_STATUSES = RECOVERED_STATUSES | {Status.FAILED}
-"""How a run stands that may need a person: it has not completed, and nobody cancelled it."""
+"""How a run stands that may need a person: it has not completed, and was not cancelled."""
 
 
 async def note_stale(

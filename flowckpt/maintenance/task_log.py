@@ -1,6 +1,6 @@
 """The log of a task's steps: pure, made from its record and kept up by its owner.
 
-Each committed step names the one that it goes on from, so the steps that led to any checkpoint are a chain, also after
+Each committed step names the one that it continues from, so the steps that led to any checkpoint are a chain, also after
 a rollback. A rollback moves the head; the steps behind it stay in the log, and can be rolled forward to.
 """
 
@@ -124,7 +124,7 @@ def checked_most(value: object) -> int | None:
     """Return how many checkpoints a task may keep, or refuse the number.
 
     Raises:
-        SettingError: it is no whole number from 1 on.
+        SettingError: it is not a whole number from 1 on.
     """
     if value is not None and (type(value) is not int or value < 1):
         raise SettingError(
@@ -139,7 +139,7 @@ def checked_plan(value: object) -> tuple[str, ...]:
     """Return the names of planned steps, or refuse them.
 
     Raises:
-        SettingError: it is no list of names.
+        SettingError: it is not a list of names.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise SettingError(
@@ -395,10 +395,10 @@ class TaskLog:
         committed: all committed steps, in their order.
         live: the checkpoints that the store holds: the id there, to the index of the step.
         begun: the steps that were begun and not committed: the id in the store, to the step.
-        settled: the ids in the store of records that a step was begun, which nobody needs any more.
+        settled: the ids in the store of records that a step was begun, which are no longer needed.
         plan: the planned steps, or None.
         head: the index of the step that the task stands behind; -1 for none.
-        base_path: where relative paths of evidence are taken from, as recorded; empty where nobody said.
+        base_path: where relative paths of evidence are taken from, as recorded; empty if not given.
         is_finished: whether the task was finished.
     """
 
@@ -568,7 +568,7 @@ class TaskLog:
         """
         steps = self.live_steps()
         verified = next((step for step in steps if step.verified), None)
-        if verified is None:  # where nobody checked any, the newest that might hold
+        if verified is None:  # if none was checked, the newest that might hold
             verified = next((step for step in steps if step.has_claims and step.outcome is None), None)
         begun = map(sequence_in_marker, self.begun)
         return frozenset([*(step.sequence for step in self.needed(verified)), *begun])

@@ -476,7 +476,7 @@ class StoreBase(ABC):
     # --- a whole run, and values in common ------------------------------------------------------------------------
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Store a run durably, with its attempts, sequences and times; afterwards nobody owns it.
+        """Store a run durably, with its attempts, sequences and times; afterwards it has no owner.
 
         After a crash in the middle nothing is visible, and the call can be repeated.
 
@@ -716,7 +716,7 @@ class StoreBase(ABC):
         return [None] * len(workflow_ids)
 
     async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
-        """Remove those of the runs that nobody owns, that have no pin, and that are unchanged since they were listed.
+        """Remove those of the runs that have no owner, that have no pin, and that are unchanged since they were listed.
 
         Args:
             runs: the runs as listed.

@@ -73,7 +73,7 @@ _log = logging.getLogger("flowckpt")
 def _signals_blocked() -> Iterator[None]:
     """Keep signals from a thread that begins here: it inherits what is blocked.
 
-    The kernel gives a signal to any thread that does not block it, and to which one after a SIGCONT, nobody knows. In ours it
+    The kernel gives a signal to any thread that does not block it, and to which one after a SIGCONT, is unspecified. In ours it
     would wake nothing: the main thread, which alone handles signals in Python, would sleep on.
     """
     if not hasattr(signal, "pthread_sigmask"):

@@ -508,7 +508,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [self.held[each].size if each in self.held else 0 for each in workflow_ids]
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Remove those of the runs that nobody owns, that have no pin, and that are unchanged since they were listed."""
+        """Remove those of the runs that have no owner, that have no pin, and that are unchanged since they were listed."""
         removed = []
         for info in runs:
             run = self.held.get(info.workflow_id)

@@ -271,7 +271,7 @@ class Repaired(FieldEquality):
 
 
 async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
-    """Return the checkpoints of all attempts of a run that nobody owns, attempt by attempt, oldest first.
+    """Return the checkpoints of all attempts of a run without an owner, attempt by attempt, oldest first.
 
     Raises:
         CheckpointCorruptedError: one is damaged.

@@ -68,7 +68,7 @@ def refuse_write(workflow_id: str, attempt: int, fence: FencedError | None, medi
 
     Raises:
         FencedError: another attempt has started.
-        CheckpointStorageError: nobody knows the outcome of the last write.
+        CheckpointStorageError: the outcome of the last write is unknown.
     """
     if fence is not None:
         raise FencedError(workflow_id, attempt=attempt, newest_attempt=fence.newest_attempt) from fence

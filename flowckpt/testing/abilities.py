@@ -191,7 +191,7 @@ class AgreementContract(StoreUnderTest):
             await deleting.delete_checkpoint(RUN, "c1")
         assert await self.shown(robbed) == [(3, "c3"), (2, "c2"), (1, "c1")]
         assert await thief.delete_checkpoint(RUN, "c1")
-        assert not await deleting.delete_checkpoint(RUN, "c1")  # now there is none, whoever asks
+        assert not await deleting.delete_checkpoint(RUN, "c1")  # now there is none
 
     async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(self, store: StoreBase) -> None:
         receiving, owning = self.able(store, Ability.RECEIVE), self.able(store, Ability.OWNERS)
@@ -560,12 +560,12 @@ class AbilityContract(
         ]
         for sequence in range(1, 8):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
-        await store.save("asked by nobody", checkpoint(1, [claimed(None)]))
+        await store.save("not asked for", checkpoint(1, [claimed(None)]))
         await store.save("all at once", checkpoint(1, [claimed("verified", "a"), claimed("failed", "b")]))
         for door in (store, self.another(store)):
             found = [reference.verified for reference in await door.list_checkpoints(RUN)]
             assert found == [False, False, True, True, True, None, None]
-            assert [each.verified for each in await door.list_checkpoints("asked by nobody")] == [False]
+            assert [each.verified for each in await door.list_checkpoints("not asked for")] == [False]
             assert [each.verified for each in await door.list_checkpoints("all at once")] == [False]
 
     async def test_what_was_left_behind_does_not_count_for_whether_a_checkpoint_is_verified(

@@ -69,7 +69,7 @@ def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any
     """Return a result with claims.
 
     Args:
-        outcome: what they came to together; None where nobody asked.
+        outcome: what they came to together; None if not asked for.
         name: the step's name.
         *claims: the answers to each; one claim with the outcome as its answer where not given.
         **fields: further fields of the result.

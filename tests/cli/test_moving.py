@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def crashed(flowckpt, tmp_path):
-    """A run that has failed: to go on it needs the file `ready`."""
+    """A run that has failed: to continue it needs the file `ready`."""
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one", "--tag", "team=data").expect(1)
     return flowckpt
 

@@ -293,7 +293,7 @@ def test_recoverers_share_the_work_none_is_done_twice_and_hardly_a_process_is_st
     names = [f"r{number:02}" for number in range(count)]
     assert sorted(run["workflow_id"] for run in runs) == names
     assert {run["outcome"] for run in runs} == {"completed"}
-    assert {run["attempt"] for run in runs} == {2}, "to keep a run is no attempt of it"
+    assert {run["attempt"] for run in runs} == {2}, "to keep a run is not an attempt of it"
     assert Counter(crashing.log()) == Counter(f"{step} {run}" for step in ("first", "second") for run in names)
     processes = sum(err.count("resuming from attempt") for _, err in told)
     assert processes <= count + 2, "some milliseconds are left in which two recoverers can meet"
@@ -410,7 +410,7 @@ def test_once_and_watch_exclude_each_other(crashing):
 
 
 def test_a_run_whose_executor_has_an_address_is_left_until_it_is_given_again_or_set(crashing):
-    """An address in a record is never used: whoever recovers says where the steps run."""
+    """An address in a record is never used: the process that recovers says where the steps run."""
     crash(crashing, "dying", "--executor", "gpu=dask://127.0.0.1:9")
     said = crashing("recover").expect(1).err
     assert "left as it is" in said
@@ -468,7 +468,7 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
                 break
             time.sleep(0.1)
         time.sleep(0.5)
-        assert watcher.poll() is None, "it goes on looking"
+        assert watcher.poll() is None, "it continues looking"
         watcher.send_signal(signal.SIGTERM)
         watcher.communicate(timeout=60)
         said = told.read_text()
@@ -523,7 +523,7 @@ def leaving():
 
 @pytest.fixture
 def talkative(flowckpt):
-    """Runs that crashed, and go on to print."""
+    """Runs that crashed, and continue to print."""
     (flowckpt.directory / "talkative.py").write_text(TALKATIVE)
     for name in ("talking", "leaving"):
         flowckpt("run", f"talkative.py:{name}", "--id", name).expect(-signal.SIGKILL)

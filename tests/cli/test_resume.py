@@ -90,7 +90,7 @@ def gated(count: int = 3):
 
 @pytest.fixture
 def gate(flowckpt, tmp_path):
-    """A workflow whose second step goes on when this file is there, and no sooner."""
+    """A workflow whose second step continues when this file is there, and no sooner."""
     with open(tmp_path / "pipeline.py", "a") as pipeline:
         pipeline.write(GATED)
     yield tmp_path / "open"

@@ -118,6 +118,6 @@ def test_a_run_that_was_rolled_back_or_forked_is_suspended_and_waits_for_a_perso
     flowckpt("rollback", "one", "nap").expect(0)
     flowckpt("fork", "one", "--id", "two").expect(0)
     assert [each["status"] for each in flowckpt("list", "--json").document] == ["suspended", "suspended"]
-    assert "no run in" in flowckpt("recover").expect(0).err, "the person who moved it goes on with it"
+    assert "no run in" in flowckpt("recover").expect(0).err, "the person who moved it continues with it"
     flowckpt("resume", "one").expect(0)
     flowckpt("resume", "two").expect(0)

@@ -80,7 +80,7 @@ def test_a_signal_suspends_and_recover_resumes(trip, number, code):
     assert returned == code, err
     assert "suspended: trip rome" in out
     assert f"stopped by {number.name}; it is saved" in err and "Resume with: flowckpt resume rome" in err
-    assert "Undo" not in err  # nobody is there to answer
+    assert "Undo" not in err  # there is no terminal to answer at
     assert trip.log() == ["book hotel", "book flight", "travel"]
     assert trip("show", "rome", "--json").document["status"] == "suspended"
     (trip.directory / "go").touch()

@@ -154,7 +154,7 @@ def test_where_the_run_was_removed_a_run_that_stops_gives_no_such_hint_either(un
 
 STORE_ERROR = CheckpointStorageError("away")
 STEP_ERROR = StepFailedError("a", error_type="ValueError", error_message="x")
-CODES = [  # status, error, signal, is_saved, the code where the run is to fail, and where it is to go on
+CODES = [  # status, error, signal, is_saved, the code where the run is to fail, and where it is to continue
     ("completed", None, "", True, 0, 0),
     ("completed", None, "", False, 13, 0),
     ("completed", None, "SIGTERM", False, 13, 0),

@@ -136,7 +136,7 @@ def test_show_has_the_evidence_without_its_secrets(flowckpt, tmp_path):
     assert "nix does not exist" in h["evidence"]["claims"][0]["error"]
     text = flowckpt("show", "one", "--steps", "--checkpoints").out
     assert "g     db_row" in text and "verified" in text and "nix does not exist" in text
-    # The step that failed runs again, and the run goes on from the checkpoint before it.
+    # The step that failed runs again, and the run continues from the checkpoint before it.
     (tmp_path / "nix").touch()
     flowckpt("resume", "one").expect(0)
     document = flowckpt("show", "one", "--json").document

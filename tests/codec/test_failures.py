@@ -1,4 +1,4 @@
-"""Failures of steps are values as any other: what a map that tolerates some returns can go on from there."""
+"""Failures of steps are values as any other: what a map that tolerates some returns can continue from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a value from outside fits a type, and types that a record tells to whoever has no program."""
+"""Whether a value from outside fits a type, and types that a record tells to the process that has no program."""
 
 from __future__ import annotations
 

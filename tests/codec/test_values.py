@@ -33,7 +33,7 @@ def through_json(value):
 
 
 def refuse_constant(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 @given(values)
@@ -109,7 +109,7 @@ class Text(str):
 
 
 class Number(int):
-    """Like numpy's: a number that is no int."""
+    """Like numpy's: a number that is not an int."""
 
 
 class Real(float):

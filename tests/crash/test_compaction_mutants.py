@@ -84,7 +84,7 @@ def compacting_what_was_deleted(life):
 
 
 def removing_what_an_earlier_attempt_saved(life):
-    """Attempts remove what earlier ones saved, go on or go back, and a compaction is cut short at each of its points."""
+    """Attempts remove what earlier ones saved, continue or go back, and a compaction is cut short at each of its points."""
     life.is_copied = True
     life.disk.before_change = lambda name, role: None
     for act in (life.save, life.delete, life.save):
@@ -190,7 +190,7 @@ def no_look_behind_the_link(monkeypatch):
 
 
 def take_the_pack_back(monkeypatch):
-    """Remove the pack where a thief is found, which may have gone on from it."""
+    """Remove the pack where a thief is found, which may have continued from it."""
     module = flowckpt.stores.file.compaction
     original = module._write_pack
 

@@ -35,7 +35,7 @@ def explore(monkeypatch, wanted, *, acknowledged=0, compactions=0, generations=0
 
 @pytest.mark.timeout(1_800)
 def test_every_crash_state_is_recovered(monkeypatch):
-    """At every call of random lives, every state that a power cut or a kill may leave goes on where it was."""
+    """At every call of random lives, every state that a power cut or a kill may leave continues where it was."""
     explore(monkeypatch, 5_000, acknowledged=100)
 
 

@@ -22,7 +22,7 @@ from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, don
 
 
 def in_turn(life):
-    """One gives the run up that it stole and never wrote to, while a third goes on; then the first wakes up."""
+    """One gives the run up that it stole and never wrote to, while a third continues; then the first wakes up."""
     life.acquire(take_over=False)
     life.save(life.writers[0])
     life.acquire(take_over=True)
@@ -93,7 +93,7 @@ def saving_after_failures(life):
     """Each call of a save fails once; the writer tries again, and a next one takes over."""
     for count in range(1, 8):
         life.acquire(take_over=True)
-        life.writers[-1].is_fresh = False  # so it goes on from where the run is
+        life.writers[-1].is_fresh = False  # so it continues from where the run is
         life.save(life.writers[-1])
         life.fail_at(count)
         life.save(life.writers[-1])
@@ -227,7 +227,7 @@ def saving_while_a_clear_is_finished(life):
 
 
 def waking_up_in_a_new_run(life):
-    """A thief sleeps while the run is cleared and begun anew in the same directory; then it gives its claim up."""
+    """A thief sleeps while the run is cleared and started again in the same directory; then it gives its claim up."""
     life.acquire(take_over=False)
     life.save(life.writers[0])
     life.acquire(take_over=True)
@@ -434,7 +434,7 @@ def fence_before_the_sync(monkeypatch):
 
 
 def fence_by_the_next_number_alone(monkeypatch):
-    """Look for segment N + 1 only, which its owner may have given up while a third one went on."""
+    """Look for segment N + 1 only, which its owner may have given up while a third one continued."""
 
     def newest(self):
         if not self._filesystem.status(self._file).links:

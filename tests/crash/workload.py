@@ -533,8 +533,8 @@ class Workload:
             if later.found is None or later.attempt <= writer.attempt or later.epoch != writer.epoch:
                 continue
             if shape(later.found) != shape(version):
-                raise BrokenPromise(f"acknowledged {version}, and attempt {later.attempt} went on from {later.found}")
-        if writer.attempt >= self.begun:  # else a later attempt has gone on from it, before the word of it came back
+                raise BrokenPromise(f"acknowledged {version}, and attempt {later.attempt} continued from {later.found}")
+        if writer.attempt >= self.begun:  # else a later attempt has continued from it, before the word of it came back
             self.possible = {version}
             self.begun = writer.attempt
         writer.version, writer.is_fresh = version, False
@@ -711,7 +711,7 @@ class Workload:
             self.possible |= {()}
         else:
             self.possible = {()}
-        # Done or not, the run may begin anew; all its writers end here, so none of them can come back.
+        # Done or not, the run may start again; all its writers end here, so none of them can come back.
         self.begun = self.acknowledged_sequence = 0
         self.epoch += 1
         for each in list(self.writers):

@@ -92,7 +92,7 @@ class Program:
             self.printed = None
 
     def run_python(self, block: Block) -> None:
-        # Compiled under the page's own name and lines: tracebacks, and whoever asks for the source, find it there.
+        # Compiled under the page's own name and lines: tracebacks, and the process that asks for the source, find it there.
         code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec", dont_inherit=True)
         out = io.StringIO()
         try:

@@ -15,7 +15,7 @@ MANY = 10
 
 
 def commands_with(option: str) -> str:
-    """Say which commands have the option of a setting; one that is called so too and is no setting's is none of them."""
+    """Say which commands have the option of a setting; one that is called so too and is not a setting's is none of them."""
     found = {
         name
         for name in COMMANDS

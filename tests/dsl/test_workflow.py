@@ -201,7 +201,7 @@ class Pipelines:
 
 
 def test_a_method_is_refused_before_anybody_has_to_give_it_its_self():
-    with pytest.raises(WorkflowDefinitionError, match="is a method: nobody would give it its 'self'") as caught:
+    with pytest.raises(WorkflowDefinitionError, match="is a method: no caller would give it its 'self'") as caught:
         workflow("w")(Pipelines.of_an_object)
     assert caught.value.where == line_of(Pipelines.of_an_object)
 

@@ -163,5 +163,5 @@ def _replaced(block: tuple[Node, ...], other: Node) -> tuple[Node, ...]:
 
 
 def breakable(block: tuple[Node, ...]) -> list[int]:
-    """Return the nodes whose failure ends the run: nobody handles it, and nothing tolerates it."""
+    """Return the nodes whose failure ends the run: the workflow does not handle it, and nothing tolerates it."""
     return [node.number for node in all_nodes(block) if (node.works or node.kind) in ("pure", "async", "file")]

@@ -12,7 +12,7 @@ effects: list[str] = []
 
 
 def counted(what: str, until: int) -> list[int]:
-    """Do one thing after the other and save after each; who comes later goes on behind what was saved."""
+    """Do one thing after the other and save after each; who comes later continues after what was saved."""
     done: list[int] = current_step().load([])
     for number in range(len(done), until):
         effects.append(f"{what} {number}")
@@ -33,7 +33,7 @@ async def counted_async(what: str, until: int) -> list[int]:
 
 
 def fails_once_a_try(until: int) -> int:
-    """Fail after each thing; the next try goes on behind it."""
+    """Fail after each thing; the next try continues after it."""
     done: int = current_step().load(0)
     if done < until:
         effects.append(f"try {done}")

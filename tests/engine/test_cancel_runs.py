@@ -1,4 +1,4 @@
-"""`engine.cancel`, and what a stop makes of a run that is to be gone on with."""
+"""`engine.cancel`, and what a stop makes of a run that is to be continued with."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def resumed(
     *,
     is_untouched: bool,
 ) -> bool:
-    """Plan and resume, and compare the two; return whether the resume went on."""
+    """Plan and resume, and compare the two; return whether the resume continued."""
     random, options = world.workflow(block), RunOptions(**chosen)
     plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
     before, held = snapshot(store), latest(store)
@@ -134,7 +134,7 @@ def resumed(
     engine = WorkflowEngine(CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1])))
     session = engine.prepare_resume(random, "run", options, {})
     if plan.is_undoing:
-        event("goes on undoing")
+        event("continues undoing")
         go_on_undoing(world, store, block, crash)
         return resumed(world, reopened(store), block, chosen, None, is_untouched=is_untouched)
     stop = plan.step(plan.stopped_by)
@@ -287,7 +287,7 @@ def test_what_is_left_to_undo_is_undone_as_planned_whatever_was_edited(
 def go_on_undoing(
     world: World, store: MemoryCheckpointStore, block: tuple[Node, ...], crash: tuple[int, bool] | None
 ) -> None:
-    """Plan the undoing and go on with it, and compare the two."""
+    """Plan the undoing and continue with it, and compare the two."""
     program = world.workflow(block)
     plan = WorkflowEngine(store).plan_sync(program, workflow_id="run")
     assert plan.is_undoing
@@ -302,13 +302,13 @@ def go_on_undoing(
         check_undoing(plan, events, world, is_whole=False)
         return
     except NotUndoableError as error:
-        event("cannot go on")
+        event("cannot continue")
         assert (error.paths[0], world.undone, snapshot(store)) == (plan.stopped_by, [], before)
         forced = WorkflowEngine(reopened(store))
         result = forced.resume_sync(program, workflow_id="run", options=RunOptions(force=True))
         assert {step_of(each.path) for each in result.rollback_failures} == {*error.paths}
     else:
-        event("goes on")
+        event("continues")
         check_undoing(plan, events, world, is_whole=True)
         assert plan.stopped_by == ""
     assert isinstance(result.error, RunUndoneError)

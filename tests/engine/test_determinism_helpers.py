@@ -125,7 +125,7 @@ def logs(what: str) -> str:
 def inner(name: str) -> Generator[Any, Any, str]:
     log.info("%s begins", name)
     yield step("x").python(logs, f"{name}/x").checkpoint()
-    log.info("%s goes on", name)
+    log.info("%s continues", name)
     yield step("y").python(logs, f"{name}/y").checkpoint()
     log.info("%s ends", name)
     return name
@@ -144,7 +144,7 @@ def outer() -> Generator[Any, Any, str]:
 
 
 ALL = [
-    "begins", "step a", "after a", "inner begins", "step inner/x", "inner goes on", "step inner/y", "inner ends",
+    "begins", "step a", "after a", "inner begins", "step inner/x", "inner continues", "step inner/y", "inner ends",
     "after inner", "step b", "ends",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A step in doubt in a run that is stopped, undone or cancelled; and work that goes on although nobody waits for it."""
+"""A step in doubt in a run that is stopped, undone or cancelled; and work that continues although the run does not wait for it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def saga_beside() -> Generator[Any, Any, Any]:
 def test_a_process_that_dies_while_it_undoes_is_gone_on_with_although_a_step_is_in_doubt() -> None:
     store = MemoryCheckpointStore()
     fails.add("beside")
-    crashes(store, 6, saga_beside)  # the car is undone; whoever was paying was stopped
+    crashes(store, 6, saga_beside)  # the car is undone; the process that was paying was stopped
     assert world == ["hotel"]
     store.runs.owned.clear()
     result = resume(store, saga_beside)

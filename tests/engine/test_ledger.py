@@ -339,7 +339,7 @@ def case_moves(case: Case, result: Any) -> bool:
 
 
 def refused_edit(case: Case, edited: Do) -> None:
-    """Edit a guarded step that was done: no default repeats its effect, and with the code restored the run goes on."""
+    """Edit a guarded step that was done: no default repeats its effect, and with the code restored the run continues."""
     event("edited what was done")
     before = list(case.world.ledger)
     latest = asyncio.run(case.store.load_latest("run"))

@@ -1,4 +1,4 @@
-"""What a step saves of itself: crashed at every save, it goes on inside, and ends as one that never crashed."""
+"""What a step saves of itself: crashed at every save, it continues inside, and ends as one that never crashed."""
 
 from __future__ import annotations
 
@@ -488,6 +488,6 @@ def test_killed_in_the_middle_of_a_step_it_goes_on_inside(tmp_path: Path) -> Non
         assert child.returncode == -signal.SIGKILL
     ended = subprocess.run([sys.executable, script, store, log, "resume"], capture_output=True, text=True, check=True)
     found = log.read_text().splitlines()
-    assert int(ended.stdout) >= 57  # it went on from there
+    assert int(ended.stdout) >= 57  # it continued from there
     assert sorted({*map(int, found)}) == [*range(400)]
     assert len(found) <= 403  # of each death at most the one thing that was done and not saved yet

@@ -370,7 +370,7 @@ def compare(
     crash: int | None = None,
     is_after: bool = False,
 ) -> bool:
-    """Plan and resume, and compare the two; return whether the resume went on."""
+    """Plan and resume, and compare the two; return whether the resume continued."""
     random = world.workflow(parts)
     plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
     before = snapshot(store)

@@ -149,7 +149,7 @@ def test_no_further_try_begins_behind_the_deadline(seconds: float, backoff: floa
 
 
 class SleepyClock(FakeClock):
-    """The machine is put to sleep while a wait goes on."""
+    """The machine is put to sleep while a wait continues."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds)

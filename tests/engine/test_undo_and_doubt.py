@@ -154,7 +154,7 @@ def test_a_run_that_is_stolen_does_not_take_not_done_yet_for_not_done(reopen: Ca
 
 
 class Opaque:
-    """Nobody can compare two of these."""
+    """Two of these cannot be compared."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows

@@ -1,4 +1,4 @@
-"""A run that goes on when its checkpoints cannot be saved: what it ends as, what it claims, and what a resume finds."""
+"""A run that continues when its checkpoints cannot be saved: what it ends as, what it claims, and what a resume finds."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_run_goes_on_to_its_end_when_its_store_is_removed_under_it(kind: str, 
     assert (result.status, result.output, result.is_saved, result.last_saved) == ("completed", 40, False, "work")
     assert unsaved(events) == ["work[1]", "work[2]", "work[3]", "@completed"]
     assert latest(store) is None
-    assert not (tmp_path / "store").exists(), "nothing is made anew of a run that somebody removed"
+    assert not (tmp_path / "store").exists(), "nothing is made again of a run that somebody removed"
     store.close()
 
 

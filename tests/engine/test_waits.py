@@ -64,7 +64,7 @@ class Order:
 
 
 class World:
-    """A store, a clock, and an engine that begins anew for each resume, as a new process does."""
+    """A store, a clock, and an engine that starts again for each resume, as a new process does."""
 
     def __init__(self, reopen: Any) -> None:
         self.clock = FakeClock(START)
@@ -550,7 +550,7 @@ def resigned() -> Generator[Any, Any, Order | None]:
 def test_a_wait_whose_time_is_over_has_an_outcome_of_its_own_and_keeps_it(world, what, late):
     assert world.run(what).due_at == START + HOUR
     world.clock.advance(3601)
-    world.engine.signal_sync("run", "go", {"number": 1})  # too late: an uninterrupted run would have gone on
+    world.engine.signal_sync("run", "go", {"number": 1})  # too late: an uninterrupted run would have continued
     result = world.resume(what)
     assert (result.status, result.output) == (Status.COMPLETED, late)
     assert world.resume(what).output == late
@@ -896,7 +896,7 @@ def test_what_is_not_asked_for_cannot_be_approved(world):
     world.run(naps)
     with pytest.raises(SignalRefusedError, match="is not waiting for this approval"):
         world.engine.approve_sync("run", "review")
-    world.engine.signal_sync("run", "review")  # a signal of the same name is no answer
+    world.engine.signal_sync("run", "review")  # a signal of the same name is not an answer
     world.clock.advance(7200)
     world.resume(naps)
     with pytest.raises(SignalRefusedError, match="complete"):

@@ -250,7 +250,7 @@ async def test_what_is_no_database_is_no_proof(base, shop, verifier, path, statu
     (base / "dir").mkdir()
     os.mkfifo(base / "fifo")
     (base / "empty.db").touch()
-    (base / "text.db").write_text("this is no database, " * 100)
+    (base / "text.db").write_text("this is not a database, " * 100)
     (base / "torn.db").write_bytes(shop.read_bytes()[:4096] + os.urandom(8192))
     verdict = await verifier.verify_evidence(db_row(path, "loads", {"source": "a.csv"}, {"state": "done"}))
     assert (verdict.verified, verdict.status) == (False, status), verdict.error

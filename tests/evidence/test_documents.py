@@ -95,7 +95,7 @@ NEWER = {
     "a quorum": {"evidence_type": "x", "description": "d", "expected": {}, "quorum": {"of": 3}},
     "a capture": {"evidence_type": "x", "description": "d", "expected": {}, "captured": {"when": "now"}},
     "a time without zone": {"evidence_type": "x", "description": "d", "expected": {}, "captured": {"at": "2026-01-01"}},
-    "facts that are no mapping": {"evidence_type": "x", "description": "d", "expected": [1]},
+    "facts that are not mapping": {"evidence_type": "x", "description": "d", "expected": [1]},
     "no facts": {"evidence_type": "x", "description": "d"},
     "a description that is none": {"evidence_type": "x", "description": 3, "expected": {}},
     "a transience that is none": {"evidence_type": "x", "description": "d", "expected": {}, "transient": "no"},

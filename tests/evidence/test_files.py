@@ -370,7 +370,7 @@ def test_a_sandbox_lets_go_of_every_descriptor(base):
     assert open_below(base) == []
 
 
-# --- what is no file -------------------------------------------------------------------------------------------------
+# --- what is not a file -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thing", ["fifo", "socket", "dir", "zero", "link-to-fifo"])

@@ -1,4 +1,4 @@
-"""Run an example to its end, or go on with it: `drive.py STORE RUN FILE WORKFLOW OUTPUT [NAME=INTEGER …]`."""
+"""Run an example to its end, or continue with it: `drive.py STORE RUN FILE WORKFLOW OUTPUT [NAME=INTEGER …]`."""
 
 import importlib
 import sys

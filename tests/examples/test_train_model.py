@@ -69,7 +69,7 @@ def test_killed_in_the_middle_it_does_only_what_remains(calm, tmp_path):
     child.kill()
     child.communicate()
     said, told = start(tmp_path).communicate()
-    assert "going on after epoch " in said, told
+    assert "resuming after epoch " in said, told
     assert int(said.partition("after epoch ")[2].partition(",")[0]) >= 19
     assert (tmp_path / "model.json").read_bytes() == calm[0]
 

@@ -299,7 +299,7 @@ def test_the_memory_of_a_capture_is_bounded():
 
 
 async def test_lines_are_told_while_it_runs(tmp_path):
-    """The program goes on only after its line has arrived."""
+    """The program continues only after its line has arrived."""
     fifo = tmp_path / "go"
     os.mkfifo(fifo)
     told = []
@@ -563,7 +563,7 @@ async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(tmp_pa
         line = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo ten minutes of work"
         got.append(await shell(line, interrupts=interrupts))
         await asyncio.sleep(0)
-        got.append("went on")
+        got.append("continued")
 
     task = asyncio.ensure_future(around())
     await asyncio.sleep(0)
@@ -576,7 +576,7 @@ async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(tmp_pa
     task.cancel()
     await asyncio.wait({task})
     assert got[0] == CommandOutput(0, "ten minutes of work\n")
-    assert got[1:] == (["went on"] if is_noted else [])  # a signal is the engine's to read
+    assert got[1:] == (["continued"] if is_noted else [])  # a signal is the engine's to read
     assert task.cancelled() is not is_noted
 
 

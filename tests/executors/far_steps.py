@@ -133,7 +133,7 @@ def die_once_of(item: tuple[str, int]) -> int:
 
 
 def fail_or_spin(began: str) -> None:
-    """Fail where there is no file, once the others have begun; else go on for a minute."""
+    """Fail where there is no file, once the others have begun; else continue for a minute."""
     if began:
         spin(began)
     time.sleep(0.3)
@@ -157,7 +157,7 @@ def fail_with_token(token: Any) -> None:
 
 
 def show(gate: str, count: int) -> list[Any]:
-    """Tell how far it is, and go on once somebody has seen it."""
+    """Tell how far it is, and continue once somebody has seen it."""
     step = current_step()
     for done in range(1, count):
         step.progress(done, count, "on the way")
@@ -251,7 +251,7 @@ def saved() -> Any:
 
 
 def leave_a_thread(log: str) -> str:
-    """End, while a thread goes on that saves later."""
+    """End, while a thread continues that saves later."""
     step = current_step()
 
     def later() -> None:

@@ -1,4 +1,4 @@
-"""A program whose one step is killed between two of its saves, and goes on elsewhere."""
+"""A program whose one step is killed between two of its saves, and continues elsewhere."""
 
 from __future__ import annotations
 

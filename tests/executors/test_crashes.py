@@ -97,7 +97,7 @@ def test_a_killed_engine_leaves_no_worker_although_c_code_keeps_its_threads_from
     resumed = subprocess.run(
         [*FLOWCKPT, "resume", "r"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
     )
-    assert resumed.returncode == 15, resumed.stderr  # nobody knows whether the members had their effect
+    assert resumed.returncode == 15, resumed.stderr  # it is unknown whether the members had their effect
     assert len(lines(tmp_path)) == 2
 
 
@@ -164,7 +164,7 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
 
 
 def test_a_worker_of_an_engine_that_stands_still_stays():
-    """A stopped engine is no dead one: its workers wait for it."""
+    """A stopped engine is not a dead one: its workers wait for it."""
     code = (
         "from flowckpt import ProcessExecutor; import os, signal\n"
         "e = ProcessExecutor(1); print(e.submit(os.getpid).result(), flush=True)\n"

@@ -1,4 +1,4 @@
-"""Work that an executor cannot stop goes on when nobody waits for it: a step that must not be done twice is not trusted to it."""
+"""Work that an executor cannot stop continues when the run no longer waits for it: a step that must not be done twice is not trusted to it."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_thread_pool_gets_the_very_objects_and_the_step_knows_itself():
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as pool:
         result = ran(step("a").python(use, lock).on("mine"), executors={"mine": pool})
         assert result.output == [True, "a", True]
-        assert pool.submit(int, "4").result() == 4  # it is the caller's, and goes on
+        assert pool.submit(int, "4").result() == 4  # it is the caller's, and continues
 
 
 def test_any_executor_that_calls_what_it_is_given_will_do():
@@ -429,7 +429,7 @@ def test_a_step_at_most_once_may_be_tried_again_after_its_process_was_ended(tmp_
     engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": "process:1"})
     error = engine.run_sync(once).error
     assert error.tries == 1
-    assert "left running" not in error.traceback  # its evidence cannot tell; but nothing of it goes on
+    assert "left running" not in error.traceback  # its evidence cannot tell; but nothing of it continues
     assert gone(int(seen(log)))
 
 

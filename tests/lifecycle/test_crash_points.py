@@ -30,7 +30,7 @@ def dying(store: Any, *, is_after: bool) -> Any:
         raise Killed
 
     async def release(workflow_id: str, *, token: str = "") -> None:
-        """Nobody is there to give it up."""
+        """No process is there to give it up."""
 
     store.save, store.release = save, release
     return store

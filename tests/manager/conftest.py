@@ -36,7 +36,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def start(reopen, world, clock):
-    """Return a manager as a new process has it; whoever had the tasks before is dead."""
+    """Return a manager as a new process has it; the process that had the tasks before is dead."""
 
     def start_again(**settings):
         return CheckpointManager(reopen(), world, clock=clock, **settings)

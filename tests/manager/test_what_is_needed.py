@@ -1,4 +1,4 @@
-"""What a task goes on from is never removed, whoever removes checkpoints; what nobody needs any more goes."""
+"""What a task continues from is never removed, by any process; what is no longer needed goes."""
 
 from __future__ import annotations
 

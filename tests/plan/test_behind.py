@@ -60,7 +60,7 @@ def test_a_failure_that_was_on_its_way_up_when_the_fan_out_was_stopped_is_one_of
         result("m/[0]", failed=""),
         result("m/[1]/n/[0]", failed=""),  # m/[1]/n, and so m/[1], were stopped before they had ended
         result("m/[2]/x", failed=""),  # likewise: the child workflow was told, and had no time to end
-        result("m/[3]/x", failed=""),  # this one was handled: the child went on
+        result("m/[3]/x", failed=""),  # this one was handled: the child continued
         result("m/[3]/y"),
         result("m", "map", failed="m"),
     ]

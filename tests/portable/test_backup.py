@@ -77,7 +77,7 @@ def steps_in(spec):
         assert {finding.severity for finding in findings} <= {"ok", "notice"}, findings
         found = [result.output for result in asyncio.run(store.load_latest(RUN)).step_results]
         assert found == [output(number) for number in range(1, len(found) + 1)]
-        lease = store.runs.acquire(RUN, take_over=True)  # and a resume can go on from it
+        lease = store.runs.acquire(RUN, take_over=True)  # and a resume can continue from it
         store.runs.save(RUN, checkpoint(lease.last_sequence + 1, lease.latest.step_results, attempt=lease.attempt))
     return len(found)
 
@@ -186,7 +186,7 @@ def test_a_copy_of_a_segment_in_the_middle_of_a_line_goes_back_to_the_line_befor
 def test_a_plain_copy_that_took_the_large_values_first_lacks_one_and_says_so(live, tmp_path):
     store, lease, steps, directory = live
     backup = tmp_path / "backup"
-    shutil.copytree(tmp_path / "store", backup)  # what cp had done when the run went on
+    shutil.copytree(tmp_path / "store", backup)  # what cp had done when the run continued
     add(store, _since(lease, store), steps, 3)
     for segment in directory.glob("*.jsonl"):
         shutil.copy(segment, backup / "runs" / directory.name)

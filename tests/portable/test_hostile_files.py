@@ -106,7 +106,7 @@ def test_every_truncation_and_change_of_a_compressed_file_is_noticed(small, tmp_
 
 
 def edited(small, number, **changes):
-    """The file with fields of one line changed, and sealed anew."""
+    """The file with fields of one line changed, and sealed again."""
     lines = lines_of(small)
     document = json.loads(lines[number])
     inner = document.get("checkpoint", document.get("result", document))

@@ -1,4 +1,4 @@
-"""A run that moves is the same run: byte for byte, in every store, and it goes on there."""
+"""A run that moves is the same run: byte for byte, in every store, and it continues there."""
 
 from __future__ import annotations
 

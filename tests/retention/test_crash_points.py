@@ -171,7 +171,7 @@ def test_it_may_stop_at_every_change_of_the_disk(tmp_path, is_soak, act, is_fail
 
 @pytest.mark.parametrize("act", [prune_one, compact], ids=lambda act: act.__name__)
 def test_it_may_stop_at_every_change_of_the_disk_in_a_store_with_a_key(tmp_path, is_soak, act):
-    """The key was rotated since the run was written: so the pack, and the large values, are sealed anew.
+    """The key was rotated since the run was written: so the pack, and the large values, are sealed again.
 
     At every sixth change, each time at others; with --soak at each.
     """

@@ -49,7 +49,7 @@ def die():
 
 
 async def removed_by_a_later_attempt(store, *, is_going_back):
-    """Three attempts: one saves three checkpoints, one removes the second of them, one goes on, or back behind all."""
+    """Three attempts: one saves three checkpoints, one removes the second of them, one continues, or back behind all."""
     steps = results("a", "b", "c")
     for number in (1, 2, 3):
         await store.save("run", checkpoint(number, steps[:number]))
@@ -139,7 +139,7 @@ async def test_no_attempt_shows_anything_of_a_run_whose_clear_was_cut_short(tmp_
 
 
 async def test_what_was_gone_back_behind_outlives_a_pack_whose_newest_attempt_is_empty(tmp_path):
-    """Whoever goes on from there has seen the pack, though no record of it is part of the run."""
+    """A process that continues from there has seen the pack, though no record of it is part of the run."""
     store = FileCheckpointStore(tmp_path)
     await store.save("run", checkpoint(1, results("x")))
     await store.release("run")

@@ -164,7 +164,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from([*OWN, FOUGHT_FOR]))
     def look_behind(self, run):
-        """What attempts left behind; what was refused of a fenced one is no part of it."""
+        """What attempts left behind; what was refused of a fenced one is not a part of it."""
         of = self.places_of(run)
         self.ask(lambda store: self.left_behind(store, run), Ability.ATTEMPTS, of=of)
 
@@ -247,7 +247,7 @@ class Agreement(RuleBasedStateMachine):
             history = list(lease[1].step_results) if lease[1] else []
             self.fighters[is_other] = (*lease, history[: max(0, len(history) - back)])
             self.fight_on(is_other)
-            if not goes_on:  # whoever it took the run from need not know it
+            if not goes_on:  # the process that it took the run from need not know it
                 self.fight(is_other, lambda store: store.release(FOUGHT_FOR))
                 self.look_at(FOUGHT_FOR)
 
@@ -322,7 +322,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=RUNS, is_forced=st.booleans(), rounds=st.lists(st.tuples(BACK, EMPTY, SEQUENCES), min_size=1, max_size=3))
     def compact(self, run, is_forced, rounds):
-        """Compact a run, and go on with it: numbers of later attempts differ, as a compaction of files takes some."""
+        """Compact a run, and continue with it: numbers of later attempts differ, as a compaction of files takes some."""
 
         async def question(store):
             await store.compact(run, is_forced=is_forced)
@@ -387,7 +387,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3), run=RUNS)
     def prune(self, limit, run):
-        """Go through the runs page by page, and remove one that nobody owns and that has no pin."""
+        """Go through the runs page by page, and remove one that has no owner and no pin."""
 
         async def question(store):
             found = []

@@ -118,7 +118,7 @@ def test_every_truncation_of_a_segment_is_detected_or_shows_an_earlier_point(ori
         if isinstance(seen, type):
             assert seen is CheckpointCorruptedError
         elif number == 1:
-            # A later attempt goes on from it: all of it must be there, but for the last line, of which there is a copy.
+            # A later attempt continues from it: all of it must be there, but for the last line, of which there is a copy.
             assert seen == history[-1]
         else:
             assert seen in history, f"cut to {size} bytes, segment {number} shows {seen}"

@@ -1,4 +1,4 @@
-"""A disk that is full or fails: the outcome is called unknown, nothing more is written, and a resume goes on."""
+"""A disk that is full or fails: the outcome is called unknown, nothing more is written, and a resume continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread of the signs of life: it goes on as long as something is owned, whatever happens on the way."""
+"""The thread of the signs of life: it continues as long as something is owned, whatever happens on the way."""
 
 from __future__ import annotations
 

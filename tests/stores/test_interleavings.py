@@ -1,6 +1,6 @@
 """Of two processes each sees the other's work as done or as not begun: another one comes before any single call of a first.
 
-What both are told, and what is there in the end, is what one of the two orders leads to. Whoever meets an owner may be
+What both are told, and what is there in the end, is what one of the two orders leads to. A process that meets an owner may be
 refused, and has done nothing then.
 """
 
@@ -100,7 +100,7 @@ def outcome(work, store):
 
 
 def end(store):
-    """What is there in the end, and what one finds who goes on."""
+    """What is there in the end, and what one finds who continues."""
     looks = [LOOKS[look] for look in ("checkpoints", "load", "runs", "attempts", "signals", "pins", "check")]
     return [outcome(look, store) for look in (*looks, resumed, *looks)]
 

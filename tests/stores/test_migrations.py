@@ -411,7 +411,7 @@ def test_a_program_that_has_the_database_open_while_a_newer_one_brings_it_forwar
             assert "start the program again" in refused.value.remedy
         assert everything(database) == before
         store.runs.save("going on", checkpoint(2))
-        assert store.runs.load_latest("going on").sequence == 2, "a run that it owned before goes on"
+        assert store.runs.load_latest("going on").sequence == 2, "a run that it owned before continues"
 
 
 def test_an_engine_says_so_before_any_step_runs_and_the_run_can_be_resumed_by_the_newer_program(database):
@@ -501,7 +501,7 @@ class Slowly:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Nobody waits for a lock any longer than a moment, but for a migration."""
+    """No process waits for a lock longer than a moment, but for a migration."""
     monkeypatch.setattr(sqlite_trying_again, "BUSY_SECONDS", 0.1)
     monkeypatch.setattr(sqlite_trying_again, "NOTICE_SECONDS", 0.05)
     monkeypatch.setattr(migration_wait, "NOTICE_SECONDS", 0.05)
@@ -694,7 +694,7 @@ def test_a_file_that_another_program_keeps_locked_is_waited_for_no_longer_than_b
 
 
 def test_word_of_a_migration_is_given_although_somebody_looks_for_it_just_then(tmp_path):
-    """Whoever looks holds its lock for some microseconds; word that is not given costs the others their patience."""
+    """A process that looks holds its lock for some microseconds; word that is not given costs the others their patience."""
 
     class Looking(PosixFileSystem):
         looks = 3

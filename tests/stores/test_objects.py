@@ -572,7 +572,7 @@ def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store,
 
 
 def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, driver, monkeypatch):
-    """Attempts are read beside each other: the one that is taken over before its end, and the one that goes on from it."""
+    """Attempts are read beside each other: the one that is taken over before its end, and the one that continues from it."""
     steps = fill(store, 2)
     reader, thief = ObjectCheckpointStore(driver), ObjectCheckpointStore(driver)
     claimed = attrs.evolve(claim.look(reader.runs.bucket, RUN), attempts=(1, 2, 3))
@@ -649,7 +649,7 @@ def test_a_server_that_is_not_there_is_an_error_after_the_patience():
     assert not refused.value.is_outcome_unknown
     with pytest.raises(CheckpointStorageError) as refused:
         store.runs.acquire(RUN, take_over=False)
-    assert not refused.value.is_outcome_unknown  # what it wrote, if anything, is no part of a run
+    assert not refused.value.is_outcome_unknown  # what it wrote, if anything, is not a part of a run
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Large values that a writer adds when its run was cleared already: it takes them away again, or whoever tidies does."""
+"""Large values that a writer adds when its run was cleared already: it takes them away again, or the process that tidies does."""
 
 from __future__ import annotations
 

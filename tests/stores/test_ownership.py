@@ -263,7 +263,7 @@ def test_a_claim_that_another_one_marked_leaves_nothing_when_it_is_given_up(stor
 
 @pytest.mark.parametrize("is_begun", [False, True], ids=["the thief has saved nothing", "the thief has saved"])
 def test_a_removal_that_a_thief_comes_into_is_refused_though_it_can_be_read(tmp_path, is_begun):
-    """Its line is there, so a reader counts it until the thief saves; whoever asked is not told that there was none."""
+    """Its line is there, so a reader counts it until the thief saves; the process that asked is not told that there was none."""
     thief = FileCheckpointStore(tmp_path / "store")
 
     class Interrupted(PosixFileSystem):
@@ -478,7 +478,7 @@ def test_of_many_that_take_a_run_at_once_one_gets_it(tmp_path):
 
 @pytest.mark.parametrize("seconds", [2.0])
 def test_a_reader_during_saves_and_clears_never_gets_a_raw_error(tmp_path, seconds):
-    """Every public way to read, while another thread saves, deletes, goes on and clears: answers or errors of ours."""
+    """Every public way to read, while another thread saves, deletes, continues and clears: answers or errors of ours."""
     path = tmp_path / "store"
     stop = threading.Event()
     raw, seen = [], set()

@@ -1,6 +1,6 @@
 """A save whose outcome is unknown, under `on_save_error="continue"`: it is done again once the store is back, and is there once.
 
-The run loses nothing by it: the saves behind it succeed, in the same attempt, and whoever took the run over meanwhile has it.
+The run loses nothing by it: the saves behind it succeed, in the same attempt, and the process that took the run over meanwhile has it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store that is removed while a run goes on in it: a failed save of a store that is gone, and no other owner's run."""
+"""A store that is removed while a run continues in it: a failed save of a store that is gone, and no other owner's run."""
 
 from __future__ import annotations
 

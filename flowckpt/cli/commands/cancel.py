@@ -34,7 +34,7 @@ Examples:
 
 
 class _ProgramNeededError(Exception):
-    """Nobody runs it, so its program must say what is to be undone."""
+    """No process runs it, so its program must say what is to be undone."""
 
 
 @click.command("cancel", cls=Command, epilog=_EXAMPLE)

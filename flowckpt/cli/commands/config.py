@@ -33,7 +33,7 @@ _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 def command(as_json: bool, no_color: bool) -> None:
     """Show each setting, its value here, and where it comes from: the environment, pyproject.toml, or the default.
 
-    Passwords of stores and paths of webhooks are hidden. Exits with 2 where a setting is unknown or has a value that cannot be.
+    Passwords of stores and paths of webhooks are hidden. Exits with 2 where a setting is unknown or has an invalid value.
     """
     settings = command_settings()
     for name, remedy in unknown_variables().items():

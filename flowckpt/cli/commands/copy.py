@@ -111,7 +111,7 @@ def _opened_target(to: str, source: StoreChoice) -> StoreBase:
             spec=error.spec,
             remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
             f"and then, without one, flowckpt import --store {shlex.quote(shown_spec(to))} FILE. The exported file is "
-            "plain text, too: keep it where nobody else reads it, and remove it afterwards.",
+            "plain text, too: keep it where others cannot read it, and remove it afterwards.",
         ) from error
 
 

@@ -77,7 +77,9 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
         say(f"flowckpt: {escaped(said)}")
         return ExitCode.OUTPUT_FAILED
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
-        warn("the store is encrypted, and what was exported is not: whoever can read it reads all that the run holds")
+        warn(
+            "the store is encrypted, and what was exported is not: anyone who can read it reads all that the run holds"
+        )
     return ExitCode.DONE
 
 

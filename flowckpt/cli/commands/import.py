@@ -39,7 +39,9 @@ _COUNT = click.IntRange(min=1)
 @click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
 @click.option("--max-records", type=_COUNT, default=_DEFAULT.max_records, help="Refuse more lines.")
 @click.option("--max-attempts", type=_COUNT, default=_DEFAULT.max_attempts, help="Refuse higher attempts.")
-@click.option("--max-ratio", type=_COUNT, default=_DEFAULT.max_ratio, help="Refuse what swells more when unpacked.")
+@click.option(
+    "--max-ratio", type=_COUNT, default=_DEFAULT.max_ratio, help="Refuse a file with a higher compression ratio."
+)
 @json_option
 @store_option
 def command(  # noqa: PLR0913, PLR0917 - one parameter for each option

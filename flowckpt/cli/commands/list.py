@@ -40,7 +40,7 @@ _NOW = _HEADER.index("NOW")
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
 @click.option("--waiting", "is_waiting", is_flag=True, help="Only runs that wait, each with all that it waits for.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most N runs.")
 @json_option
 @store_option
 @color_option

@@ -45,15 +45,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("recover", cls=Command, epilog=_EXAMPLE)
-@click.option("--once", is_flag=True, help="Resume what is due now, then exit. So it is where --watch is not given.")
-@click.option("--watch", is_flag=True, help="Go on looking until a signal comes.")
+@click.option("--once", is_flag=True, help="Resume what is due now, then exit (the default).")
+@click.option("--watch", is_flag=True, help="Keep looking until a signal stops it.")
 @click.option(
     "--every",
     type=SecondsRange(0.05, 86_400),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: look so often.",
+    help="With --watch: the time between two looks.",
 )
 @click.option(
     "--jobs",
@@ -61,7 +61,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     default=1,
     show_default=True,
     metavar="N",
-    help="Resume at most so many runs at the same time.",
+    help="Resume at most N runs at the same time.",
 )
 @click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
 @click.option("--show-output", is_flag=True, help="Print the output of the runs, each line after the id of its run.")
@@ -217,4 +217,4 @@ def _watching(choice: StoreChoice, workflows: tuple[str, ...], every: float, job
 
 
 def _tell_with_time(line: str) -> None:
-    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the clock on the wall of whoever reads
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowckpt.cli.commands.approve import answer_command
 
-_HELP = """Say no to what a run asks for. NAME is the approval's name, or the path of its step.
+_HELP = """Reject what a run asks for. NAME is the approval's name, or the path of its step.
 
 The step of the run fails, unless the workflow handles it; then a resume asks again.
 """

@@ -76,7 +76,7 @@ Examples:
     help="Resume an imported run for the first time (by default: ask). Approvals and signals in its file count only if it "
     "was signed with a key of the store.",
 )
-@click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
+@click.option("--steal", is_flag=True, help="Take over the run even though another process owns it.")
 @rollback_option
 @json_option
 @events_option
@@ -99,7 +99,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     no_color: bool,
     **policy: Any,
 ) -> int:
-    """Carry a run on from its last checkpoint, and reuse only what is still true.
+    """Resume a run from its last checkpoint, and reuse only results that are still valid.
 
     Its inputs and its target were recorded at the start. Inputs that you give again must match the record; secret
     ones are not recorded, so the command asks for them. If a step's function was edited, the command shows the plan

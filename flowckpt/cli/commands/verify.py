@@ -90,7 +90,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     The answers count in the figures of store stats, and show --json has the time of the last verification.
 
-    The program of the run is loaded only where a claim can be answered by nobody else. Exits with 10 where a step's
+    The program of the run is loaded only for claims that only the program can answer. Exits with 10 where a step's
     evidence does not hold, or cannot be checked.
     """
     if as_json:

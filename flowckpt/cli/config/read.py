@@ -40,7 +40,7 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
         directory: where to look from, upwards.
 
     Raises:
-        SettingError: the file cannot be read, is no TOML, or holds something else than a table.
+        SettingError: the file cannot be read, is not TOML, or holds something else than a table.
         UntrustedStoreError: another user can change the file.
     """
     for candidate in (directory, *directory.parents):
@@ -101,7 +101,7 @@ class Found(FieldEquality):
 
     Attributes:
         setting: what it is the value of.
-        value: the value; None where nobody says one and there is no default.
+        value: the value; None without a setting and without a default.
         source: where it comes from.
         place: the environment variable, or the file; empty for a default.
     """
@@ -130,7 +130,7 @@ class Settings(FieldEquality):
 
 
 def read_settings(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> Settings:
-    """Return all settings. Every one is checked, also those that nobody asks for.
+    """Return all settings. Every one is checked, also those that are not used.
 
     Args:
         environ: the environment; the process's own where not given.

@@ -50,8 +50,8 @@ class Setting(FieldEquality):
         meaning: what it says, in a sentence.
         option: its option on the command line; empty where it has none.
         metavar: how the option's value is named; empty where the kind says it.
-        default: the value where nobody says one; None for what `default_said` says.
-        default_said: what happens where nobody says anything, where the default alone does not tell.
+        default: the default value; None for what `default_said` says.
+        default_said: what happens by default, where the default alone does not tell.
     """
 
     name: str
@@ -256,7 +256,7 @@ SETTINGS: dict[str, Setting] = {
             "jobs",
             Part.COMMAND,
             Count(1, 256),
-            "Check so many claims at the same time.",
+            "Check up to N claims at the same time.",
             option="--jobs",
             metavar="N",
             default=1,
@@ -281,7 +281,7 @@ SETTINGS: dict[str, Setting] = {
             "log_level",
             Part.COMMAND,
             Choice(("debug", "info", "warning", "error")),
-            "Which messages of the package are shown on standard error: these, and worse ones.",
+            "Lowest level of flowckpt's log messages shown on standard error.",
             option="--log-level",
             default="warning",
         ),

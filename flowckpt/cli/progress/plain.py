@@ -24,7 +24,7 @@ _SILENT = frozenset({"StepStarted", "CheckpointSaved", "EvidenceVerified"})
 _FOLDED = frozenset({"StepCompleted", "StepAdopted"})
 """Events that are not shown for each member of a map or a large group."""
 _UNKNOWN_PART = 100
-"""After so many members a line is written, where nobody knows how many there are."""
+"""After so many members a line is written, where it is unknown how many there are."""
 
 
 _LINES: dict[str, Callable[[Any], str]] = {
@@ -156,7 +156,7 @@ class PlainLines:
 
 
 def _say(line: str) -> None:
-    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the clock on the wall of whoever reads
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock
 
 
 def _other_line(event: Event) -> str:

@@ -197,7 +197,7 @@ class Screen(Live):
         super().stop()
 
     def restore(self) -> None:
-        """Give streams and questions back, where nobody else has replaced them since."""
+        """Give streams and questions back, where nothing else has replaced them since."""
         self._restore.close()
 
     def _is_taken(self) -> bool:

@@ -11,7 +11,7 @@ from flowckpt.events import Event
 
 
 class Progress(Protocol):
-    """Shows the events of a run. It never raises: no run ends because nobody can see it."""
+    """Shows the events of a run. It never raises: no run ends because its progress cannot be shown."""
 
     def start(self) -> None:
         """Begin to show."""

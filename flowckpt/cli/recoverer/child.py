@@ -1,4 +1,4 @@
-"""One run, resumed in a process of its own: its imports, its directory and its crash are nobody else's."""
+"""One run, resumed in a process of its own: its imports, its directory and its crash are shared with no other run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Handover:
                 await loop.sock_sendall(self._ours, _GIVEN_UP)
 
 
-# What a process prints, in a file without a name: nobody who prints there fails because its reader is gone.
+# What a process prints, in a file without a name: no process that prints there fails because its reader is gone.
 #
 # A pipe whose reader has died refuses what is printed to it, in the process and in every program that it starts. A file
 # takes it, as long as there is room: a step that cannot print fails, so none is begun where there is not some of it.
@@ -126,7 +126,7 @@ class OutputFile:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="flowckpt-output-", buffering=0)  # noqa: SIM115 - closed by close()
-        # Whoever inherits it prints behind what the others have printed, also behind one who has emptied it.
+        # A process that inherits it prints behind what the others have printed, also behind one who has emptied it.
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
         self._freed = 0
@@ -147,7 +147,7 @@ class OutputFile:
     def new_chunks(self) -> Iterator[bytes]:
         """Yield what has been printed since the last time, and nothing that is printed from now on.
 
-        Whoever opens `/dev/stdout` to write to it empties the file. Between two looks at it, nobody can know of that
+        A process that opens `/dev/stdout` to write to it empties the file. Between two looks at it, it cannot know of that
         when more has been printed since than was read before: the beginning of it is not yielded then.
         """
         size = os.fstat(self.descriptor).st_size
@@ -218,7 +218,7 @@ _LINES = 12
 _LONGEST = 500
 _LONGEST_SHOWN = 64 * 1024
 _LOOK_SECONDS = 0.05
-"""How often to look for what was printed; where nobody is shown it, it is looked for to give its space back."""
+"""How often to look for what was printed; if it is not shown, it is looked for to give its space back."""
 
 _LOOK_SECONDS_UNSHOWN = 1.0
 
@@ -326,7 +326,7 @@ class Child:
         return {**self._environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
 
     async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
-        """Read what is printed until the process has ended, whoever of those that it started prints on."""
+        """Read what is printed until the process has ended, no matter which of its processes still prints."""
         last: deque[str] = deque(maxlen=_LINES)
         rest = b""
         ended = asyncio.ensure_future(process.wait())

@@ -59,7 +59,7 @@ class Recoverer:
         shuffle: mixes the runs, so that several recoverers seldom begin with the same one.
         on_start: told of each run before it is resumed.
         on_end: told what became of each.
-        on_trouble: told that the store could not be read, or takes no write; a watcher goes on looking.
+        on_trouble: told that the store could not be read, or takes no write; a watcher continues looking.
         pauses: the runs that are not to be tried again yet; a watcher leaves them alone.
     """
 
@@ -176,7 +176,7 @@ class Recoverer:
             found = _of(run, Outcome.DIED, error.message)
         except OSError as error:
             found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
-        except Exception as error:  # whatever is wrong with this run, the others are gone on with
+        except Exception as error:  # whatever is wrong with this run, the others are processed
             found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
         with contextlib.suppress(FlowckptError):  # a pause that cannot be recorded is kept here alone
             await self._note(run, found)
@@ -270,7 +270,7 @@ async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None
 def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
     """Return what became of a run, by how its process ended and by how it stands now."""
     code = end.exit_code
-    if code == ExitCode.DONE:  # told to go on unsaved, a run can complete of which the store does not know it
+    if code == ExitCode.DONE:  # told to continue unsaved, a run can complete of which the store does not know it
         return Outcome.COMPLETED if info is None or info.status is Status.COMPLETED else Outcome.DIED
     if code == ExitCode.SUSPENDED:
         return Outcome.SUSPENDED

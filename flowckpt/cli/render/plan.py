@@ -202,7 +202,7 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
     Raises:
         InputMismatchError: an input differs from the recorded one.
         WorkflowChangedError: it is another workflow.
-        StepNotFoundError: the step to go on from is not in the record.
+        StepNotFoundError: the step to continue from is not in the record.
     """
     most = max_crashes_setting()
     return waited(

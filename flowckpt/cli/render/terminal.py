@@ -66,7 +66,7 @@ def write(text: str) -> None:
         text: what to write, with its line feeds.
 
     Raises:
-        OutputClosedError: nobody reads it.
+        OutputClosedError: its reader is gone.
         OutputFailedError: it cannot be written.
     """
     encoding = "utf-8"
@@ -86,7 +86,7 @@ def write_bytes(data: bytes) -> None:
     """Write bytes to standard output as they are, whole, now; what is printed otherwise has been flushed.
 
     Raises:
-        OutputClosedError: nobody reads it.
+        OutputClosedError: its reader is gone.
         OutputFailedError: it cannot be written.
     """
     _Place.is_written = True
@@ -127,7 +127,7 @@ def abandon() -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error; a message that nobody can read is dropped."""
+    """Write a line to standard error; a message that cannot be shown is dropped."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")

@@ -68,7 +68,7 @@ class Recorded(LazyValue):
         return decode(self.tree)
 
     def take(self) -> Any:
-        """Return an untagged value for a caller that may change it; whoever looks later reads it again."""
+        """Return an untagged value for a caller that may change it; a later look reads it again."""
         tree, self._tree = self._tree, _TAKEN
         return tree if tree is not _TAKEN else self._read_again()
 

@@ -46,7 +46,7 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         output, blob = pack(held.tree if type(held) is Recorded else encode(held, f"{result.path}: output"))
     path, started_at = result.path, result.started_at
     duration = repr(result.duration_ms)
-    if duration[-1] not in "0123456789":  # nan, inf, and what is no number: the record could not be read again
+    if duration[-1] not in "0123456789":  # nan, inf, and what is not a number: the record could not be read again
         raise _no_field(result, "duration_ms", result.duration_ms)
     name = result.name
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
@@ -237,7 +237,7 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
 def result_from(
     document: dict[str, Any], fetch: Fetch | None = None, line: Line | None = None, place: int = 0
 ) -> tuple[StepResult, Blobs]:
-    """Do what `decode_result` does with a document that nobody else holds: the result takes it for its own.
+    """Do what `decode_result` does with a document that no other code holds: the result takes it for its own.
 
     Args:
         document: the parsed canonical bytes.
@@ -314,7 +314,7 @@ class PlainResult(StepResult):
         object.__setattr__(self, "__class__", StepResult)
 
     def take(self) -> Any:
-        """Return the output for a caller that may change it; whoever looks later reads it again."""
+        """Return the output for a caller that may change it; a later look reads it again."""
         held = vars(self)
         output, held["output"] = held.get("output"), _TAKEN
         return output if output is not _TAKEN else json.loads(self._line.opened)["step_results"][0].get("output")
@@ -481,7 +481,7 @@ def _plain(held: Any) -> Any:
     return held.value() if isinstance(held, LazyValue) else held
 
 
-# Failures of steps as values: a map that tolerates some returns them in its list, and the list goes on as any other.
+# Failures of steps as values: a map that tolerates some returns them in its list, and the list continues as any other.
 #
 # They hold only what was recorded, so that is all there is to keep.
 

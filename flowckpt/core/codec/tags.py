@@ -4,7 +4,7 @@ The rules:
 
 - JSON's own types stand for themselves: None, bool, int, float, str, list, and dict with text keys.
 - Everything else of the closed set is an object with one key that begins with `$`, the tag: `{"$tuple": [1, 2]}`.
-- A dict that JSON cannot express (keys that are no text, or that begin with `$`) is a tag too:
+- A dict that JSON cannot express (keys that are not text, or that begin with `$`) is a tag too:
   `{"$dict": [[1, "a"], …]}`.
 - Types are matched exactly. A subclass (a namedtuple, a defaultdict, numpy's numbers) is refused, not flattened:
   it would come back as another type.

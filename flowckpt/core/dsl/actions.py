@@ -64,7 +64,7 @@ class Action:
         return ""
 
 
-@attrs.define(repr=False, unsafe_hash=True)  # nobody changes it; to be frozen takes 0.25 µs a step
+@attrs.define(repr=False, unsafe_hash=True)  # it never changes; to be frozen takes 0.25 µs a step
 class PythonAction(Action):
     """Call a Python function.
 

@@ -191,7 +191,7 @@ def explicit_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `.python(fn, args=(…), kwargs={…})`, unless the function has parameters of these names.
 
-    `*args` and `**kwargs` do not count: nobody can give them by these names.
+    `*args` and `**kwargs` do not count: they cannot be given by these names.
 
     Raises:
         StepDefinitionError: they hold no arguments.

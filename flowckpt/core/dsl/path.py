@@ -1,7 +1,7 @@
 """A step's place in a run, as text.
 
 A path is built from names and occurrences: `fetch` for the first use of a name, `fetch[1]` for the second, `fetch[2]`
-for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and characters that control or that nobody sees (line
+for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and characters that control or that are invisible (line
 ends, terminal and bidi controls, zero widths) would make two paths alike, or look alike; inside a *name* they are
 percent-encoded, so a step called `a/b` has the path `a%2Fb`.
 """

@@ -515,7 +515,7 @@ class StepBuilder(StepBase):
     ) -> Step[Approval]:
         """Action: wait until somebody approves (`flowckpt approve RUN NAME`), and return an `Approval`.
 
-        The facts of the claims in `of` are captured when the step is reached, shown to whoever decides, and recorded
+        The facts of the claims in `of` are captured when the step is reached, shown to the person who decides, and recorded
         with the decision. The approval becomes void if they change before the last later step has started. A
         `.transient()` claim must hold only when the answer is taken.
 

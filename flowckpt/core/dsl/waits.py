@@ -98,7 +98,7 @@ class WaitAction(Waiting):
         data_type: the type of what it carries.
         patience: how long to wait; None for ever.
         default: what is returned when that is over; `NOTHING` where the step is to fail then.
-        ask: the question, shown to whoever answers; None for none.
+        ask: the question, shown to the person who answers; None for none.
     """
 
     step_type: ClassVar[str] = "wait"
@@ -142,7 +142,7 @@ class ApprovalAction(Waiting):
         claims: what is to be approved: claims, or one pack of them.
         patience: how long to wait; None for ever.
         returns_rejection: whether a rejection is returned, and does not fail the step.
-        ask: the question, shown to whoever answers; None for none.
+        ask: the question, shown to the person who answers; None for none.
     """
 
     step_type: ClassVar[str] = "approval"

@@ -236,7 +236,7 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
     for number, parameter in enumerate(inspect.signature(function).parameters.values()):
         if number == 0 and parameter.name in ("self", "cls") and _is_in_class(plain):
             raise WorkflowDefinitionError(
-                f"workflow {name!r} is a method: nobody would give it its {parameter.name!r}",
+                f"workflow {name!r} is a method: no caller would give it its {parameter.name!r}",
                 where=where,
                 remedy="Define it outside the class, and hand in what it needs as inputs.",
             )

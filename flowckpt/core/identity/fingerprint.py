@@ -7,7 +7,7 @@ from values, so the same files have the same fingerprint in every process, under
 - One name may have several definitions (`if`/`else`, `try`/`except`, `TABLE = {}` and then `TABLE["a"] = 1`): all count,
   in their order, with the tests of the `if`s around them.
 - A name that a scope makes its own (a parameter, a local variable) is not the module's. Where that is hard to tell, the
-  definition counts: a code change that is none can be waved through, one that nobody sees cannot.
+  definition counts: a false alarm can be waved through, an unseen change cannot.
 - What another module of the project defines counts as if it stood here, whatever that module is called: through
   `from x import f`, `x.f`, relative imports, aliases, `from x import *`, imports inside functions, and packages that pass
   names on. A module that is passed on as a whole counts as a whole.
@@ -388,7 +388,7 @@ def find_source(name: str, root: str) -> Source | None:
         return None
     known = _SOURCES.get(file)
     if module is None or (known is not None and known.scope.get("__name__") != name):
-        # Not imported, or by another name, as the file of a run is: its source counts, whoever imports it.
+        # Not imported, or by another name, as the file of a run is: its source counts, no matter who imports it.
         return known if known is not None and known.is_imported else _unloaded(file, name)
     return source_of(file, vars(module))
 

@@ -7,7 +7,7 @@ its end, because messages are cut.
 
 Short values are a trade: three letters are in many words. In texts for people, and in arguments, which are only
 compared, they go where they stand as a word; in outputs, which must stay as they are, they are not looked for; and in a
-secret of several parts, short parts are none.
+secret of several parts, short parts do not count.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def verified_after(before: bool | None, results: Iterable[StepResult]) -> bool |
 
     Returns:
         True where the claims of every result that has any were found to hold; False where those of one were not, or
-        where nobody asked; None where no result has claims.
+        if not asked for; None where no result has claims.
     """
     for result in results:
         if result.evidence is not None and _has_claims(result.evidence):

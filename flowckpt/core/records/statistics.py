@@ -57,7 +57,7 @@ class ClaimStatistics:
         evidence_type: the kind.
         verified: how many were found to hold.
         failed: how many the world contradicted.
-        unknown: how many nobody could tell of, or nobody asked about.
+        unknown: how many could not be checked, or were not checked.
     """
 
     evidence_type: str

@@ -1,7 +1,7 @@
 """The waits of a suspended run: one value for each waiting step.
 
 A wait is fixed when its step is first met. Its deadline is a time of the wall clock, so it does not move when the run
-is resumed; and nobody needs to load the run to know when it is due.
+is resumed; and it is not necessary to load the run to know when it is due.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ The rules:
    The exception is `patched()`, which is answered with False then: the run came by before the patch was there.
 4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
 5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
-6. Whoever drives may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
-   `Execute`. From then on the record binds nobody: what the generator yields may depend on what the step returns now.
+6. The driver may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
+   `Execute`. From then on the record binds nothing: what the generator yields may depend on what the step returns now.
    The results that wait are dropped, or become spare: a step that is yielded again may get its spare result back.
 
 So nothing is executed (but ephemeral steps) until every recorded result has found its step, or one was found untrue.
@@ -40,7 +40,7 @@ from flowckpt.core.replay.logger import begin_repeating, end_repeating
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 
-# What replay asks of whoever drives it.
+# What replay asks of its driver.
 
 
 @attrs.define(eq=False, repr=False)
@@ -220,7 +220,7 @@ class Replay:
         drops_what_changed: whether the record gives way where the generator yields something else.
         spare: results that are not part of the run, and that its steps may get back when they are yielded.
         aside: where results go that no longer count, and spare ones come from: that of the run, for a child.
-        is_repeated: whether the generator ran before, so that its code is repeated until a step is run anew.
+        is_repeated: whether the generator ran before, so that its code is repeated until a step is run again.
         is_muted: whether it counts as repeated to its end: nothing is run.
     """
 
@@ -272,7 +272,7 @@ class Replay:
 
         Raises:
             WorkflowChangedError: what the generator does next is not what the record says; it is closed.
-            WorkflowDefinitionError: it yields something that is no step; it is closed.
+            WorkflowDefinitionError: it yields something that is not a step; it is closed.
         """
         try:
             yielded = self._generator.send(value) if not self._is_repeated else self._again(self._generator.send, value)
@@ -489,7 +489,7 @@ class Replay:
     def _raised(self, error: BaseException) -> Command:
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:
-                return Crash(error)  # it failed now: a server that is down is no changed workflow
+                return Crash(error)  # it failed now: a server that is down is not a changed workflow
             if self._is_bound:
                 raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
             self._drop_rest()

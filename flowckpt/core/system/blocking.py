@@ -211,7 +211,7 @@ async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
             begun = asyncio.ensure_future(work)
         finally:
             _is_left.reset(token)
-    begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ever ask for it
+    begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may never be asked for
     await asyncio.wait({begun}, timeout=patience)
     return begun
 

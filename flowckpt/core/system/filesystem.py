@@ -136,7 +136,7 @@ class FileSystem(Protocol):
         ...
 
     def is_untouched(self, file: int) -> bool:
-        """Return whether an open file has its one name still and is writable: nobody unlinked, linked or marked it."""
+        """Return whether an open file has its one name still and is writable: it was not unlinked, linked or marked."""
         ...
 
     def set_writable(self, file: int, is_writable: bool) -> None:

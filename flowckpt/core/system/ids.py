@@ -2,7 +2,7 @@
 
 One rule holds wherever a run gets its id: when it is run, forked, copied and imported, and for the task of a checkpoint
 manager. An id never becomes a path, a column or an object's name as it is (every store encodes it), so `../x` and `-x` are
-ids like any other; what cannot be shown, typed or encoded is none.
+ids like any other; what cannot be shown, typed or encoded is not an id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def why_no_run_id(value: object) -> str:
     return f"must be 1 to {MOST_CHARACTERS} printable characters, and not blank; got {shown}{kind}"
 
 
-# Random numbers and UUIDs of the machine, where nobody injects others.
+# Random numbers and UUIDs of the machine, where no others are injected.
 #
 # Their libraries are imported at the first one: most runs need neither, and a resume is quicker by 2 ms.
 

@@ -49,7 +49,7 @@ def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
         setting: what it is for, for the error.
 
     Raises:
-        SettingError: it is none, or negative.
+        SettingError: it is not valid, or negative.
     """
     seconds: float | None = None
     if isinstance(value, timedelta):

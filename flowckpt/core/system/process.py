@@ -62,7 +62,7 @@ def is_alive(process: ProcessIdentity) -> bool | None:
 
 
 def send_if_expected(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to a process that handles it; tell whether it was sent. Nobody else can ever get it.
+    """Send a signal to a process that handles it; tell whether it was sent. No other process can get it.
 
     Args:
         process: the process.

@@ -1,7 +1,7 @@
 """A value that is used and never shown: what the annotation `Secret[str]` gives to a workflow.
 
 The wrapper protects where values leak by accident: logs, f-strings, tracebacks with their locals, error messages,
-arguments of steps. Whoever asks for the value with `reveal()` holds a plain value again.
+arguments of steps. Code that asks for the value with `reveal()` holds a plain value again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Secret(Generic[T_co]):
 
 
 def absent_secret(raise_missing: Callable[[], NoReturn]) -> Secret[Any]:
-    """Return a secret whose value nobody has given: it may be handed on, and not be used.
+    """Return a secret whose value was not given: it may be handed on, and not be used.
 
     Args:
         raise_missing: raises what using it comes to.

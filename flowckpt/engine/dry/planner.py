@@ -1,8 +1,8 @@
 """The resume plan: the generator driven against its record with all effects off.
 
 The comparing is the very one of a resume: the same replay, the same judge, the same policy. Where a step would run, its
-output is not known; behind a recorded one that would run again, the plan goes on with what it returned before, and says
-so (`assumes`). It ends at the first step whose output nobody has.
+output is not known; behind a recorded one that would run again, the plan continues with what it returned before, and says
+so (`assumes`). It ends at the first step whose output is not known.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Planning(DryResponder):
         seen: the paths that the generator came to.
         nested: the steps in which others lie that do not count, or are in doubt.
         stop: why the resume would stop, once that is known.
-        unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
+        unknown: the step whose output is unknown, and at which the plan ends; nothing before it does.
         messages: what was sent to the run and no step has taken so far.
         cache: the results that steps with `.cache()` may take.
         taken: those that the plan takes, by path.

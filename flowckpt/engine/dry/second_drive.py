@@ -1,6 +1,6 @@
 """A generator driven again from its record, step by step: what it does otherwise is noted, and it is driven on.
 
-A resume stops at the first difference. This goes on as long as it knows what to answer, so that one look shows them all.
+A resume stops at the first difference. This continues as long as it knows what to answer, so that one look shows them all.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SecondDrive:
 
     Args:
         place: which process this is.
-        secrets: the secrets of the run, which nobody is shown.
+        secrets: the secrets of the run, which are never shown.
 
     Attributes:
         differences: what was not the same again.
@@ -114,7 +114,7 @@ class SecondDrive:
         own, nested = split_record(recorded, prefix)
         compared = _Compared(self, own, nested, [*own])
         spare = {each.path: each for each in all_of(own, nested)}
-        # The record binds nobody here: what is spare is taken in any order.
+        # The record binds nothing here: what is spare is taken in any order.
         replay = Replay(
             workflow(**inputs), (), workflow.name, prefix=prefix, drops_what_changed=True, spare=spare, is_muted=True
         )

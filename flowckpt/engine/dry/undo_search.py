@@ -1,6 +1,6 @@
 """Finding out how recorded steps are undone: the generator is asked, and answered from the record.
 
-Only what it yields says how. The record binds nobody here: edited code may yield steps that were never recorded, and not
+Only what it yields says how. The record binds nothing here: edited code may yield steps that were never recorded, and not
 be told that it changed. Such a step is not run. What stands for its output may be handed on, and ends the search where
 the generator uses it.
 """

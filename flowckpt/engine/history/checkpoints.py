@@ -169,7 +169,7 @@ class Rechecking:
 
         Args:
             data: the checkpoint.
-            results: those of its results that are to be gone on from.
+            results: those of its results that are to be continued from.
             base: the newest checkpoint of its run, which says where relative paths begin.
             is_whole: whether the claims of the checkpoint itself are checked, too.
 
@@ -179,7 +179,7 @@ class Rechecking:
         verifying = ClaimChecker.of(base, self.verifier, self.options)
         reports = await verifying.reports_of(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
-            with contextlib.suppress(Exception, PlanStopped):  # what nobody can answer then counts as moved
+            with contextlib.suppress(Exception, PlanStopped):  # what cannot be answered then counts as moved
                 lend_functions(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.reports_of(asked_again))
@@ -226,7 +226,7 @@ def _recorded(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
 def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
     """Answer the generator with its recorded results, so that it makes the claims of its steps again.
 
-    That lends the functions of its claims, and the addresses of its databases, to whoever checks them. Nothing is run.
+    That lends the functions of its claims, and the addresses of its databases, to the code that checks them. Nothing is run.
 
     Args:
         workflow: the workflow.

@@ -85,8 +85,8 @@ class TaskClaims:
             The claims with their facts, and the answers, as they are recorded; None where there is nothing to check.
 
         Raises:
-            EvidenceError: it is no pack.
-            EvidenceNotVerifiedError: the claims do not hold, or nobody can tell.
+            EvidenceError: it is not a pack.
+            EvidenceNotVerifiedError: the claims do not hold, or cannot be checked.
         """
         if pack is not None and not isinstance(pack, EvidencePack):
             raise EvidenceError(
@@ -119,7 +119,7 @@ class TaskClaims:
         One without claims is as true as it ever was.
 
         Raises:
-            StaleStepError: they do not hold, or nobody can tell; it names all these steps.
+            StaleStepError: they do not hold, or cannot be checked; it names all these steps.
         """
         steps = _with_claims(log.live_chain(index))[::-1]
         reports = await self.reports_of(log, steps)

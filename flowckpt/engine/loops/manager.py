@@ -436,7 +436,7 @@ class CheckpointManager:
         async with self._tasks.changing(task_id) as task:
             log = task.log
             step = find_begun(log, step_id, local_step_id)
-        # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
+        # Not under the lock: checks may take long, and other steps of the task continue meanwhile.
         exit_code = self._exit_codes.get(step_id)
         evidence = await self._claims.committed(
             log, evidence_pack, step.path, exit_code=exit_code, on_refusal=partial(self._note, task_id)
@@ -715,7 +715,7 @@ class CheckpointManager:
         """
         if await self._tasks.log_of(task_id) is None:
             return 0
-        async with self._tasks.changing(task_id) as task:  # owned first: nobody can save to it meanwhile
+        async with self._tasks.changing(task_id) as task:  # owned first: no other process can save to it meanwhile
             count = len(task.log.live)
             await self._tasks.give_up(task)
             await self.store.clear(task_id)

@@ -58,7 +58,7 @@ class OwnedTask:
     Attributes:
         log: what the task has done.
         lease: what was taken.
-        one_at_a_time: held by whoever changes the task.
+        one_at_a_time: held by the process that changes the task.
     """
 
     def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
@@ -157,7 +157,7 @@ def _to_go_on(latest: CheckpointData) -> History:
     return view.history if len(view) == len(view.history.results) else view.history.forked(len(view))
 
 
-# The tasks of a manager: owned while they are changed, and read by whoever asks.
+# The tasks of a manager: owned while they are changed, and read by any caller.
 
 
 class Tasks:
@@ -220,7 +220,7 @@ class Tasks:
             await finish_despite_cancel(released(self._store, task.lease), is_last=True)
 
     async def release(self, task_id: str) -> None:
-        """Give a task up when nobody is changing it any more.
+        """Give a task up when no code is changing it any more.
 
         Args:
             task_id: the task; no error where it is not owned.
@@ -287,7 +287,7 @@ class Tasks:
 
 
 def encoded(snapshot: Any) -> LazyValue:
-    """Return a state encoded, so that nobody can change it any more.
+    """Return a state encoded, so that it cannot change any more.
 
     Raises:
         EncodingError: it cannot be recorded.
@@ -334,7 +334,7 @@ async def begin(
         clock: the time.
         checkpoint_type: what kind of step it is.
         work_item_id: which piece of work it is, or None.
-        metadata: notes of the program, which nobody else holds.
+        metadata: notes of the program, which no other code holds.
         snapshot: the state before it, encoded.
         version: how many migrations of states this program knows.
         files: the files that are kept with the state.

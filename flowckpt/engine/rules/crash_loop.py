@@ -2,10 +2,10 @@
 
 A crash is an attempt that ended without a word: the record still says `running`, and no process owns the run. Crashes are
 counted while each next one is at the same step as the one before and the attempt saved nothing new: no result, and no
-other partial state. An attempt that came further, died elsewhere, or ended in any other way, begins the count anew.
+other partial state. An attempt that came further, died elsewhere, or ended in any other way, resets the count.
 
 The count is part of the checkpoint that each resume saves before it runs anything, so it survives whatever the attempt
-dies of. It says how often the run had died *before* that attempt; whoever reads the record adds the attempt's own end.
+dies of. It says how often the run had died *before* that attempt; the process that reads the record adds the attempt's own end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CrashCount(FieldEquality):
 
     Attributes:
         count: how often.
-        paths: the steps that it may have died at, in the order in which they began; none where nobody knows.
+        paths: the steps that it may have died at, in the order in which they began; none if unknown.
         since: when the first of these attempts had saved last, as in the record; empty where there was none.
         seen: the last sign of life of the last one; empty where the store does not know it.
     """
@@ -50,7 +50,7 @@ class CrashCount(FieldEquality):
 
     @property
     def path(self) -> str:
-        """The step that was begun last; empty where nobody knows."""
+        """The step that was begun last; empty if unknown."""
         return self.paths[-1] if self.paths else ""
 
     def is_crash_loop(self, most: int) -> bool:
@@ -68,8 +68,8 @@ class CrashCount(FieldEquality):
 
         Args:
             metadata: of the run.
-            results: how many results it goes on from.
-            partial: the partial states that it goes on from.
+            results: how many results it continues from.
+            partial: the partial states that it continues from.
         """
         kept = {name: value for name, value in metadata.items() if name != KEY}
         if self.count:

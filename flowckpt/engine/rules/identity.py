@@ -26,7 +26,7 @@ def identity_reasons(
     Args:
         step: the step as it is yielded now.
         result: the recorded result of its path, or what it saved of itself.
-        secrets: what the record does not hold, and nobody is shown.
+        secrets: what the record does not hold, and is never shown.
     """
     action = step.action
     call = identify(action, secrets, step.modifiers.version)
@@ -68,7 +68,7 @@ def is_plainly_same(action: Action, info: FunctionInfo, result: StepResult, secr
 
 
 def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
-    """Return which arguments nobody can compare with the recorded ones: a model, a connection, a plain object.
+    """Return which arguments cannot be compared with the recorded ones: a model, a connection, a plain object.
 
     Args:
         step: the step as it is yielded now.
@@ -119,7 +119,7 @@ def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecret
     Args:
         step: the step as it is yielded now.
         partial: what a step of its path saved.
-        secrets: what the record does not hold, and nobody is shown.
+        secrets: what the record does not hold, and is never shown.
     """
     now, was = (name.rpartition(":")[2] for name in (step.action.function_name, partial.function))
     if now != was:

@@ -9,7 +9,7 @@ earlier step
 
 claims hold         do not run it again: adopt the effect, or reuse the recorded result
 claims are denied   it was not done, or is undone: run it
-nobody can tell     ask, and never guess
+it is unknown       ask, and never guess
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def settle_started(report: VerificationReport, *, may_be_running: bool = False) 
 
     Args:
         report: the answers to its claims, asked as of a step in doubt.
-        may_be_running: whether whoever started it may still be at it, as after a run was stolen from a live owner: what
+        may_be_running: whether the process that started it may still be at it, as after a run was stolen from a live owner: what
             is not done yet may be done in a moment.
     """
     if report.verified:

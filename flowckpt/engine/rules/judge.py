@@ -179,7 +179,7 @@ def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
 def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()) -> tuple[Reason, ...]:
     """Return why a report does not let a result be reused; nothing where its claims hold.
 
-    Claims that need not hold at a resume, and none at all, are no reason.
+    Claims that need not hold at a resume do not count, nor does a step without claims.
 
     Args:
         report: the answers to the claims of one step.

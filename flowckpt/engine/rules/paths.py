@@ -213,7 +213,7 @@ def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | No
 def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
     """Return the failures that were on their way up when the fan-out was stopped: what they lie in has not ended.
 
-    A failure that a child workflow has handled is none of them: it has gone on to another step.
+    A failure that a child workflow has handled is none of them: it has continued to another step.
     """
     start = f"{fan_out}/"
     last: dict[str, str] = {}
@@ -383,7 +383,7 @@ def standing_in_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], 
 
 
 def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
-    """Return the results that were to be undone and whose step nobody yields any more, the oldest first.
+    """Return the results that were to be undone and whose step is no longer yielded, the oldest first.
 
     Args:
         results: the history.

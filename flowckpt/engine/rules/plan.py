@@ -166,7 +166,7 @@ def message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
 
     Args:
         wait: the wait.
-        messages: those that nobody has taken, in the order in which they are taken.
+        messages: those that are not taken, in the order in which they are taken.
     """
     for message in messages:
         if message.ends(wait) and (wait.due_at is None or message.sent_at < wait.due_at):

@@ -33,7 +33,7 @@ class ReasonKind(StrEnum):
     """
 
     EVIDENCE = "evidence"
-    """The outside world is not as the record says, or nobody can tell."""
+    """The outside world is not as the record says, or cannot be checked."""
     READS = "reads"
     """A file that the step reads is not as it was when the step read it."""
     PACKAGES = "packages"
@@ -163,7 +163,7 @@ class ResumePolicy(FieldEquality):
             again, and what cannot be checked stops the resume.
         on_code_change: what to do where the function was edited.
         on_package_change: what to do where an installed package that its code uses has another version.
-        reuse: how far to go on comparing.
+        reuse: how far to continue comparing.
         from_path: the step from which on everything is run again; empty for none.
         is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
             from where the workflow yields something else than the record says.
@@ -224,7 +224,7 @@ class ResumePolicy(FieldEquality):
         return OnStale.RERUN if reason.is_proved else OnStale.FAIL
 
 
-# What limits a run has: their place in its record, and what holds where nobody says anything.
+# What limits a run has: their place in its record, and what holds by default.
 
 
 LIMITS = "limits"

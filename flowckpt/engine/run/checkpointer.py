@@ -109,7 +109,7 @@ class SavePolicy:
     def continues_after(self, failure: FlowckptError) -> bool:
         """Return whether the run continues although a checkpoint could not be saved.
 
-        A run that another owner has taken over never does. A run that was removed from the store may: nobody else owns it.
+        A run that another owner has taken over never does. A run that was removed from the store may: it has no other owner.
         """
         return self.continue_on_save_error and not (isinstance(failure, FencedError) and failure.newest_attempt)
 

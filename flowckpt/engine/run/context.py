@@ -148,7 +148,7 @@ class RunContext:
         """Refuse to run anything while an at-most-once step was started and its effect is unknown.
 
         Raises:
-            StepInDoubtError: nobody can tell whether it was done.
+            StepInDoubtError: it is unknown whether it was done.
         """
         if path in self.recorder.in_doubt:
             await self.in_doubt_resolver().refuse_doubt(step, path)

@@ -71,7 +71,7 @@ class InDoubtResolver:
         """Settle a step that is about to run.
 
         Raises:
-            StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
+            StepInDoubtError: it must not be done twice, and it is unknown whether it was done.
             StaleStepError: it was done by another call, or what it did was not undone, and no person chose.
         """
         path, step = call.path, call.step
@@ -134,7 +134,7 @@ class InDoubtResolver:
             path: its path.
 
         Raises:
-            StepInDoubtError: nobody can tell whether it was done.
+            StepInDoubtError: it is unknown whether it was done.
         """
         if not step.modifiers.is_at_most_once:
             self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
@@ -159,7 +159,7 @@ class InDoubtResolver:
         """Settle a step before it is tried again: to force a resume does not cover the tries that it makes.
 
         Raises:
-            StepInDoubtError: nobody can tell whether it was done.
+            StepInDoubtError: it is unknown whether it was done.
         """
         judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False, settled={}))
         unforced = attrs.evolve(self, judge=judge)

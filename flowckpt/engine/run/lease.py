@@ -111,7 +111,7 @@ def stop_when_lost(store: StoreBase, workflow_id: str, interrupts: Interrupts, *
         store: where the run lies.
         workflow_id: the run; this process owns it.
         interrupts: what stops it.
-        continue_on_save_error: whether it goes on where it was removed, and nobody else has it.
+        continue_on_save_error: whether it continues where it was removed, and has no other owner.
     """
 
     def tell(error: FencedError) -> None:

@@ -1,4 +1,4 @@
-"""The live note of a run: which steps are in flight, since when, and how far they are, for whoever looks from outside.
+"""The live note of a run: which steps are in flight, since when, and how far they are, for the process that looks from outside.
 
 The record says what has ended. What runs now is in no checkpoint until one is saved, which may take hours. So one thread of
 each process looks about once a second at the runs that the process drives, and writes what has changed into a note beside

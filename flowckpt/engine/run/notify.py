@@ -1,7 +1,7 @@
-"""Hands what a run tells to whoever iterates over its events, one at a time.
+"""Hands what a run tells to the code that iterates over its events, one at a time.
 
-The run goes on in a task of its own, because much of it may happen at once; but in step with its listener: what tells an
-event goes on when the next one is asked for. So a listener that stops, stops the run at the very event.
+The run continues in a task of its own, because much of it may happen at once; but in step with its listener: what tells an
+event continues when the next one is asked for. So a listener that stops, stops the run at the very event.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Notifier:
     """Emits the events of one attempt, and counts its steps.
 
     Attributes:
-        emit: takes an event; None while nobody listens: an event without a listener is not even made.
+        emit: takes an event; None without a listener: an event without a listener is not even made.
         names_restored: whether the listener gets an event for each restored step, and not one for several in a row.
         executed: how many steps were run.
         restored: how many results came from the store.

@@ -261,7 +261,7 @@ class Reporting:
             loop = services.loop
             if loop is None:
                 return
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._begin)
 
     def _report_in_place(self, event: events.StepProgress) -> None:
@@ -290,7 +290,7 @@ class Reporting:
             self._told_ns[""] = self._services.clock.elapsed_ns()
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.ensure_future(self._tell(events))
-        elif events:  # whoever listens is slower than we are: once more, later
+        elif events:  # the listener is slower than we are: once more, later
             with self._lock:
                 self._waiting = {**events, **self._waiting}
                 is_due, self._is_due = self._is_due, True
@@ -302,7 +302,7 @@ class Reporting:
             for path, event in events.items():
                 if self._services.notifier.emit is not None and path in self._services.recorder.in_flight:
                     await self._services.notifier.emit(event)
-        except Exception as failure:  # whoever listens has failed: that is raised where the step ends
+        except Exception as failure:  # the listener has failed: that is raised where the step ends
             self._failure = failure
 
     async def settle(self, path: str) -> None:
@@ -483,7 +483,7 @@ class PartialSaves:
         held[now.path] = partial
         try:
             saved = await services.recorder.checkpoint(Reason.MANUAL)
-        except EncodingError:  # refused before anything was written: the step may go on without
+        except EncodingError:  # refused before anything was written: the step may continue without
             if before is None:
                 held.pop(now.path, None)
             else:
@@ -494,7 +494,7 @@ class PartialSaves:
             raise
         if is_told_here:
             await services.recorder.emit_saved(saved)
-        elif services.notifier.emit is not None:  # the thread waits for the disk, and not for whoever listens
+        elif services.notifier.emit is not None:  # the thread waits for the disk, and not for the listener
             telling = asyncio.ensure_future(services.recorder.emit_saved(saved))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)

@@ -33,7 +33,7 @@ from flowckpt.execution.runner import Outcome
 _log = logging.getLogger("flowckpt")
 
 _ATOMS = frozenset({int, str, float, bool, type(None)})
-"""Trees that nobody can change and that decode to themselves: they are recorded unwrapped."""
+"""Trees that cannot change and that decode to themselves: they are recorded unwrapped."""
 
 _NONE: dict[str, Any] = {}
 
@@ -61,7 +61,7 @@ class GroupCommit:
         """Save, or have another member of the group save; return what `save` returned, or None if another saved.
 
         Raises:
-            FlowckptError: the save failed, whoever did it.
+            FlowckptError: the save failed, also if another step made it.
         """
         while self.is_saving:
             group = self._group
@@ -99,7 +99,7 @@ class GroupCommit:
             is_done = True
         except Exception as error:
             group.set_exception(error)
-            group.exception()  # there may be nobody else in the group
+            group.exception()  # the group may have no other member
             raise
         finally:
             if self._group is group:
@@ -334,7 +334,7 @@ class Recorder:
         """
         if not may_block() or self._group.is_saving:
             return self._group.saved(lambda: self._save(reason, name, status))
-        checkpointer = self.checkpointer  # nothing else runs in the loop: nobody could join
+        checkpointer = self.checkpointer  # nothing else runs in the loop: no save could join
         if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.policy.continue_on_save_error:
             return self._save(reason, name, status)
         return checkpointer.save(reason, name, status=status)

@@ -175,7 +175,7 @@ class ResultIndex:
     async def _results_of(self, run: str) -> Iterable[StepResult]:
         try:
             latest = await self.store.load_latest(run)
-        except FlowckptError as error:  # the run's own damage: whoever uses the run is told
+        except FlowckptError as error:  # the run's own damage: each use of the run reports it
             _log.info("run %s is left out of the index of results: %s", run, error.message)
             return ()
         return () if latest is None else latest.step_results

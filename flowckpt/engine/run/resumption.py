@@ -143,7 +143,7 @@ class Resumption:
     """The start of a resume.
 
     Attributes:
-        latest: the checkpoint that the run goes on from.
+        latest: the checkpoint that the run continues from.
         bound: the run's inputs.
         history: the recorded results that may still count.
         judge: says which of them do.
@@ -153,7 +153,7 @@ class Resumption:
         spare: results of earlier attempts that their steps may get back, by path.
         begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
         crash_loop: how often the run died, where a resume would refuse it for that.
-        messages: what was sent to the run and nobody has taken, where it waits for something.
+        messages: what was sent to the run and is not taken, where it waits for something.
         is_guarded: whether the run has effects that no default repeats.
         final: why a resume is refused, if the run failed for good.
         undone: the steps that were undone when races stopped them.
@@ -259,13 +259,13 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         verifying: checks the recorded claims.
         store: what the record came from, for what earlier attempts left behind.
         max_crashes: how often the run may die at one step, where its record does not say.
-        drops_answers: whether approvals and signals must be given again; by default for imported runs that can go on.
+        drops_answers: whether approvals and signals must be given again; by default for imported runs that can continue.
 
     Raises:
         WorkflowChangedError: it is the record of another workflow.
         InputMismatchError: an input differs from the recorded one.
         InputError: an input is unknown.
-        StepNotFoundError: the step to go on from is not in the record.
+        StepNotFoundError: the step to continue from is not in the record.
     """
     check_name(workflow, workflow_id, latest)
     bound = rebind_inputs(
@@ -319,7 +319,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
-    """Return what was sent to a run that waits, and nobody has taken; for its plan."""
+    """Return what was sent to a run that waits, and is not taken; for its plan."""
     if not waits_in(latest.metadata):
         return ()
     taken = {*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results)}
@@ -416,7 +416,7 @@ def _cut(
 ) -> dict[str, tuple[StepResult, Reason]]:
     """Return the results that do not count from the beginning, and why.
 
-    A failed run goes on before the step whose failure ended it, so that the step is executed again. A failure that
+    A failed run continues before the step whose failure ended it, so that the step is executed again. A failure that
     the generator handled stays: it is part of what the run did.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
@@ -424,7 +424,7 @@ def _cut(
         drops_answers is None and latest.metadata.get(IMPORTED) is True and latest.status is not Status.COMPLETED
     ):
         for result in filter(is_answer, view):
-            reason = Reason(ReasonKind.EVIDENCE, "it was imported: whoever made the file may have made up the answer")
+            reason = Reason(ReasonKind.EVIDENCE, "it was imported: the maker of the file may have made up the answer")
             _cut_from(cut, view, result.path, reason, takes_nested=False)
     if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
@@ -438,7 +438,7 @@ def _cut(
             reason = Reason(ReasonKind.EVIDENCE, f"it is void: {wait.voided}")
             if (
                 policy.decide((reason,)) is OnStale.RERUN
-            ):  # whatever is there now: nobody has approved that it comes back
+            ):  # whatever is there now: it is not approved that it comes back
                 _cut_from(cut, view, wait.path, reason, takes_nested=False)
     if policy.reuse is ReuseMode.PREFIX and policy.from_path:
         reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")

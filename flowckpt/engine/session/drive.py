@@ -307,7 +307,7 @@ class Drive:
         Raises:
             WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
             StaleStepError: a recorded result is no longer true, and the policy is to stop; nothing was changed.
-            StepInDoubtError: nobody knows whether a step was done that must not be done twice.
+            StepInDoubtError: it is unknown whether a step was done that must not be done twice.
             DecodingError: a recorded value does not fit the code; nothing was changed.
             CheckpointCorruptedError: a large value in the record is damaged; nothing was changed.
             FencedError: the run was taken over by another owner.
@@ -343,7 +343,7 @@ class Drive:
         finally:
             run.runner.kill_places()  # a second signal stops everything, but leaves no process behind
         # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
-        # goes on through us.
+        # continues through us.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
 
@@ -503,7 +503,7 @@ class Drive:
         if not run.recorder.undo.compensate or not run.recorder.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
         if isinstance(ending, REFUSALS) and self.undoing is None:
-            return ()  # it stops to ask a person: whether to go on, or to cancel, which undoes
+            return ()  # it stops to ask a person: whether to continue, or to cancel, which undoes
         if self._is_stopped_early(ending):
             ending.add_note("Nothing was undone: the run stopped before it had come again to all that can be.")
             return ()

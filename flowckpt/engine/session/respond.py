@@ -55,7 +55,7 @@ class Sent:
         is_awaited: whether the run was waiting for it.
         pending_before: the number of earlier messages of this name, which are taken first.
         status: the status of the run.
-        owner: the process that runs it, as text; empty if nobody owns it.
+        owner: the process that runs it, as text; empty if it has no owner.
         reply: what the run replied, where it was waited for.
     """
 
@@ -262,7 +262,7 @@ def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]
     """Refuse what none of the steps that wait for it could use, as far as their record says what they take."""
     asked = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
     if not asked or any(each.ends(wait) for each in before for wait in asked):
-        return  # it is for a later wait, of which nobody knows yet what it takes
+        return  # it is for a later wait, of which it is not known yet what it takes
     plain = codec.decode(tree, place="data")
     found = [fitting.misfit(plain, annotation_of(wait.data_type), "its data") for wait in asked]
     if all(found):

@@ -113,7 +113,7 @@ _HARMLESS = ("engine", "thread", "process")
 def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: Mapping[str, str]) -> dict[str, Given]:
     """Return the executors of an attempt, and write down in the metadata what was given for it.
 
-    A record may come from anywhere, and whoever runs a step sees its arguments and says what came of it: so an address in
+    A record may come from anywhere, and the process that runs a step sees its arguments and says what came of it: so an address in
     a record is never used. It is only told, and wants to be given again.
 
     Args:
@@ -122,7 +122,7 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
         given: descriptions that were given for this attempt.
 
     Raises:
-        UnknownExecutorError: the run was started with an executor on another machine, and nobody has given one now.
+        UnknownExecutorError: the run was started with an executor on another machine, and none is given now.
     """
     recorded = {str(name): str(each) for name, each in dict(metadata.get(RECORDED, {})).items()}
     for name, description in recorded.items():
@@ -185,7 +185,7 @@ class Session:
         is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
 
     Attributes:
-        interrupts: the signals; entered by whoever owns the loop.
+        interrupts: the signals; entered by the process that owns the loop.
         ends_with_generation: whether the run completes where its workflow continues as another generation; for a check.
     """
 
@@ -308,7 +308,7 @@ class Session:
         return attrs.evolve(result, steps=all_steps, duration_ms=round(duration_ms + result.duration_ms, 3))
 
     def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
-        """Return what emits events, without the secrets of the run; None if nobody listens."""
+        """Return what emits events, without the secrets of the run; None without a listener."""
         listeners: list[Listener] = [*self._ports.listeners]
         if _is_log_read():
             listeners.append(LogListener())
@@ -494,7 +494,7 @@ class Session:
             )
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
-            if is_completed and latest.metadata.get(IMPORTED) is True:  # it goes on after all
+            if is_completed and latest.metadata.get(IMPORTED) is True:  # it continues after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
             dry.planner.refuse_stop(plan, settled)
@@ -571,7 +571,7 @@ class Session:
             return CrashCount()
         crash_count = await crash_count_at_resume(self._ports.store, lease, latest)
         most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
-        if crash_count.is_crash_loop(most) and not self._is_cancel:  # whoever cancels it has looked at it
+        if crash_count.is_crash_loop(most) and not self._is_cancel:  # the person who cancels it has looked at it
             error = crash_loop_error(lease.workflow_id, crash_count)
             if (emit := self._sink(None)) is not None:
                 name, crashes = self._workflow.name, crash_count.count

@@ -1,7 +1,7 @@
 """When everything in a run waits: the process stays for a while, or the attempt ends and the run is suspended.
 
 Where a wait stands does not matter here: in the workflow itself, in a member of a map, in a child. The steps beside it
-go on to their end first. Then the generators stand where they wait, and are driven on from there as soon as one of the
+continue to their end first. Then the generators stand where they wait, and are driven on from there as soon as one of the
 waits has ended.
 """
 

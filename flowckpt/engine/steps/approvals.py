@@ -1,7 +1,7 @@
 """Approvals of something: how it is taken from the world, and how each step after them checks that it is still so.
 
 A generator cannot be taken back within an attempt. So where the bytes have moved, nothing behind the approval begins any
-more: the run comes to rest, the question is put anew, and a resume goes back to the approval.
+more: the run comes to rest, the question is put again, and a resume goes back to the approval.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stand(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, A
 def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
     """Hold the steps after a restored approval to what was approved, unless that moved and the policy is to continue."""
     path, action = result.path, step.action
-    run.waits.end(path)  # what was approved is there again, so nobody needs to be asked anew
+    run.waits.end(path)  # what was approved is there again, so no new question is needed
     if not isinstance(action, ApprovalAction) or not isinstance(approval, Approval) or result.started_at is None:
         return
     if not run.judge.evidence_reasons(result):
@@ -75,7 +75,7 @@ async def check(run: RunContext, path: str) -> None:
     """Look whether what was approved before a step is still what it was.
 
     Raises:
-        Suspended: it is not, and was asked for anew: the step does not begin.
+        Suspended: it is not, and was asked for again: the step does not begin.
     """
     for standing in [each for each in run.waits.approved.values() if is_behind(path, each.path)]:
         if not standing.is_void:

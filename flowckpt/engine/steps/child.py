@@ -157,7 +157,7 @@ class ChildWorkflow(CompositeRun):
         """Drive its generator to its end, and record how it ended.
 
         Raises:
-            Suspended: it waits; called again, it goes on from there.
+            Suspended: it waits; called again, it continues from there.
         """
         run, path, step = self.context, self.enter.path, self.enter.step
         refuse_secret_names(step, path, run.secrets)

@@ -178,7 +178,7 @@ class FanOut(CompositeRun):
         """Run the members that have no results, and record how it ended.
 
         Raises:
-            Suspended: some members wait, and all others have ended; called again, it goes on with those that wait.
+            Suspended: some members wait, and all others have ended; called again, it continues with those that wait.
         """
         run, path = self.context, self.enter.path
         refuse_secret_names(self.enter.step, path, run.secrets)
@@ -296,7 +296,7 @@ class FanOut(CompositeRun):
             while self._paused and self._busy:
                 for index, paused in enumerate(self._paused):
                     if await run.inbox.can_end_any(run.waits.those_of(paused[2].paths)):
-                        del self._paused[index]  # nobody else takes any out; more may have come behind it
+                        del self._paused[index]  # nothing else takes any out; more may have come behind it
                         return paused[0], paused[1]
                 await run.clock.sleep(_LOOK_SECONDS)
         return None

@@ -48,7 +48,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
 
     Raises:
         Suspended: it waits.
-        StepInDoubtError: nobody knows whether it was done, and it must not be done twice.
+        StepInDoubtError: it is unknown whether it was done, and it must not be done twice.
         UnknownExecutorError: there is no executor of the name that it asks for, or that one cannot take it.
         FencedError: the run was taken over by another owner.
         FlowckptError: what it left behind cannot be saved.

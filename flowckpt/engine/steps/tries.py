@@ -32,7 +32,7 @@ from flowckpt.execution.runner import Outcome, StepRunner
 
 
 MOST_WAITING = 10_000
-"""How many lines wait for whoever hears the events; the output itself is in the result, whatever is left out here."""
+"""How many lines wait for the listener; the output itself is in the result, whatever is left out here."""
 
 
 class StreamedTry:
@@ -50,7 +50,7 @@ class StreamedTry:
         return self._outcome
 
     async def lines(self) -> AsyncGenerator[events.StepOutput, None]:
-        """Run it, yielding its lines; when nobody listens any more, it is stopped."""
+        """Run it, yielding its lines; when the listener is gone, it is stopped."""
         run, path = self._call.workflow_id, self._call.path
         lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
         left_out = 0
@@ -69,7 +69,7 @@ class StreamedTry:
                 yield line
                 if left_out and lines.empty():
                     yield events.StepOutput(
-                        run, path, "stderr", f"[{left_out} lines left out: nobody read them in time]"
+                        run, path, "stderr", f"[{left_out} lines left out: they were not read in time]"
                     )
                     left_out = 0
             self._outcome = await trying
@@ -216,7 +216,7 @@ class RetryLoop:
         retry = self.call.step.modifiers.retry
         if self.context.interrupts.noted:
             return False
-        if retry is None:  # a cluster loses workers all the time: that is no failure of the step
+        if retry is None:  # a cluster loses workers all the time: that is not a failure of the step
             step, runner = self.call.step, self.context.runner
             if not isinstance(error, WorkerDiedError) or runner.is_here(step):
                 return False

@@ -256,7 +256,7 @@ class _Waiting:
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
             if signal is not None and not isinstance(saved, FlowckptError):
-                is_question = isinstance(self.action, ApprovalAction)  # nobody else will ever use an answer to it
+                is_question = isinstance(self.action, ApprovalAction)  # nothing else will ever use an answer to it
                 await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
         elif run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)

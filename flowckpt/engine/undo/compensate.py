@@ -1,7 +1,7 @@
 """When a run fails or is cancelled, what its steps did is undone: newest first, also what an earlier attempt did.
 
 Each step undone is recorded at once. Before the first one, a checkpoint says that undoing has begun, and how the run
-ends: whatever dies in the middle, the next resume goes on undoing and ends the run in the same way.
+ends: whatever dies in the middle, the next resume continues undoing and ends the run in the same way.
 
 A step that cannot be undone keeps no other from being undone, and does not hide why the run ended.
 """
@@ -82,7 +82,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
 
     Raises:
         FlowckptError: what was undone cannot be saved; nothing more is undone.
-        KeyboardInterrupt: a signal came; the next resume goes on.
+        KeyboardInterrupt: a signal came; the next resume continues.
         asyncio.CancelledError: likewise, of a cancel.
     """
     checkpointer = run.recorder.checkpointer

@@ -1,6 +1,6 @@
 """The one way to the plan of a resume: for `engine.plan`, and for whatever shows plans.
 
-It decides, as the resume does, what kind of attempt it would be, so nobody else has to know that there are several.
+It decides, as the resume does, what kind of attempt it would be, so no other code has to know that there are several.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
     Raises:
         InputMismatchError: an input differs from the recorded one.
         WorkflowChangedError: it is another workflow.
-        StepNotFoundError: the step to go on from is not in the record.
+        StepNotFoundError: the step to continue from is not in the record.
     """
     verifying = ClaimChecker.of(latest, verifier, options)
     unfinished = unfinished_rollback(latest.metadata)

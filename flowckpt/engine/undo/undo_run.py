@@ -1,6 +1,6 @@
 """An attempt that does nothing but undo: what it starts from, what it may undo, and its plan.
 
-It begins where an earlier one stopped while steps were undone, or where a run that nobody runs is cancelled. Nothing of
+It begins where an earlier one stopped while steps were undone, or where a run without a process is cancelled. Nothing of
 the record is judged: what was done was done, whatever has moved since. Only the code can say how it is undone, so each
 step must still be yielded at its place; where one is not, a person is asked.
 """

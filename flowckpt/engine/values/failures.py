@@ -145,7 +145,7 @@ def stale_step(
         if repeats_effect
         else ""
     )
-    if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are no program that one could load
+    if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are not a program that one could load
         names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
         remedy = (
             f"To run it and what follows again: await flowckpt.resume(workflow, workflow_id={workflow_id!r}, {names}). "

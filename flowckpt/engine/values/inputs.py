@@ -33,7 +33,7 @@ class BoundInputs(FieldEquality):
     Attributes:
         tree: the tree of each input, by name.
         hash: the digest of them all.
-        defaulted: the names that nobody gave.
+        defaulted: the names that were not given.
         secrets: the secret inputs that have a value, in memory only.
     """
 
@@ -164,7 +164,7 @@ def rebind_inputs(
         workflow: the workflow.
         recorded: the recorded inputs' trees.
         recorded_hash: their recorded digest.
-        defaulted: the inputs that nobody gave at the start.
+        defaulted: the inputs that were not given at the start.
         given: the inputs given now, perhaps none.
 
     Raises:
@@ -282,7 +282,7 @@ def checked_id(workflow_id: object) -> str:
         workflow_id: what was given for it.
 
     Raises:
-        InputError: it is no text, or blank.
+        InputError: it is not text, or blank.
     """
     if not isinstance(workflow_id, str) or not workflow_id.strip():
         raise InputError(
@@ -316,7 +316,7 @@ def check_workflow(workflow: object) -> None:
         workflow: what was given for one.
 
     Raises:
-        WorkflowDefinitionError: it is none.
+        WorkflowDefinitionError: it is not valid.
     """
     if not isinstance(workflow, Workflow):
         raise WorkflowDefinitionError(

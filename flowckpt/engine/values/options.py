@@ -236,7 +236,7 @@ class RunOptions(FieldEquality):
         """Return the metadata of a run with what was asked for of it now, and holds for the next resume, too.
 
         Args:
-            metadata: the metadata that it goes on from.
+            metadata: the metadata that it continues from.
         """
         written = dict(metadata)
         if self.base_path is not None:
@@ -280,7 +280,7 @@ class Saving:
 
     Attributes:
         trigger: asks for checkpoints, or None.
-        continue_on_save_error: whether a run goes on when the checkpoint behind a step cannot be saved.
+        continue_on_save_error: whether a run continues when the checkpoint behind a step cannot be saved.
         retention: which checkpoints stay, or None where all do.
         limits: what its runs may do.
     """
@@ -302,7 +302,7 @@ class Saving:
         """Return the settings of an engine, or refuse them; see `WorkflowEngine`.
 
         Raises:
-            SettingError: a value is none of those that can be, or the store cannot do what is asked for.
+            SettingError: a value is not allowed, or the store cannot do what is asked for.
         """
         if on_save_error not in ("fail", "continue"):
             raise SettingError(
@@ -338,7 +338,7 @@ class Saving:
 
 # When a checkpoint is taken besides the explicit ones: small rules over how far a run has come.
 #
-# A trigger keeps no state: whoever saves tells it what there is since the last checkpoint, and begins anew after one. So
+# A trigger keeps no state: the process that saves tells it what there is since the last checkpoint, and starts again after one. So
 # one trigger can serve many runs, and a resumed run is judged as an uninterrupted one is.
 
 

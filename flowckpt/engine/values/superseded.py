@@ -59,7 +59,7 @@ class Superseded:
     """The results that no longer count but must be looked at, by path.
 
     Args:
-        metadata: of the checkpoint that the run goes on from.
+        metadata: of the checkpoint that the run continues from.
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:

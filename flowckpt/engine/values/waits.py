@@ -145,7 +145,7 @@ class Waits:
 
         Args:
             dropped: the results.
-            takes_behind: whether what comes after them begins anew, too.
+            takes_behind: whether what comes after them starts again, too.
         """
         dropped = tuple(dropped)
         anew = {each.path: each for each in dropped if (wait := self._open.get(each.path)) and wait.is_newer_than(each)}
@@ -155,7 +155,7 @@ class Waits:
                 self.take(result.signal)
             for path in list(self._open):
                 if path in anew and not _is_before(result, anew[path]):
-                    continue  # it was asked anew because that result no longer holds
+                    continue  # it was asked again because that result no longer holds
                 if is_behind(path, result.path) if takes_behind else is_within(path, result.path):
                     self.end(path)
 

@@ -36,7 +36,7 @@ def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
     """Return the check of a kind.
 
     Raises:
-        UncheckableClaimError: nobody here knows the kind, or its plugin cannot be loaded.
+        UncheckableClaimError: the kind is unknown here, or its plugin cannot be loaded.
     """
     check = _MADE.get(kind)
     if check is not None:

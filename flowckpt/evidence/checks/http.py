@@ -45,7 +45,7 @@ def steps_of(place: str) -> list[str | int]:
     """Return the steps of a place: names as texts, numbers of a list as whole numbers.
 
     Raises:
-        MalformedClaimError: it is none.
+        MalformedClaimError: it is not valid.
     """
     if place in ("", "$"):
         return []

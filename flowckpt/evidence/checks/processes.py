@@ -1,6 +1,6 @@
 """`command_exit`: the step's command returned the very code that was promised. Nothing is ever run to find out.
 
-A code is an `int` and nothing else: `True` is no 1, and 137 (a shell's word for "killed") is no -9 (Python's).
+A code is an `int` and nothing else: `True` is not 1, and 137 (a shell's word for "killed") is not -9 (Python's).
 """
 
 from __future__ import annotations

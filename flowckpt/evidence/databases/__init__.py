@@ -27,7 +27,7 @@ def database_for(scheme: str) -> Database:
     """Return what reads a kind of database.
 
     Raises:
-        UncheckableClaimError: nobody here knows the scheme, or its driver is not installed.
+        UncheckableClaimError: the scheme is unknown here, or its driver is not installed.
     """
     if scheme not in TABLE:
         raise UncheckableClaimError(

@@ -2,7 +2,7 @@
 
 Claims are recorded, and a record may have been changed by somebody else. So a URL holds no password and none of the
 options that read files, run settings or lead to a second host. A server that it names is asked only where the program
-allowed it: whoever is asked for rows is shown the password of the environment.
+allowed it: the process that is asked for rows is shown the password of the environment.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parsed(url: str) -> PostgresUrl:
     """Return what a URL says. No message of an error shows more of it than names of options.
 
     Raises:
-        MalformedClaimError: it is no URL of a PostgreSQL database.
+        MalformedClaimError: it is not a URL of a PostgreSQL database.
         RefusedClaimError: it asks for more than a claim may.
     """
     match = _URL.fullmatch(url)
@@ -103,7 +103,7 @@ def check_allowed(url: str, hosts: tuple[AllowedHost, ...]) -> PostgresUrl:
         hosts: what the verifier may reach.
 
     Raises:
-        RefusedClaimError: nobody but the record names this server.
+        RefusedClaimError: only the record names this server.
     """
     found = parsed(url)
     if url in _written or _is_of_environment(found):

@@ -1,7 +1,7 @@
 """Rows of an SQLite database, read by a connection that can do nothing else.
 
 - The path goes through the sandbox, and into the URI percent-encoded, so that it can carry no options.
-- `mode=ro` creates nothing. A database in WAL mode that nobody has open is opened `immutable`, because SQLite would
+- `mode=ro` creates nothing. A database in WAL mode that no process has open is opened `immutable`, because SQLite would
   leave a `-wal` and a `-shm` behind even where it only reads; one that somebody has open, with `readonly_shm`.
 - Identifiers come from the catalogue, values are bound, and an authorizer denies all but SELECT and READ: no functions,
   no pragmas, no ATTACH, no recursion.

@@ -92,7 +92,7 @@ def lost_worker_errors(executor: object) -> tuple[type[BaseException], ...]:
 
 
 class StoppedWorkError(Exception):
-    """The work was stopped, because nobody waits for it any more."""
+    """The work was stopped, because the run no longer waits for it."""
 
 
 class LostWorkerError(BrokenExecutor):
@@ -107,7 +107,7 @@ class LostWorkerError(BrokenExecutor):
         self.exit_code = exit_code
 
 
-# The way from work in a worker up to whoever handed it in, while it runs.
+# The way from work in a worker up to the process that handed it in, while it runs.
 
 
 class WayUp(Protocol):
@@ -117,7 +117,7 @@ class WayUp(Protocol):
         """Send a message that wants no reply.
 
         Raises:
-            OSError: nobody is there any more.
+            OSError: the other side is gone.
         """
         ...
 
@@ -125,7 +125,7 @@ class WayUp(Protocol):
         """Send a message, and wait for the reply.
 
         Raises:
-            OSError: nobody is there any more.
+            OSError: the other side is gone.
         """
         ...
 

@@ -77,7 +77,7 @@ class DaskExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if self._client is None:
                 self._connect()
-            if self._closing.is_set():  # meanwhile: nobody else closes what was just opened
+            if self._closing.is_set():  # meanwhile: nothing else closes what was just opened
                 self._disconnect()
                 raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -164,7 +164,7 @@ class DaskExecutor(Executor):
             return
         self._closing.set()
         if not self._lock.acquire(timeout=1):
-            return  # it is being connected to: whoever does that closes it
+            return  # it is being connected to: the process that does that closes it
         try:
             pending, self._pending = self._pending, {}
         finally:
@@ -235,7 +235,7 @@ class DaskExecutor(Executor):
 
     def _settle(self, future: Future[Any], remote: Any) -> None:
         if self._taken(future) is None:
-            return  # nobody waits for this answer any more, whatever the cluster has made of it since
+            return  # this answer is no longer awaited, whatever the cluster has made of it since
         try:
             future.set_result(remote.result(timeout=_ANSWER_SECONDS))
         except (Exception, CancelledError) as error:
@@ -286,12 +286,12 @@ class DaskExecutor(Executor):
     def _answer(self, hear: Hear | None, address: str, number: int) -> None:
         """Fetch what a worker asks, and send it the answer: not by an event, since a scheduler keeps those."""
         answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        with contextlib.suppress(Exception):  # the worker is gone: there is nobody to answer
+        with contextlib.suppress(Exception):  # the worker is gone: no answer can be sent
             run = functools.partial(self._client.run, workers=[address], on_error="ignore")
             question = run(dask_worker.question, number).get(address)
             if question is None:
                 return
-            if hear is None:  # nobody waits for it any more
+            if hear is None:  # the run no longer waits for it
                 run(dask_worker.answer, number, None)
                 return
             hear(question, answers.put)

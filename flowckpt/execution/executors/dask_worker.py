@@ -29,7 +29,7 @@ class _Question:
 
 
 class _Up:
-    """The way up: events tell, and say that there is a question; whoever gets them fetches it, and brings the answer."""
+    """The way up: events tell, and say that there is a question; the process that gets them fetches it, and brings the answer."""
 
     def __init__(self, key: str, topic: str) -> None:
         self._key = key
@@ -50,7 +50,7 @@ class _Up:
         finally:
             del _questions[number]
         if question.reply is None:
-            raise ConnectionError("nobody waits for the step any more")
+            raise ConnectionError("the run no longer waits for the step")
         return question.reply
 
     def _is_wanted(self) -> bool:
@@ -64,7 +64,7 @@ def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ..
 
     Args:
         key: what the work is called.
-        topic: of the events that tell what it says; empty where nobody listens.
+        topic: of the events that tell what it says; empty without a listener.
         function: what to call.
         args: its arguments.
     """

@@ -36,7 +36,7 @@ def checked(description: str) -> functools.partial[Any]:
     """Return what makes an executor, after a look at its description.
 
     Args:
-        description: see `open_executor`; `engine` and `thread` are none.
+        description: see `open_executor`; `engine` and `thread` are not accepted.
 
     Raises:
         ExecutorError: it describes no executor, or a package is missing.

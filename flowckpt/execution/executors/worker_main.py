@@ -54,7 +54,7 @@ class Channel:
         """Send a message, whole.
 
         Raises:
-            OSError: nobody is there any more.
+            OSError: the other side is gone.
         """
         self._end.sendall(_HEAD.pack(kind, len(message)))
         self._end.sendall(message)
@@ -93,7 +93,7 @@ _GUARD_LOOK_SECONDS = 1.0
 
 
 def serve(channel_descriptor: int, life_descriptor: int) -> None:
-    """Work until nobody wants anything any more.
+    """Work until no more work can come.
 
     Args:
         channel_descriptor: the socket on which work comes and answers go.
@@ -170,7 +170,7 @@ def _watch(life_descriptor: int) -> None:
 
 
 def _start_guard(life_descriptor: int, channel_descriptor: int) -> None:
-    """Fork the guard; it is nobody's child, so work that waits for any child of its own does not meet it."""
+    """Fork the guard; it is not a child of the worker, so work that waits for any child of its own does not meet it."""
     worker = os.getpid()
     child = os.fork()
     if child:
@@ -182,7 +182,7 @@ def _start_guard(life_descriptor: int, channel_descriptor: int) -> None:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2, channel_descriptor):  # whoever reads from the worker must see its end
+            for descriptor in (0, 1, 2, channel_descriptor):  # the process that reads from the worker must see its end
                 os.dup2(null, descriptor)
             _guard(worker, life_descriptor)
     finally:

@@ -32,7 +32,7 @@ class ExecutorPool:
         given: executors, functions that make them, and descriptions, by name.
 
     Raises:
-        SettingError: a name is none, or what is given for it.
+        SettingError: a name is not valid, or what is given for it.
         ExecutorError: a description describes no executor.
     """
 
@@ -47,7 +47,7 @@ class ExecutorPool:
         """Return where a step runs.
 
         Raises:
-            UnknownExecutorError: nobody has given an executor of that name.
+            UnknownExecutorError: no executor of that name was given.
         """
         modifiers = step.modifiers
         if modifiers.placement is not None:

@@ -107,7 +107,7 @@ class WorkerListener:
                 if kind == PROGRESS and not self._is_over:
                     self._call.services.progress(self._now, *content)
                 return
-        except Exception as error:  # whatever a worker sends, the engine goes on
+        except Exception as error:  # whatever a worker sends, the engine continues
             _log.warning(
                 "run %s: step %s said something unreadable: %s", self._call.workflow_id, self._call.path, error
             )
@@ -128,7 +128,7 @@ class WorkerListener:
         return CurrentStep.of(self._call)
 
     def end(self) -> None:
-        """Hear nothing more: nobody waits for the step any longer."""
+        """Hear nothing more: the run no longer waits for the step."""
         self._is_over = True
 
     async def _answer(self, kind: str, content: Any) -> Any:
@@ -211,7 +211,7 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-# Waiting for work that runs elsewhere, until it has ended, its time is over, or nobody wants it any more.
+# Waiting for work that runs elsewhere, until it has ended, its time is over, or it is no longer wanted.
 
 
 async def answer_of(
@@ -249,7 +249,7 @@ async def answer_of(
             ended.set_result(None)
 
     def tell(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle)
 
     def stop() -> None:
@@ -305,7 +305,7 @@ class RunExecutor:
     Args:
         name: what the steps call it.
         make: makes it.
-        is_ours: whether the run ends what it has made, and makes it anew when it is broken.
+        is_ours: whether the run ends what it has made, and makes it again when it is broken.
         kind: the executor, or its class, as far as it is known before it is made.
     """
 
@@ -341,7 +341,7 @@ class RunExecutor:
 
         Raises:
             NotSendableError: it cannot be sent there.
-            WorkerDiedError: whoever ran it is gone.
+            WorkerDiedError: the process that ran it is gone.
             ExecutorError: the executor cannot be made or reached, or cannot run it.
             StepTimeoutError: it did not end in time.
             RemoteError: what the function raised.

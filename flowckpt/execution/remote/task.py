@@ -144,7 +144,7 @@ def unpack_task(
     Raises:
         ValueError: it is of another version of flowckpt.
     """
-    form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
+    form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; the process that can send to a worker runs code there
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
     places, (run, path, attempt, tries, arguments, generation), fields, calling = rest

@@ -25,7 +25,7 @@ async def brought_in(
     """Let a store take a run in; tell whether it is new there.
 
     Raises:
-        RunExistsError: another run has the id, or the same one that has gone on there.
+        RunExistsError: another run has the id, or the same one that has continued there.
         RunLockedError: another process is about to begin it.
         StoreAbilityError: the store cannot take a run in at once.
         CheckpointStorageError: the store failed.
@@ -50,7 +50,7 @@ async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if identity_of(workflow_id, there.checkpoints) != identity:
         raise _taken(workflow_id)
     if there.owner is None:
-        # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
+        # A process that brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
         await finish_despite_cancel(released(store, lease), is_last=True)
     return True

@@ -37,7 +37,7 @@ from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.log.sealing.keys import Key
 from flowckpt.stores.queries import DAMAGE
 
-# How many checkpoints of a run no longer count: a later attempt went on from before them.
+# How many checkpoints of a run no longer count: a later attempt continued from before them.
 
 
 class LeftBehind:
@@ -75,7 +75,7 @@ class Gathered:
     Attributes:
         workflow_id: the run.
         checkpoints: all its checkpoints, attempt by attempt and the oldest first.
-        owner: the process that runs it, so that it may have gone on since; None where it rests.
+        owner: the process that runs it, so that it may have continued since; None where it rests.
     """
 
     workflow_id: str
@@ -98,7 +98,7 @@ class Gathered:
     def afresh(self) -> Iterator[CheckpointData]:
         """Return the checkpoints for a store that is to save them.
 
-        A store takes the large values of what it has saved for its own, so each time they are made anew. And what a
+        A store takes the large values of what it has saved for its own, so each time they are made again. And what a
         run says once is the very same object in all checkpoints that say it, so that the store writes it once.
         """
         history = History()
@@ -411,7 +411,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
 
 
 async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[bytes], Any]) -> ExportedRun:
-    """Hand the lines of an exported run to a function; whoever reads them sees by the last whether all came.
+    """Hand the lines of an exported run to a function; the process that reads them sees by the last whether all came.
 
     Args:
         store: where the run lies.

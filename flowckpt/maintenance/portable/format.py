@@ -251,7 +251,7 @@ def strict_json(text: bytes) -> Json:
     """Parse JSON: UTF-8, no key twice, no NaN, no number beyond what a float holds, not too deep.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not valid.
     """
     try:
         tree = _decode(text.decode())
@@ -330,7 +330,7 @@ def has_controls(text: str) -> bool:
     return any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text)
 
 
-# What the documents in a file must look like, so that whoever reads them from a store later finds what it expects.
+# What the documents in a file must look like, so that the process that reads them from a store later finds what it expects.
 
 
 _MOST_NUMBER = 2**53
@@ -542,7 +542,7 @@ def check_result(document: Json) -> None:
     """Refuse what is not the document of a result.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not valid.
     """
     _check(document, _RESULT_FIELDS, "a result", ("path", "duration_ms"))
     check_name(document["path"], "the path of a step")
@@ -556,7 +556,7 @@ def check_head(document: Json) -> None:
         document: the parsed document; carried fields may be missing.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not valid.
     """
     _check(document, _HEAD, "a checkpoint", ("sequence", "checkpoint_id", "attempt", "reason", "saved_at"))
     check_name(document["checkpoint_id"], "the id of a checkpoint")
@@ -569,7 +569,7 @@ def check_metadata(metadata: Any) -> None:
     """Refuse metadata in which what the engine wrote is not what it writes.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not valid.
     """
     if type(metadata) is not dict or not all(type(key) is str for key in metadata):
         raise MalformedError("the metadata of a checkpoint is not an object")

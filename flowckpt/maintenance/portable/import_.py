@@ -63,7 +63,7 @@ def checkpoint_in(text: bytes) -> CheckpointData:
     """Return the checkpoint of a document.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is not valid.
         UnsupportedSchemaError: a newer flowckpt has written it.
     """
     document = strict_json(text)

@@ -62,7 +62,7 @@ def checked_for(value: object, store: StoreBase) -> Retention:
     """Return a retention, or refuse a wrong value and a retention that the store cannot do.
 
     Raises:
-        SettingError: it is none, or the store cannot remove checkpoints as it asks for.
+        SettingError: it is not valid, or the store cannot remove checkpoints as it asks for.
     """
     retention = checked_retention(value)
     if retention.has_limits or retention.on_success is OnSuccess.KEEP_LAST:
@@ -236,7 +236,7 @@ async def settle_completed(store: StoreBase, workflow_id: str, retention: Retent
     A crash before it leaves the run completed, and a resume of it, which runs nothing, comes here again.
 
     Args:
-        store: where it lies; nobody owns the run.
+        store: where it lies; the run has no owner.
         workflow_id: the run.
         retention: what was told.
     """

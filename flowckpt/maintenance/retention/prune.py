@@ -384,7 +384,7 @@ async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
 async def _removed(
     store: StoreBase, workflow_id: str, conditions: Retention, now: datetime, found: Sequence[CheckpointRef]
 ) -> Sequence[CheckpointRef]:
-    """Remove checkpoints, chosen again while nobody else can change what the run rests on; return them."""
+    """Remove checkpoints, chosen again while nothing else can change what the run rests on; return them."""
     lease = await store.acquire(workflow_id)
     try:
         found = await _checkpoints_to_remove(store, workflow_id, conditions, now)

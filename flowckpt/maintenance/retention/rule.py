@@ -31,7 +31,7 @@ def count_of(value: object, setting: str) -> int | None:
     """Return a number from 1 on, or None for no limit.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it is not valid.
     """
     if value is None or (type(value) is int and value >= 1):
         return value
@@ -125,7 +125,7 @@ def checked_retention(value: Any) -> Retention:
     """Return a retention, or refuse any other value.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it is not valid.
     """
     if isinstance(value, Retention):
         return value

@@ -79,7 +79,7 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
         directory: the run's directory.
         workflow_id: the run.
         at_least: the lowest number that the claimed segment may have.
-        take_over: go on although the lock is held.
+        take_over: continue although the lock is held.
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
@@ -272,9 +272,9 @@ def claim_segment(
 
 
 def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
-    """Mark all segments below a claimed one: whoever writes to one of them looks for later ones then.
+    """Mark all segments below a claimed one: the process that writes to one of them looks for later ones then.
 
-    Nothing here is synced: a power cut that loses a mark has ended whoever it was for.
+    Nothing here is synced: a power cut that loses a mark has ended the process that it was for.
 
     Args:
         filesystem: the calls.

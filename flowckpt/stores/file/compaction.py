@@ -5,14 +5,14 @@
    there whole or not at all, and a new owner that took the number first makes the link fail.
 3. Segments are looked for once more. A later one is a new owner's, which may have read the run before the pack was there, or
    the pack: so nothing is removed then, neither the rest nor the pack. A new owner that comes after the look finds the pack.
-4. The segments below the pack are removed, the lowest first and durably: whoever finds the first attempt's segment knows
+4. The segments below the pack are removed, the lowest first and durably: the process that finds the first attempt's segment knows
    that all of them are there. Until then readers take the pack, the newest that was begun; after a crash the next
-   compaction goes on.
+   compaction continues.
 5. Large values that no line of the pack names are removed; they were found before the look.
 
 Where there is a key, the pack is sealed with the newest, whatever its parts were sealed with, and so are the large values
 that were encrypted with another one: that comes before the link. The pack must not say more than its parts proved: what
-nobody vouches for is refused. The word of how far the run has come (`head-…`) is written after the look, in place. So it
+no proof covers is refused. The word of how far the run has come (`head-…`) is written after the look, in place. So it
 never names a pack that a new owner has passed over; and it says something that no later word of a new owner is undone by.
 """
 
@@ -180,7 +180,7 @@ def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans
         filesystem.close(directory)
 
 
-# The large values of a run that is compacted: which files stay, and which are encrypted anew.
+# The large values of a run that is compacted: which files stay, and which are encrypted again.
 #
 # A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.log.sealing.values`). After a
 # key was rotated the same value may be there twice, under the old key and under the new one.
@@ -383,7 +383,7 @@ def compact_owned(
                 _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
             _remove_below(filesystem, directory, number, claimed)
         else:
-            # Whoever wrote the pack may have died before the word of it was written, which is under an old key then.
+            # A process that wrote the pack may have died before the word of it was written, which is under an old key then.
             with _head_for(filesystem, directory, image.begun, image.seal, image, seals) as head:
                 _begin(head)
                 _check_newest(filesystem, directory, workflow_id, claimed)
@@ -527,8 +527,8 @@ def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: 
 #
 # Nothing that an attempt recorded is lost but what was removed by name: also what a later attempt went back behind stays,
 # under its attempt. So each attempt keeps a part of its own, which says what it continues. The results of a removed
-# checkpoint stand with the next one of its attempt, or by themselves where another attempt goes on from just there. Results
-# keep their bytes, and so their chain of digests; the digests of lines are made anew.
+# checkpoint stand with the next one of its attempt, or by themselves where another attempt continues from just there. Results
+# keep their bytes, and so their chain of digests; the digests of lines are made again.
 
 
 _DELETES = b'{"deletes":'
@@ -545,7 +545,7 @@ class Attempts:
     Attributes:
         files: how many segments it was read from, those without records included.
         by_number: the records of each attempt, and its header.
-        continues: for each attempt that goes on from another: which, and how many of its records.
+        continues: for each attempt that continues from another: which, and how many of its records.
         gone: attempt and place of the records of checkpoints that were removed.
         last_sequence: the highest sequence that there ever was.
         started_at: when the first checkpoint was saved.

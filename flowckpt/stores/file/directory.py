@@ -80,7 +80,7 @@ def read_image(
         fetch: reads large values.
         below: only segments below this number are read; None for all.
         seals: the seals of the store.
-        attempt: as this attempt left it, whose end nobody has word of; as it is now where not given.
+        attempt: as this attempt left it, whose end is unknown; as it is now where not given.
         known: the run as it was read before; taken if its bytes are the same.
 
     Raises:
@@ -117,7 +117,7 @@ def read_image(
         missing = what_is_cut(image, heads, seals, later)
         if not missing:
             return image
-        # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.
+        # Else the run was begun, or cleared and started again, or compacted, meanwhile.
         if heads_in(filesystem, directory) == heads and there() == found:
             raise _cut_off(workflow_id, missing, max(heads, default=HEAD))
 
@@ -141,7 +141,7 @@ def heads_in(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
 def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
     """Remove a claimed segment that nothing was written to, and the mark that another claimer may have set on it.
 
-    The run may have been cleared and begun anew in this directory while the claimer slept; then the segment of this
+    The run may have been cleared and started again in this directory while the claimer slept; then the segment of this
     number is another owner's, and stays.
 
     Args:
@@ -173,7 +173,7 @@ def note_release(filesystem: FileSystem, directory: int, file: int, number: int)
 def is_released(filesystem: FileSystem, directory: int) -> bool:
     """Tell whether the writer of the newest segment has given the run up, though somebody else holds the lock.
 
-    A power cut that loses the word of it has ended whoever holds the lock, too.
+    A power cut that loses the word of it has ended the process that holds the lock, too.
     """
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
@@ -210,9 +210,9 @@ _LOOK_SECONDS = 0.0005
 
 
 def take_lock(filesystem: FileSystem, lock: int) -> bool:
-    """Take a lock, if nobody keeps it.
+    """Take a lock, if it is free.
 
-    Whoever looks whether it is held holds it for some microseconds; so one that is held is asked for again, for 10 ms.
+    A process that looks whether it is held holds it for some microseconds; so one that is held is asked for again, for 10 ms.
 
     Args:
         filesystem: the calls.

@@ -10,7 +10,7 @@ The text is the number of the attempt and the paths, a line each, and a zero byt
 
 Where the lines of the segment are encrypted, so is each path.
 
-It is not cleared when a checkpoint is saved, but begun anew at the next step: what the record holds has ended. While
+It is not cleared when a checkpoint is saved, but started again at the next step: what the record holds has ended. While
 a step takes long, the owner writes the first line again every ten seconds, so the time of the file is its last sign of
 life.
 """
@@ -207,7 +207,7 @@ class TruncationGuard:
         self._is_alone = False
 
     def begin(self) -> None:
-        """Make sure that there is a word, durably, in a new file: of an old one nobody knows whether its sync failed.
+        """Make sure that there is a word, durably, in a new file: of an old one it is unknown whether its sync failed.
 
         Raises:
             OSError: it cannot be made durable; it must not be tried again.
@@ -282,7 +282,7 @@ def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later
         image: the run, all of it, read after the words.
         heads: the words, as they are on the disk, by the name of their file.
         seals: the seals of the store.
-        later: segments that are there and were not read: whoever claims a number below them will be fenced by them.
+        later: segments that are there and were not read: the process that claims a number below them will be fenced by them.
 
     Raises:
         WrongKeyError: a word was sealed with a key that is not at hand.

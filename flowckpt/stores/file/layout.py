@@ -88,7 +88,7 @@ def mark_name(number: int, inode: int) -> str:
     """Return the second name of a segment below one that was claimed; `run_writer` says what it is for.
 
     It is of one file for good: while a file is open or has this name, no other one has its inode. So a writer that
-    slept while its run was cleared and begun anew cannot take away what a claimer of the new run set.
+    slept while its run was cleared and started again cannot take away what a claimer of the new run set.
 
     Args:
         number: the segment.

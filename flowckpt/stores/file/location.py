@@ -72,7 +72,7 @@ class Location:
     def _make_directories(self, workflow_id: str) -> int:
         """Make the store's directories durable and open the run's own.
 
-        A directory that is there already is synced into its parent all the same: whoever made it may have died first.
+        A directory that is there already is synced into its parent all the same: its maker may have died first.
         """
         filesystem = self._filesystem
         filesystem.make_root(str(self.path))
@@ -202,7 +202,7 @@ class Location:
         finally:
             self._filesystem.close(root)
         try:
-            with contextlib.suppress(OSError):  # somebody began the run anew
+            with contextlib.suppress(OSError):  # somebody started the run again
                 self._filesystem.remove_directory(runs, self._directory_of(workflow_id))
             self._filesystem.sync(runs)
         finally:

@@ -208,7 +208,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def _live_owner(self, directory: int) -> Owner | None:
         """Return the writer of the newest segment, where it still holds the lock.
 
-        The lock of one that is known to be dead is not tried: whoever takes the run over just now would find it held.
+        The lock of one that is known to be dead is not tried: the process that takes the run over just now would find it held.
         """
         filesystem = self._filesystem
         owner = newest_owner(filesystem, directory)
@@ -219,7 +219,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         try:
             lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
         except OSError as error:
-            if error.errno == errno.EINVAL:  # planted: it is nobody's lock
+            if error.errno == errno.EINVAL:  # planted: it is not a lock of ours
                 return None
             raise
         try:
@@ -401,7 +401,9 @@ def _finding(name: str, error: Exception) -> Finding:
     if isinstance(error, CheckpointStorageError) and getattr(error.__cause__, "errno", None) not in _PLANTED:
         severity = "failed"
     known = getattr(error, "workflow_id", "")
-    if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
+    if (
+        isinstance(error, CheckpointCorruptedError) and not known
+    ):  # its header is damaged: it is unknown which run it is
         return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
     if isinstance(error, FlowckptError):
         return Finding(known or name, severity, error.message)

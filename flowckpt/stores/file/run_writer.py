@@ -260,10 +260,10 @@ class FileRunWriter(RunWriter):
         return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
 
     def look(self, *, is_gone: Callable[[], bool]) -> None:
-        """Tell whoever wants to know, where the run is another's by now.
+        """Tell the listener, where the run is another's by now.
 
         Args:
-            is_gone: tells whether the whole store was removed: nobody else has the run then, and the next save says so.
+            is_gone: tells whether the whole store was removed: no other process has the run then, and the next save says so.
 
         Raises:
             OSError: the directory cannot be read.
@@ -315,7 +315,7 @@ class FileRunWriter(RunWriter):
 #
 # Why a failure here is final
 # ---------------------------
-# After a failed write or sync nobody knows what is on the disk: the kernel reports the error once, the next sync succeeds
+# After a failed write or sync it is unknown what is on the disk: the kernel reports the error once, the next sync succeeds
 # without writing, and reading shows the new bytes from the page cache. So there is no retry, no truncation and no
 # further save on this handle; it is *poisoned*. Only a new segment can find out what became of the record, because it
 # copies the last line it adopts into a file of its own.
@@ -328,17 +328,17 @@ class FileRunWriter(RunWriter):
 #
 # Why a second name
 # -----------------
-# Nobody takes it away by accident, as `chmod -R` would a mode; and what adds a name to our file (a backup by hard links)
+# It is not taken away by accident, as `chmod -R` would a mode; and what adds a name to our file (a backup by hard links)
 # makes us look, no more. A clear marks, too, and then removes both names. Between the two our file has one name again; so
 # a claimer also takes the writing mode from the file (which an open file does not feel), and we ask for both.
 #
 # Why a mark is not the answer
 # ----------------------------
 # It says "look": whose claim it was may have given it up again, unwritten, or died, and then we are the owner as before.
-# So we take the mark away first, and read the directory second. Whoever marks us again later has its name there before it
-# reads; whoever marked us before, or found a mark there, has its name there already, unless it gave up. A later name
+# So we take the mark away first, and read the directory second. A process that marks us again later has its name there before it
+# reads; the process that marked us before, or found a mark there, has its name there already, unless it gave up. A later name
 # means: not acknowledged. So does our own name where it is missing or another file's: the run was cleared, and perhaps
-# begun anew. The mark has our file's inode in its name, so we never take away one that was set for another file.
+# started again. The mark has our file's inode in its name, so we never take away one that was set for another file.
 #
 # Why the first line looks without a mark
 # ---------------------------------------
@@ -357,7 +357,7 @@ class FileRunWriter(RunWriter):
 #
 # Why the look is for any later segment
 # -------------------------------------
-# Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one went on from N under N + 2.
+# Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one continued from N under N + 2.
 
 
 _LOOK_SECONDS = 1.0
@@ -435,7 +435,7 @@ class SegmentWriter:
     def look_for_claim(self) -> FencedError | None:
         """Return what a save would be refused with, where a later segment is there, begun or not, or this one is gone.
 
-        It only looks: whoever claimed may yet give the run up unwritten, and then this writer goes on.
+        It only looks: the process that claimed may yet give the run up unwritten, and then this writer continues.
 
         Raises:
             OSError: the directory cannot be read.
@@ -534,7 +534,7 @@ class SegmentWriter:
         """Return the newest attempt of a run from which our segment was removed: by a clear (None), or by a compaction."""
         numbers = segment_numbers(names)
         newest = max(numbers, default=0)
-        if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps begun anew
+        if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps started again
             return None
         try:
             header, _, _ = read_header(read_lines(self._filesystem, self._directory, segment_name(newest), 1))

@@ -171,7 +171,7 @@ class FileRuns(FileReader):
             owned = self._steadily(workflow_id, "acquire", claim_once)
             if not owned.image.is_cleared:
                 return owned
-            # The crash of a clear left its tombstone: finish it, then begin anew.
+            # The crash of a clear left its tombstone: finish it, then start again.
             owned.release()
             self.clear(workflow_id)
         raise CheckpointStorageError(
@@ -262,7 +262,7 @@ class FileRuns(FileReader):
                     filesystem, lock, lambda: write_tombstone(filesystem, directory, workflow_id, now, seals)
                 )
                 sweep_cleared(filesystem, directory, tombstone)
-                filesystem.unlink(directory, LOCK)  # nobody can own what is not there; claimers look again
+                filesystem.unlink(directory, LOCK)  # what is not there cannot be owned; claimers look again
             finally:
                 filesystem.close(lock)
             self._remove_directory(workflow_id)
@@ -283,7 +283,7 @@ class FileRuns(FileReader):
             return found
         self.acquire(workflow_id)
         try:
-            found = self.trust_report(workflow_id)  # as it is now that nobody else writes to it
+            found = self.trust_report(workflow_id)  # as it is now that no other process writes to it
             if not found.is_proved:
                 with self._translated(workflow_id, "trust"):
                     self.owned[workflow_id].vouch()
@@ -319,7 +319,7 @@ class FileRuns(FileReader):
                 replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Write a message for a run, whoever owns it; tell whether it is new."""
+        """Write a message for a run, no matter who owns it; tell whether it is new."""
         is_new = False
 
         def send_once() -> bool:
@@ -459,7 +459,7 @@ class FileRuns(FileReader):
                     raise RunLockedError(workflow_id, holder="another process")
                 filesystem, seals = self._filesystem, self.seals
                 if reader.cleared_id_in(filesystem, directory) is not None:
-                    return False  # or so it says; whoever tidies or claims it looks into that
+                    return False  # or so it says; the process that tidies or claims it looks into that
                 attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
                 return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
 
@@ -518,7 +518,7 @@ class FileRuns(FileReader):
         return page
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Clear those of the runs that nobody owns, that are not pinned, and that stand as they did."""
+        """Clear those of the runs that have no owner, that are not pinned, and that stand as they did."""
         self._check_writer("")
         return [each.workflow_id for each in runs if self._clear_unchanged(each)]
 
@@ -553,7 +553,7 @@ class FileRuns(FileReader):
             cleared = None if directory is None else reader.cleared_id_in(self._filesystem, directory)
             if cleared is None or directory is None or not self.seals.has_key:
                 return cleared
-            # With a key, a tombstone must prove itself: whoever can write to the store can make one.
+            # With a key, a tombstone must prove itself: the process that can write to the store can make one.
             image = read_image(self._filesystem, directory, cleared, self._fetch(cleared), seals=self.seals)
             return cleared if image.is_cleared else None
 
@@ -646,7 +646,7 @@ class _SyncedWhenClosed:
 
 
 class StagedRuns(FileRuns):
-    """A run that nobody sees yet, in a directory of its own among those of the runs.
+    """A run that is not visible yet, in a directory of its own among those of the runs.
 
     Args:
         path: the store's directory.
@@ -704,7 +704,7 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
 
 
 def _check_absent(runs: FileRuns, workflow_id: str) -> None:
-    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    """Refuse a run that cannot be taken in before anything is asked of the process that brings it."""
     if runs.image(workflow_id).records:
         raise RunExistsError(workflow_id)
     if (owner := runs.owner(workflow_id)) is not None:

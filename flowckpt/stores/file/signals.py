@@ -1,6 +1,6 @@
 """Messages for a run: a file each, beside its segments.
 
-Whoever sends one does not own the run, so it never touches a segment. A message is written under a random name, synced,
+A process that sends one does not own the run, so it never touches a segment. A message is written under a random name, synced,
 and linked to the name that its id gives it: `link` never replaces, so a message that is sent twice is there once. Then
 the directory is synced. The owner removes it once its record says that it was taken.
 """
@@ -41,7 +41,7 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
     content = _written(workflow_id, signal, seals)
     with contextlib.suppress(FileExistsError):
         filesystem.make_directory(run, SIGNALS)
-    filesystem.sync(run)  # also where it was there: whoever made it may have died first
+    filesystem.sync(run)  # also where it was there: its maker may have died first
     directory = filesystem.open_directory(run, SIGNALS)
     try:
         _sweep(filesystem, directory)

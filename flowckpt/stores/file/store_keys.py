@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 # The identity of a store that is protected by a key: made once, durable, and named by whatever is sealed in it.
 #
-# `store.json` in the store's directory. That it is there says, too, that nobody writes to the store without a key. A store
+# `store.json` in the store's directory. That it is there says, too, that no process writes to the store without a key. A store
 # that was never given a key has none.
 
 
@@ -400,7 +400,7 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
         return
     try:
         for name in sorted(filesystem.names(runs)):
-            if is_temporary(name):  # it is being received, and is no run yet
+            if is_temporary(name):  # it is being received, and is not a run yet
                 continue
             try:
                 directory = filesystem.open_directory(runs, name)
@@ -509,7 +509,7 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
     """Write a note of keys, durably, unless another process has written one in its place.
 
     Its number comes from the notes that were read, and not from the names that are there by now: a note that came in
-    between was held against nobody's keys yet.
+    between was not yet checked with any key.
 
     Args:
         filesystem: the calls.
@@ -562,7 +562,7 @@ class TrustReport(FieldEquality):
         is_proved: whether it proves itself as it is, so that nothing is to be taken on trust.
         plain: the segments of it that were written without a key.
         sealed: the segments of it that were opened with the key, and hold.
-        lost: what is known to be missing at its end, or why nobody can tell; empty where nothing is.
+        lost: what is known to be missing at its end, or why that is unknown; empty where nothing is.
         message: why its messages are refused, and stay so; empty where they are not.
     """
 

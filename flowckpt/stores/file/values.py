@@ -127,7 +127,7 @@ def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[i
         if (found := orphaned(name)) is not None and found[1] in names:
             with contextlib.suppress(FileNotFoundError):
                 return filesystem.open_read(directory, name), found[1]
-    for name in names[:-1]:  # it was moved back, or sealed anew, meanwhile
+    for name in names[:-1]:  # it was moved back, or sealed again, meanwhile
         with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name
     return filesystem.open_read(directory, names[-1]), names[-1]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # A writer that was fenced finds it out behind its write, so what was refused stands in its segment. It stands behind the
 # place up to which the successor had read; or in a segment that was begun when a later one had been claimed.
 #
-# A pack stands in for what is below it, and a tombstone ends it: but for a new owner that had read the run before, and goes on
+# A pack stands in for what is below it, and a tombstone ends it: but for a new owner that had read the run before, and continues
 # from the segments below. Then they count, and the pack does not.
 
 
@@ -212,7 +212,7 @@ class RunImage:
         """Return the adoption of the first `records` lines: where they end, and a copy of the last.
 
         Args:
-            records: how many lines the successor goes on from.
+            records: how many lines the successor continues from.
         """
         started_at = "" if self.started_at is None else encode_time(self.started_at)
         if records == 0:

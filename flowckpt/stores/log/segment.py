@@ -73,9 +73,9 @@ class Cut:
         last_sequence: the highest sequence that the run ever had by then.
         deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back, and
             also of what lies behind the cut itself.
-        seen: which segment the successor found newest, and how many bytes of it it had read, whatever it went on from:
-            what was written behind that, or to a segment between the two, was refused. None where nobody said so.
-        started_at: when the run's first checkpoint was saved; empty where there was none, or nobody said so.
+        seen: which segment the successor found newest, and how many bytes of it it had read, whatever it continued from:
+            what was written behind that, or to a segment between the two, was refused. None where that was not said.
+        started_at: when the run's first checkpoint was saved; empty where there was none, or that was not said.
         generation: whether it starts a generation of the run: then nothing before it counts.
     """
 
@@ -191,7 +191,7 @@ class Segment:
     def is_begun(self) -> bool:
         """Whether it has its first record, so that readers follow it.
 
-        An adoption alone is none: a run that goes back would have lost results there, and not yet the word of them.
+        An adoption alone does not count: a run that goes back would have lost results there, and not yet the word of them.
         """
         return bool(self.records or self.sections)
 
@@ -395,7 +395,7 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
         return json.loads(line), []
     text = line.decode()
     try:
-        # All at once: one by one, the keys would be made anew for each (2.6 µs a result instead of 1.7).
+        # All at once: one by one, the keys would be made again for each (2.6 µs a result instead of 1.7).
         results, at = _scan(text, _ARRAY)
         return _parted({"step_results": results, **json.loads("{" + text[at + 1 :])})
     except (

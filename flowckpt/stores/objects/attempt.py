@@ -23,8 +23,8 @@ from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_i
 
 # The mark of an arrival: the first record of an attempt that belongs to a run which is brought whole.
 #
-# Such an attempt, and all below it, count as soon as whoever brought the run has put its end, `released`. Until then, and
-# for good where another one put an end there first, nobody sees anything of them: the run is as if it had been cleared.
+# Such an attempt, and all below it, count as soon as the process that brought the run has put its end, `released`. Until then, and
+# for good where another one put an end there first, nothing is visible of them: the run is as if it had been cleared.
 
 
 _ARRIVAL_PREFIX = b'{"flowckpt":"arrival"'
@@ -34,7 +34,7 @@ def mark_of(token: str) -> bytes:
     """Return what the mark holds.
 
     Args:
-        token: random text of whoever brings the run.
+        token: random text of the process that brings the run.
     """
     return chain_line(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[
         0
@@ -61,8 +61,8 @@ def is_whole(content: bytes) -> bool:
 
 # The end of an attempt: the object at the number where its next record would have been.
 #
-# A number is taken once, so whoever puts an end there has ended the attempt for good: a writer that comes later finds
-# its number taken. Three may do so: the owner, giving the run up (`released`) or clearing it (`cleared`), and whoever
+# A number is taken once, so the process that puts an end there has ended the attempt for good: a writer that comes later finds
+# its number taken. Three may do so: the owner, giving the run up (`released`) or clearing it (`cleared`), and a process that
 # takes the run over (`fenced`).
 
 
@@ -76,8 +76,8 @@ class AttemptEnd:
 
     Attributes:
         kind: `released`, `fenced` or `cleared`.
-        at: when, by the clock of whoever wrote it.
-        token: random text of whoever wrote it.
+        at: when, by the clock of the process that wrote it.
+        token: random text of the process that wrote it.
         run: how the run stands, as a list shows it, where its owner said so.
     """
 

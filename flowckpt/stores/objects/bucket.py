@@ -4,7 +4,7 @@ Nothing but this module speaks to the library `obstore`. Its calls block (its as
 abort), and release the interpreter while they wait. Its threads do not survive a fork, so a forked child is refused.
 
 Creating an object is the only write that the safety of a run rests upon. It is tried again whatever came of it: where
-the object is there then, it is read, and is ours if it holds what we put. So a reply that was lost is no doubt.
+the object is there then, it is read, and is ours if it holds what we put. So a reply that was lost leaves no doubt.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Bucket:
         return self._patiently(workflow_id, operation, put, is_write=is_outcome_told, patience=patience)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
-        """Make objects that hold the same whoever makes them; those that are there are left as they are.
+        """Make objects that hold the same, no matter who makes them; those that are there are left as they are.
 
         Args:
             bodies: the keys, and what makes the body of each.

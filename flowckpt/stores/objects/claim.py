@@ -5,8 +5,8 @@ The order of a claim is the whole safety of it:
 1. the claim, record 0 of attempt N + 1, is created; of two claimers one finds it taken;
 2. the attempts are listed again: one with a higher number has overtaken this claim, which is then given up;
 3. each attempt below gets an end at its next free number. Its writer creates its records one after the other, and
-   only where there is none, so it cannot pass that end. This goes on downwards until an attempt that has a record,
-   because whoever wrote that record had ended all below it first;
+   only where there is none, so it cannot pass that end. This continues downwards until an attempt that has a record,
+   because the process that wrote that record had ended all below it first;
 4. only then the run is read. What a former owner acknowledged stands before the end of its attempt.
 
 No clock has a part in this, and no message is needed: a former owner finds out when it saves.
@@ -260,15 +260,15 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
 def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
     """Remove what the former lives of a run have left: attempts, and messages and values that came when these had ended.
 
-    Nobody reads a life that has ended, and nothing that is saved in a later one names anything in it. So this is safe
-    beside whoever is at work, at any time.
+    A life that has ended is not read, and nothing that is saved in a later one names anything in it. So this is safe
+    beside the process that is at work, at any time.
     """
     sweep(bucket, list(keys.former), workflow_id)
     sweep_late(bucket, keys, workflow_id)
 
 
 def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle."""
+    """Remove the messages and values of former lives: they came late, or the process that cleared these died in the middle."""
     for under in (*keys.former_signals, *keys.former_values):
         bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
 

@@ -46,7 +46,7 @@ def run_key(workflow_id: str) -> str:
     """Return the key under which all of a run lies.
 
     Args:
-        workflow_id: any text; what is no plain name is hashed.
+        workflow_id: any text; what is not a plain name is hashed.
     """
     return f"{RUNS}/{run_directory(workflow_id)}"
 

@@ -55,7 +55,7 @@ _AT_ONCE = 16
 class Contents:
     """Reads the attempts of a run, each once.
 
-    What an attempt goes on from has ended before it. One that seems not to have was read beside that attempt or earlier,
+    What an attempt continues from has ended before it. One that seems not to have was read beside that attempt or earlier,
     and may have grown meanwhile; it is read again, once, because its end may be lost.
 
     Attributes:
@@ -334,7 +334,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
-            known: dict[str, AttemptContent] = {}  # each object is read once, however many attempts go on from it
+            known: dict[str, AttemptContent] = {}  # each object is read once, however many attempts continue from it
             for below in [*found.keys.attempts[1:], None]:  # as each attempt left it, and by way of the bundles
                 read = self.read(workflow_id, below=below, known=known)
                 for index in read.image.checkpoints():

@@ -247,7 +247,7 @@ class ObjectRunWriter(RunWriter):
 
 # The writer of one attempt: each record is created at the next number, and only where there is nothing.
 #
-# That is the fence. Whoever takes the run over puts an end at our next number first; then our create finds it taken, and
+# That is the fence. A process that takes the run over puts an end at our next number first; then our create finds it taken, and
 # nothing is acknowledged. A save is one request, and the check is in the store.
 
 BUNDLE = 64
@@ -387,13 +387,13 @@ class AttemptWriter:
     def look_for_end(self) -> FencedError | None:
         """Return the error of the next save if another owner has put an end after our last record.
 
-        It asks for one object, which is not there as long as nobody did.
+        It asks for one object, which is not there as long as that was not done.
 
         Raises:
             CheckpointStorageError: the request failed.
         """
         number = self._number
-        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # a record that nobody acknowledged may be there
+        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # a record that was not acknowledged may be there
             found = self._bucket.get(self.keys.record(each), self._workflow_id)
             if found is not None and is_end(unpacked(found)):
                 newest = self._newest_attempt()
@@ -425,7 +425,7 @@ class AttemptWriter:
             if other is None:
                 return True
             if not self.is_poisoned or is_end(unpacked(other)):
-                break  # else it is the record whose save nobody answered
+                break  # else it is the record whose save was not answered
         return False
 
     def finish(self, end: AttemptEnd) -> bool:

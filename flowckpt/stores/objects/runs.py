@@ -231,7 +231,7 @@ class ObjectRuns(ObjectReader):
         writer.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Create the object of a message, whoever owns the run; tell whether it is new."""
+        """Create the object of a message, no matter who owns the run; tell whether it is new."""
         self._probe()
         return send_signal(self.bucket, workflow_id, signal)
 
@@ -319,12 +319,12 @@ class ObjectRuns(ObjectReader):
 #
 # 1. The newest attempt of the run is claimed, in a life of the run that has no other. What was claimed before, and never
 #    begun, makes way behind a tombstone, as at a clear; what was begun is a run that exists.
-# 2. Its first record is the mark. From here on nobody sees anything of this life but the claim.
+# 2. Its first record is the mark. From here on nothing is visible of this life but the claim.
 # 3. The attempts below are written, and then the records of this one.
 # 4. Its end, `released`, is created at its next number. With that one request the run is there, or, where another one
 #    has put an end there first, it never will be.
 #
-# Whoever claims the run over one that brought it and died puts that other end, and clears the life.
+# A process that claims the run over one that brought it and died puts that other end, and clears the life.
 
 _PATIENCE = 100
 
@@ -358,7 +358,7 @@ def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], It
 
 
 def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
-    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    """Refuse a run that cannot be taken in before anything is asked of the process that brings it."""
     if runs.read(workflow_id).image.records:
         raise RunExistsError(workflow_id)
     if (owner := runs.owner(workflow_id)) is not None:

@@ -1,9 +1,9 @@
 """Messages for a run: an object each, created where there is none, beside the attempts of the life that they are for.
 
-Whoever sends one does not own the run, so it creates nothing under an attempt. The name of the object is the id of the
+A process that sends one does not own the run, so it creates nothing under an attempt. The name of the object is the id of the
 message, so one that is sent twice is there once; a random token tells which of the two it is, also where the reply was
 lost. A clear puts its word first and deletes the messages then; a sender looks for that word once its object is there.
-So one of the two removes it, and what neither removes lies in a life that nobody reads any more.
+So one of the two removes it, and what neither removes lies in a life that is no longer read.
 """
 
 from __future__ import annotations

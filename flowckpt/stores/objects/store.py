@@ -84,7 +84,7 @@ def driver_at(url: str) -> tuple[Any, str]:
         url: the URL.
 
     Raises:
-        StoreSpecError: it is no URL of a bucket, or has an option that nobody knows, or a password.
+        StoreSpecError: it is not a URL of a bucket, or has an unknown option, or a password.
     """
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"

@@ -51,7 +51,7 @@ class ConnectionPool:
 
     Args:
         connect: opens a connection.
-        most_idle: how many are kept open that nobody uses.
+        most_idle: how many are kept open unused.
     """
 
     def __init__(self, connect: Callable[[], Connection], *, most_idle: int = 4) -> None:
@@ -85,7 +85,7 @@ class ConnectionPool:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that are not in use."""
         self._leave_to_parent()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -391,7 +391,7 @@ def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None =
         schema: as the option.
 
     Raises:
-        StoreSpecError: it is no such URL; the error shows nothing of it that could be secret.
+        StoreSpecError: it is not such a URL; the error shows nothing of it that could be secret.
     """
     try:
         parts = urlsplit(url)

@@ -298,7 +298,7 @@ class PostgresDatabase:
         return DIALECT
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that are not in use."""
         self._pool.close()
 
     # --- the port --------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class Database(Protocol):
         ...
 
     def give_back_space(self) -> None:
-        """Give pages that are free back to the system, where that is cheap and keeps nobody waiting."""
+        """Give pages that are free back to the system, where that is cheap and keeps no process waiting."""
         ...
 
     def close(self) -> None:

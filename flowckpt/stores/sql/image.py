@@ -33,7 +33,7 @@ from flowckpt.stores.sql.rows import (
     tag_rows,
 )
 
-# Which rows are a run: its attempts, each cut where the next one goes on from.
+# Which rows are a run: its attempts, each cut where the next one continues from.
 
 
 _ENDLESS = 2**63 - 1
@@ -65,7 +65,7 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
         workflow_id: the run, for errors.
 
     Raises:
-        CheckpointCorruptedError: an attempt is missing, or they go on from one another in a circle.
+        CheckpointCorruptedError: an attempt is missing, or they continue from one another in a circle.
     """
     if attempt is None:
         return []
@@ -193,7 +193,7 @@ class RunImage:
         """Read the results of the run.
 
         Raises:
-            CheckpointCorruptedError: a result is missing, or is no JSON of one.
+            CheckpointCorruptedError: a result is missing, or is not JSON of one.
         """
         is_collecting = gc.isenabled()
         gc.disable()  # what is read stays; see the file store's image
@@ -213,7 +213,7 @@ class RunImage:
         """Add the results of an attempt, from rows of position and document.
 
         Raises:
-            CheckpointCorruptedError: a result is missing, or is no JSON of one.
+            CheckpointCorruptedError: a result is missing, or is not JSON of one.
         """
         if not rows:
             return
@@ -402,7 +402,7 @@ def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding],
 
     Args:
         session: the transaction.
-        after: go on behind this key of a run.
+        after: continue after this key of a run.
         limit: how many rows to look at.
     """
     keys = session.execute("SELECT run FROM runs WHERE run > ? ORDER BY run LIMIT ?", (after, limit))
@@ -461,7 +461,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
 
     Args:
         session: the transaction.
-        before: go on behind this run; None to begin.
+        before: continue after this run; None to begin.
         limit: how many rows to look at; a damaged one is left out.
     """
     if before is None:

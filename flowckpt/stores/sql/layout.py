@@ -1,8 +1,8 @@
 """The tables and views, written once for both databases.
 
-What a run is, in tables: attempts go on from one another (`continues_…`), results and checkpoints are rows that their
+What a run is, in tables: attempts continue from one another (`continues_…`), results and checkpoints are rows that their
 attempt added, and no row of a result is ever changed. The newest attempt that wrote (`runs.head_attempt`), followed
-back, is the run; what an attempt left behind stays there for whoever asks for it.
+back, is the run; what an attempt left behind stays there for readers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Dialect:
         name: `sqlite` or `postgresql`.
         words: what stands for the names in braces.
         lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
-        announcement: the statement that tells those who listen of a message for a run, given its digest; empty where nobody
+        announcement: the statement that tells those who listen of a message for a run, given its digest; empty where no process
             can listen.
         claim_new: the statement that claims a run that is not there yet, with the values of `Claim.of_new`; it returns the
             run's key and the attempt, and nothing if the run is there. Empty if the database needs several.
@@ -293,7 +293,7 @@ CREATE TABLE result_index (
 
 # The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
 #
-# A database is brought to the newest version when it is opened to be used, in one transaction that nobody else is in.
+# A database is brought to the newest version when it is opened to be used, in one transaction that no other process is in.
 # One of a newer version than this program knows is refused: when it is opened, and when a run in it is claimed, as another
 # program may have brought it forward since.
 

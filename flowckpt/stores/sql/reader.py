@@ -346,7 +346,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         def read(session: Session) -> StoreStatistics | None:
             try:
                 return read_figures(session, dialect, workflow_id, limit)
-            except (TypeError, ValueError) as error:  # a date or a status that is none
+            except (TypeError, ValueError) as error:  # a date or a status that is not valid
                 raise CheckpointCorruptedError(
                     workflow_id or "", location="the database", detail=f"the figures cannot be read: {error}"
                 ) from error
@@ -521,7 +521,7 @@ def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, l
 
     Args:
         wanted: which; a stored `running` may turn out to be a crash, so some that are read may not be wanted.
-        behind: go on behind this one; None to begin.
+        behind: continue after this one; None to begin.
         count: so many at most; it stands in the statement, so that the database can plan for it.
     """
     if wanted.statuses is None:

@@ -88,7 +88,7 @@ class _Repair:
     def set_aside(self) -> str:
         """Copy all rows of the run, byte for byte; return how the names of the tables begin.
 
-        Nobody owns the run, and a former owner that is still asleep is fenced: it may believe that a row is there.
+        The run has no owner, and a former owner that is still asleep is fenced: it may believe that a row is there.
         """
         moment = self.session.now()
         name = f"damaged_{moment:%Y%m%dt%H%M%S%f}z_"

@@ -356,7 +356,7 @@ def add_missing_tags(session: Session) -> None:
 def _rows_of(text: str, run: int) -> list[Row]:
     try:
         metadata = decode(json.loads(text))
-    except (DecodingError, ValueError, TypeError):  # a damaged run is no reason to refuse the others
+    except (DecodingError, ValueError, TypeError):  # a damaged run is no cause to refuse the others
         return []
     return tag_rows(metadata, run) if isinstance(metadata, Mapping) else []
 
@@ -368,7 +368,7 @@ OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_
 
 
 def holder_of(columns: Row) -> LeaseHolder | None:
-    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as nobody owns the run."""
+    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as the run has no owner."""
     host, boot_id, pid, start_time, acquired_at, expires_at = columns
     if host is None:
         return None
@@ -386,7 +386,7 @@ def live_owner(session: Session, run: int) -> Owner | None:
 
 
 def stop_the_clock(session: Session, since: datetime) -> None:
-    """Let a time in which nobody could renew a lease count for none of those that were running when it began.
+    """Let a time in which no owner could renew a lease count for none of those that were running when it began.
 
     Args:
         session: the transaction.

@@ -225,7 +225,7 @@ class SqlRuns(SqlReader):
         )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Add a message for a run, whoever owns it; tell whether it is new."""
+        """Add a message for a run, no matter who owns it; tell whether it is new."""
         dialect = self.database.dialect
         return self.database.write(
             workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
@@ -319,7 +319,7 @@ class SqlRuns(SqlReader):
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Remove the rows of deleted checkpoints, and the large values that no row names, in one transaction.
 
-        Whoever owned the run and is gone is fenced for good: it may believe of a value that it is there still.
+        A process that owned the run and is gone is fenced for good: it may believe of a value that it is there still.
         """
         del is_forced  # it costs little
         if workflow_id in self.owned:
@@ -373,7 +373,7 @@ class SqlRuns(SqlReader):
         self.database.give_back_space()
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Remove those of the runs that nobody owns, that have no pin, and that stand as they did."""
+        """Remove those of the runs that have no owner, that have no pin, and that stand as they did."""
         gone: list[str] = []
         for start in range(0, len(runs), _AT_ONCE):
             part = [each for each in runs[start : start + _AT_ONCE] if each.workflow_id not in self.owned]
@@ -425,11 +425,11 @@ def _remove_unnamed(session: Session, run: int) -> int:
 # Becoming the owner of a run and ceasing to be: what is written for it, each in one transaction.
 #
 # The attempt is the fencing number, and `runs.writer` is the fence: a random name of the newest owner. Every save changes
-# the row of the run where the name is still the saver's, in the transaction that adds its rows; so whoever has written a
+# the row of the run where the name is still the saver's, in the transaction that adds its rows; so the process that has written a
 # new name there has fenced all who came before, in whatever state they are.
 #
 # A claim also looks at the version of the schema. A program that had the database open while a newer one brought it forward
-# would go on without a word, and its runs would have no rows in what is new.
+# would continue without a word, and its runs would have no rows in what is new.
 
 _ADD_ATTEMPT = insertion(
     "attempts",
@@ -662,7 +662,7 @@ class OneTransaction:
         """Do nothing: there is nothing to give back."""
 
     def close(self) -> None:
-        """Leave the transaction to whoever opened it."""
+        """Leave the transaction to the process that opened it."""
 
 
 class BulkImport:

@@ -1,4 +1,4 @@
-"""The messages for the runs of an SQL store: rows that anybody may add, whoever owns the run."""
+"""The messages for the runs of an SQL store: rows that anybody may add, no matter who owns the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
 
 
 def run_digest(workflow_id: str) -> str:
-    """Return what an announcement calls a run; it is short, and gives no name away to whoever may listen."""
+    """Return what an announcement calls a run; it is short, and gives no name away to listeners."""
     return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
 
 

@@ -98,7 +98,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         UnsupportedFilesystemError: the file lies where locks cannot be trusted.
         ForeignRecordError: the database is not of flowckpt, or cannot be brought into a safe journal mode.
         OSError: the directory or the file cannot be made.
-        sqlite3.Error: the file is no database.
+        sqlite3.Error: the file is not a database.
     """
     calls = filesystem or PosixFileSystem()
     calls.make_root(str(path.parent))
@@ -238,7 +238,7 @@ def check_library(version: Version | None = None) -> str:
 # - in WAL mode, with no WAL beside it, or an empty one: everything is in the file. It is read as one that does not change,
 #   and it is looked at before and after each read whether that was so.
 #
-# In all others the newest checkpoints could be read by nobody here, so nothing is read.
+# In all others the newest checkpoints could not be read here, so nothing is read.
 
 
 NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -288,7 +288,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: File
         UnsupportedFilesystemError: the file lies where locks cannot be trusted.
         ForeignRecordError: the database is not of flowckpt.
         OSError: the file cannot be read either.
-        sqlite3.Error: the file is no database.
+        sqlite3.Error: the file is not a database.
     """
     check_filesystem(path, allowed, filesystem or PosixFileSystem())
     with path.open("rb") as file:  # where not even this is allowed, the system's own words are the clearest
@@ -310,7 +310,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: File
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a database is written that nobody locks; None where there is none.
+    """Return what changes when a database is written that is not locked; None where there is none.
 
     Args:
         path: the file.
@@ -344,9 +344,9 @@ def _size_of(path: Path) -> int:
     return 0
 
 
-# Word of a migration that is going on: a lock on a small file beside the database, for those who find it busy.
+# Word of a migration in progress: a lock on a small file beside the database, for those who find it busy.
 #
-# SQLite tells them no more than that the database is locked, and not even its version can be read then. So whoever brings
+# SQLite tells them no more than that the database is locked, and not even its version can be read then. So the process that brings
 # the tables forward holds `runs.db-migrating`, and who meets a locked database may look whether that is why, and be more
 # patient. Nothing else depends on the file: the lock of a process that died is gone, and what it left means nothing.
 
@@ -524,7 +524,7 @@ def os_error_of(
 
 
 def is_sync(error: sqlite3.Error) -> bool:
-    """Tell whether a sync failed: from then on nobody knows what of the file is on the disk, whatever a read shows.
+    """Tell whether a sync failed: from then on it is unknown what of the file is on the disk, whatever a read shows.
 
     Args:
         error: what SQLite raised.

@@ -248,7 +248,7 @@ class SqliteSession:
         return self._connection.execute(statement, parameters).rowcount
 
     def now(self) -> datetime:
-        """Return the machine's time: all who use the file are on one machine, as far as locks can be trusted."""
+        """Return the machine's time: all users of the file are on one machine, as far as locks can be trusted."""
         return self._clock.now()
 
 
@@ -564,7 +564,7 @@ class SqliteDatabase:
         return str(found[0][0])
 
     def give_back_space(self) -> None:
-        """Give free pages at the end of the file back to the system, some at a time, so that nobody waits for long."""
+        """Give free pages at the end of the file back to the system, some at a time, so that no reader waits for long."""
 
         def give_back_some() -> bool:
             if not self.path.exists():

@@ -21,7 +21,7 @@ Examples:
 
 @click.command("clear", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
 @store_option
 def command(run: str, yes: bool, store: str | None) -> None:
     """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it."""

@@ -28,7 +28,7 @@ Examples:
 def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: str | None) -> None:
     """Keep a checkpoint whatever is pruned, and its run with it. Only clear removes it.
 
-    CHECKPOINT is its id, whose newest is meant, or its sequence; the newest checkpoint where not given. A live run can
+    CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint. A live run can
     be pinned, too.
     """
     if as_json:

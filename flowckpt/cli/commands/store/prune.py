@@ -52,7 +52,7 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
     "statuses",
     type=click.Choice(_STATUSES),
     multiple=True,
-    help="Only runs that stand so; completed where not given, for all others can be resumed.",
+    help="Only runs with this status. Default: completed, because all others can be resumed.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, with sizes, and remove nothing.")
@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Remove completed runs that are not needed any more, and free the space that nobody needs.
+    """Remove completed runs that are not needed any more, and free unused space.
 
     A run, or with RUN one of its checkpoints, is removed only if it meets every given condition. Without --keep,
     --older-than and --max-bytes nothing is removed: the command only frees space. Runs that a process owns, and runs

@@ -27,10 +27,10 @@ Examples:
 
 @click.command("trust", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
 @store_option
 def command(run: str, yes: bool, store: str | None) -> None:
-    """Take a run for true and whole from now on, though it does not prove it with the key.
+    """Accept a run whose records are not authenticated by the key.
 
     Use it for a run that began before the store had a key, and for a run whose end cannot be proved, for example
     after the restore of a backup without its head- files. The command adds a segment, sealed with the key, that holds

@@ -135,7 +135,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
         path: the file.
 
     Raises:
-        KeyFileError: it is missing, can be read by others, or is no key file.
+        KeyFileError: it is missing, can be read by others, or is not a key file.
     """
     shown = os.fspath(path)
     if not shown:

@@ -13,7 +13,7 @@ value in its header; and the line's number and the digest of the line before are
 at one place in the world.
 
 The number of the line is the nonce of its encryption. It never comes twice under a key: a segment has one writer, which
-writes each number once; after any failure the writer is poisoned, and who goes on does so in a new segment, with a new
+writes each number once; after any failure the writer is poisoned, and the run continues in a new segment, with a new
 random value, and so with another key.
 """
 

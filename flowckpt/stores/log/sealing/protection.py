@@ -174,7 +174,7 @@ class Seals:
             place: the segment's name.
 
         Raises:
-            UnauthenticatedRecordError: there is a key, and nobody said that plain records are trusted.
+            UnauthenticatedRecordError: there is a key, and it was not said that plain records are trusted.
         """
         if self.protection.ring is not None and not self.protection.is_trusting:
             raise UnauthenticatedRecordError(workflow_id, location=place)
