@@ -154,8 +154,8 @@ class DiskFullError(CheckpointStorageError):
     """The disk of a store, or the quota of the user, is full."""
 
     remedy: str = (
-        "Make room; nothing that was acknowledged is lost. 'flowckpt store clear RUN' and 'flowckpt store prune --keep N' "
-        "remove whole runs also on a full disk."
+        "Make room; nothing that was acknowledged is lost. 'flowckpt store clear RUN', 'flowckpt store prune --keep N' and "
+        "'--older-than AGE' remove whole runs also on a full disk."
     )
 
 

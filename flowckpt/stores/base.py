@@ -739,6 +739,10 @@ class StoreBase(ABC):
     async def tidy(self) -> None:
         """Finish removals that a crash interrupted, and free space where this is cheap."""
 
+    async def use_reserve(self) -> bool:
+        """Give up the room that the store keeps for a full disk; return whether it kept any. `tidy` keeps it again."""
+        return False
+
     # --- the index of results, for `.cache()`: it may be missing or old; whatever it says is checked against the runs
 
     async def read_index(self, name: str) -> bytes | None:

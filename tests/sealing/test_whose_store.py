@@ -294,7 +294,7 @@ def test_of_two_keys_that_come_at_once_one_is_refused(tmp_path):
         assert is_second is (not is_first)
         assert notes(path) == [[STRANGE.id if is_second else ENCRYPT.id]]
         assert [each.name for each in (path / "runs").iterdir()] == ["second" if is_second else "first"]
-        assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "runs", "store.json"]
+        assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "reserve", "runs", "store.json"]
         number += 1
     assert number > 20
 
@@ -372,7 +372,7 @@ def test_a_note_that_cannot_be_made_durable_begins_no_run(tmp_path, call):
     store.runs.acquire("new", take_over=False)
     store.close()
     assert notes(path) == [[ENCRYPT.id]]
-    assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "runs", "store.json"]
+    assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "reserve", "runs", "store.json"]
 
 
 def test_a_store_that_another_process_begins_to_seal_just_now_has_lost_nothing(tmp_path):

@@ -14,9 +14,10 @@ from flowckpt.core.records import Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointStorageError, DiskFullError, EncodingError
-from flowckpt.maintenance.retention.prune import prune
+from flowckpt.maintenance.retention.prune import prune, prune_checkpoints
 from flowckpt.stores import FileCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
+from flowckpt.stores.sql import rows
 from flowckpt.testing.contract import checkpoint, results
 from tests.small_disk import mounted_disk
 
@@ -202,6 +203,75 @@ async def test_runs_can_be_removed_from_a_database_on_a_full_disk(tmp_path, comm
         store = SqliteCheckpointStore(place / "runs.db")
         assert {each.severity for each in await store.check()} == {"ok"}
         await store.clear(runs[-1])
+        store.close()
+
+
+def fill(place):
+    with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    with pytest.raises(OSError, match="No space left"):
+        (place / "more").write_bytes(b"x")
+
+
+async def save_run(store, name, length, *, steps=20):
+    recorded = results(*[f"{n}" + "x" * length for n in range(steps)])
+    for n in range(1, steps + 1):
+        status = Status.COMPLETED if n == steps else Status.RUNNING
+        await store.save(name, checkpoint(n, recorded[:n], status=status))
+    await store.release(name)
+
+
+@pytest.mark.usefixtures("sqlite_library")
+@pytest.mark.parametrize("kind", ["file", "sealed", "sqlite"])
+async def test_checkpoints_of_one_run_can_be_removed_from_a_full_disk(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(rows, "DELETED_AT_ONCE", 7)
+    with mounted_disk(tmp_path / "disk", "4m") as place:
+        keys = {"keys": KeyRing([new_key(AUTHENTICATE)])} if kind == "sealed" else {}
+
+        def opened():
+            if kind == "sqlite":
+                return SqliteCheckpointStore(place / "runs.db")
+            return FileCheckpointStore(place / "store", **keys)
+
+        reserve = place / ("runs.db-reserve" if kind == "sqlite" else "store/reserve")
+        store = opened()
+        for name in ("one", "two"):
+            await save_run(store, name, 300)
+        store.close()
+        assert reserve.stat().st_blocks * 512 >= 512 * 1024
+        fill(place)
+        store = opened()
+        with pytest.raises(DiskFullError):
+            await store.acquire("one")
+        for name in ("one", "two"):
+            gone, freed = await prune_checkpoints(store, name, keep=3)
+            assert (sorted(gone), freed > 0) == (list(range(1, 18)), True)
+            assert [each.sequence for each in await store.list_checkpoints(name)] == [20, 19, 18]
+        store.close()
+        assert reserve.stat().st_blocks * 512 >= 512 * 1024, "the room is kept again"
+        store = opened()
+        assert {each.severity for each in await store.check()} == {"ok"}
+        assert len((await store.load_latest("one")).step_results) == 20
+        store.close()
+
+
+async def test_a_run_that_has_no_room_to_be_rewritten_stays_whole_and_the_error_says_what_makes_room(tmp_path):
+    with mounted_disk(tmp_path / "disk", "4m") as place:
+        store = FileCheckpointStore(place / "store")
+        for name in ("one", "two"):
+            await save_run(store, name, 50_000)
+        fill(place)
+        with pytest.raises(DiskFullError, match=r"rewritten run needs about 1,0\d\d,\d{3} bytes") as refused:
+            await prune_checkpoints(store, "one", keep=3)
+        assert refused.value.remedy.startswith("Remove other runs first ('flowckpt store clear RUN'")
+        assert [each.sequence for each in await store.list_checkpoints("one")] == [20, 19, 18]
+        assert len((await store.load_latest("one")).step_results) == 20
+        assert {each.severity for each in await store.check()} == {"ok"}
+        await store.clear("two")  # the room for it
+        gone, freed = await prune_checkpoints(store, "one", keep=3)
+        assert (gone, freed > 0) == ([], True)
+        assert {each.severity for each in await store.check()} == {"ok"}
         store.close()
 
 

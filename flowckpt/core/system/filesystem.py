@@ -168,6 +168,53 @@ class FileSystem(Protocol):
         ...
 
 
+class Reserve:
+    """Room on a full disk for the commands that make room: a file that they remove.
+
+    A process that only saves never touches it.
+
+    Args:
+        place: the file.
+
+    Attributes:
+        is_used: whether the file was removed, and not made again.
+    """
+
+    BYTES = 512 * 1024
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.is_used = False
+
+    def make(self) -> bool:
+        """Make the file if it is missing and there is room for it; return whether it was made."""
+        with contextlib.suppress(OSError, AttributeError):  # not every system can allocate
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(self._place, flags, FILE_MODE)
+            try:
+                os.fchmod(file, FILE_MODE)  # whatever the umask
+                os.posix_fallocate(file, 0, self.BYTES)
+            except BaseException:
+                self._place.unlink()
+                raise
+            finally:
+                os.close(file)
+            return True
+        return False
+
+    def use(self) -> bool:
+        """Remove the file; return whether that was done, now or before."""
+        with contextlib.suppress(OSError):
+            self._place.unlink()
+            self.is_used = True
+        return self.is_used
+
+    def restore(self) -> None:
+        """Make the file again if it was used."""
+        if self.is_used:
+            self.is_used = not self.make()
+
+
 def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
     """Append all of some bytes; nothing is synced.
 

@@ -6,11 +6,12 @@ store, in the moment of its removal.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -22,6 +23,7 @@ from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    DiskFullError,
     FlowckptError,
     RunLockedError,
     SettingError,
@@ -42,11 +44,16 @@ if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef
 
 
+T = TypeVar("T")
 _log = logging.getLogger("flowckpt")
 FINISHED = frozenset({Status.COMPLETED})
 """The statuses that go by default: a run of any other status can be resumed."""
 
 _PAGE = 200
+_REMEDY = (
+    "Remove other runs first ('flowckpt store clear RUN', 'flowckpt store prune --keep N' or '--older-than AGE'), or make "
+    "room elsewhere; then do it again. Nothing that was acknowledged is lost."
+)
 _CHANGED = "it has changed meanwhile"
 
 
@@ -253,7 +260,7 @@ async def _compact_all(store: StoreBase, report: PruneReport) -> None:
     while page := await store.compactable(last, _PAGE):
         for workflow_id in page:
             try:
-                done = await store.compact(workflow_id)
+                done = await _with_reserve(store, lambda workflow_id=workflow_id: store.compact(workflow_id))  # type: ignore[misc]
             except RunLockedError:  # it is at work, and will be made smaller another time
                 continue
             except FlowckptError as error:
@@ -335,14 +342,38 @@ async def prune_checkpoints(
         max_bytes=count_of(max_bytes, "max_bytes"),
     )
     now = (clock or SystemClock()).now()
-    found, freed = await _checkpoints_to_remove(store, workflow_id, conditions, now), 0
+    found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
     if not store.has(Ability.EVICT):
         raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
-    if not is_dry_run:
+    if is_dry_run:
+        return [each.sequence for each in found], 0
+    removed: list[int] = []
+
+    async def remove() -> int:
         if found:
-            found = await _removed(store, workflow_id, conditions, now, found)
-        freed = await _freed(store, workflow_id)
-    return [each.sequence for each in found], freed
+            removed.extend(each.sequence for each in await _removed(store, workflow_id, conditions, now))
+        return await _freed(store, workflow_id)
+
+    freed = await _with_reserve(store, remove)
+    return removed, freed
+
+
+async def _with_reserve(store: StoreBase, act: Callable[[], Awaitable[T]]) -> T:
+    """Do what makes room; on a full disk, with the room that the store keeps for that."""
+    try:
+        return await act()
+    except DiskFullError as error:
+        if not await store.use_reserve():
+            error.remedy = _REMEDY
+            raise
+    try:
+        return await act()
+    except DiskFullError as error:
+        error.remedy = _REMEDY
+        raise
+    finally:
+        with contextlib.suppress(FlowckptError):  # what was asked for has its own outcome
+            await store.tidy()
 
 
 async def _freed(store: StoreBase, workflow_id: str) -> int:
@@ -381,9 +412,7 @@ async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
     return Resting(log.needed_sequences(), frozenset(step.sequence for step in log.live_steps()))
 
 
-async def _removed(
-    store: StoreBase, workflow_id: str, conditions: Retention, now: datetime, found: Sequence[CheckpointRef]
-) -> Sequence[CheckpointRef]:
+async def _removed(store: StoreBase, workflow_id: str, conditions: Retention, now: datetime) -> Sequence[CheckpointRef]:
     """Remove checkpoints, chosen again while nothing else can change what the run rests on; return them."""
     lease = await store.acquire(workflow_id)
     try:

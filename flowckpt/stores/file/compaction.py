@@ -31,7 +31,7 @@ import attrs
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
-from flowckpt.core.system.filesystem import FileSystem, write_all
+from flowckpt.core.system.filesystem import FULL, FileSystem, write_all
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import segment_header
@@ -441,8 +441,14 @@ def _write_pack(
     temporary, target = temporary_name(current_process(), secrets.token_hex(8)), segment_name(number)
     file = filesystem.create(directory, temporary)
     try:
-        digest = _write_lines(filesystem, file, lines, seal)
-        filesystem.sync(file)
+        try:
+            digest = _write_lines(filesystem, file, lines, seal)
+            filesystem.sync(file)
+        except OSError as error:
+            if error.errno in FULL:
+                size = sum(map(len, lines))
+                raise OSError(error.errno, f"{error.strerror}; the rewritten run needs about {size:,} bytes") from error
+            raise
         try:
             filesystem.link(directory, temporary, target)
         except FileExistsError:

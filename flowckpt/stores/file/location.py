@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
+from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -24,7 +24,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.file.directory import read_file, read_image
 from flowckpt.stores.file.hints import replace_unsynced
-from flowckpt.stores.file.layout import INDEX, RUNS, is_temporary, run_directory
+from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, is_temporary, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
@@ -64,6 +64,7 @@ class Location:
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
         self._guard = Guard(self._filesystem, self.seals, self._store_id)
+        self.reserve = Reserve(path / RESERVE)
 
     def _directory_of(self, workflow_id: str) -> str:
         """Return the name of a run's directory."""
@@ -87,6 +88,8 @@ class Location:
             try:
                 with contextlib.suppress(FileExistsError):
                     filesystem.make_directory(parent, name)
+                    if name == RUNS:
+                        self.reserve.make()
                 filesystem.sync(parent)
                 if name == RUNS:
                     self._guard.make_identity(parent, workflow_id)

@@ -538,6 +538,7 @@ class FileRuns(FileReader):
     def tidy(self) -> None:
         """Finish the clears that a crash interrupted: what they leave is not a run, so no list shows it."""
         self._check_writer("")
+        self.reserve.make()
         for name in self._run_names():
             try:
                 cleared = self._steadily(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]

@@ -110,6 +110,10 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
         """
         return await run_blocking(lambda: self.runs.trust(workflow_id))
 
+    async def use_reserve(self) -> bool:
+        """Remove the reserve of the directory; see `StoreBase.use_reserve`."""
+        return await run_blocking(self.runs.reserve.use)
+
     async def repair(self, workflow_id: str) -> Repaired:
         """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`."""
         return await self.runs.repair_in(self, workflow_id)

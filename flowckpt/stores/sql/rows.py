@@ -128,6 +128,12 @@ BEGIN_ATTEMPT = (
 DELETE_CHECKPOINT = (
     "UPDATE checkpoints SET deleted_at = ?, document = NULL WHERE run = ? AND sequence = ? AND deleted_at IS NULL"
 )
+DELETED_AT_ONCE = 250
+"""Checkpoints that are deleted, or whose rows are removed, in one transaction."""
+REMOVE_DELETED = (
+    "DELETE FROM checkpoints WHERE run = ? AND sequence IN "
+    "(SELECT sequence FROM checkpoints WHERE run = ? AND deleted_at IS NOT NULL ORDER BY sequence LIMIT ?)"
+)
 HOLD_RUN = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
 """The fence where no checkpoint is added."""
 

@@ -251,7 +251,11 @@ class SqlRunWriter(RunWriter):
                 self._database.probe()
 
     def delete(self, sequences: list[int]) -> None:
-        """Delete checkpoints; their results stay."""
+        """Delete checkpoints, some at a time: the journal of SQLite takes room on a full disk. Their results stay."""
+        for start in range(0, len(sequences), rows.DELETED_AT_ONCE):
+            self._delete_some(sequences[start : start + rows.DELETED_AT_ONCE])
+
+    def _delete_some(self, sequences: list[int]) -> None:
         with self._usable():
             begin: list[Statement] = []
             saved = self.saved

@@ -317,7 +317,7 @@ class SqlRuns(SqlReader):
         return self.database.read("", "list", look)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
-        """Remove the rows of deleted checkpoints, and the large values that no row names, in one transaction.
+        """Remove the rows of deleted checkpoints, some at a time, and then the large values that no row names.
 
         A process that owned the run and is gone is fenced for good: it may believe of a value that it is there still.
         """
@@ -326,21 +326,26 @@ class SqlRuns(SqlReader):
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
         key, lock = id_text(workflow_id), self.database.dialect.lock
 
-        def work(session: Session) -> Compacted:
+        def work(session: Session) -> tuple[Compacted, bool]:
             runs = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
             if not runs:
-                return Compacted()
+                return Compacted(), False
             run = runs[0][0]
             if (owner := live_owner(session, run)) is not None:
                 raise RunLockedError(workflow_id, holder=str(owner))
             moment = sql_time(session.now())
             session.change("UPDATE runs SET writer = '' WHERE run = ?", (run,))
             session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (moment, run))
-            rows = session.change("DELETE FROM checkpoints WHERE run = ? AND deleted_at IS NOT NULL", (run,))
-            freed = rows * _ROW_BYTES + _remove_unnamed(session, run)
-            return Compacted(freed > 0, freed)
+            removed = session.change(rows.REMOVE_DELETED, (run, run, rows.DELETED_AT_ONCE))
+            is_more = removed == rows.DELETED_AT_ONCE
+            freed = removed * _ROW_BYTES + (0 if is_more else _remove_unnamed(session, run))
+            return Compacted(freed > 0, freed), is_more
 
-        return self.database.write(workflow_id, "compact", work)
+        freed, is_more = 0, True
+        while is_more:
+            done, is_more = self.database.write(workflow_id, "compact", work)
+            freed += done.bytes_freed
+        return Compacted(freed > 0, freed)
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return about how many bytes each run takes."""

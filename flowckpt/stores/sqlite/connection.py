@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
+from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -397,40 +397,13 @@ def _removed(calls: FileSystem, parent: int, name: str) -> None:
         calls.unlink(parent, name)
 
 
-# Room on a full disk for the commands that make room: a file beside the database, which they remove.
-#
-# To remove a run, SQLite first writes what it changes to its journal: about half of the bytes of a run. A process that only
-# saves never touches the reserve.
+def reserve_of(database: Path) -> Reserve:
+    """Return the reserve of a database.
 
-_RESERVE_BYTES = 512 * 1024
-
-
-def make_reserve(database: Path) -> None:
-    """Make the reserve of a database if it is missing and there is room for it."""
-    place = _reserve_of(database)
-    with contextlib.suppress(OSError, AttributeError):  # not every system can allocate
-        file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(file, 0, _RESERVE_BYTES)
-        except BaseException:
-            place.unlink()
-            raise
-        finally:
-            os.close(file)
-
-
-def give_up_reserve(database: Path) -> bool:
-    """Remove the reserve of a database; return whether there was one."""
-    try:
-        _reserve_of(database).unlink()
-    except OSError:
-        return False
-    return True
-
-
-def _reserve_of(database: Path) -> Path:
+    To remove a run, SQLite first writes what it changes to its journal: about half of the bytes of a run.
+    """
     database = database.resolve()
-    return database.with_name(f"{database.name}-reserve")
+    return Reserve(database.with_name(f"{database.name}-reserve"))
 
 
 # What SQLite and the system say when something fails, as errors of the store.

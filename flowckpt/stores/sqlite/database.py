@@ -58,15 +58,14 @@ from flowckpt.stores.sqlite.connection import (
     connect_to_read,
     error_of,
     foreign_journal,
-    give_up_reserve,
     identity_of,
     is_busy,
     is_full,
     is_going_on,
     is_sync,
     journal_mode,
-    make_reserve,
     os_error_of,
+    reserve_of,
     sqlite_dialect,
     stamp_of,
     told_to_others,
@@ -152,18 +151,13 @@ class Retry:
 
     Attributes:
         hurry: says whether somebody has stopped a wait, so that the next one is short.
-        has_used_reserve: whether the disk was full, and the reserve of the file was given up.
+        reserve: the room that the file keeps for a full disk.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.hurry = StopWaiting()
-        self.has_used_reserve = False
-
-    def can_use_reserve(self) -> bool:
-        """Give up the reserve, if there is one; return whether that was done, now or before."""
-        self.has_used_reserve = give_up_reserve(self._path) or self.has_used_reserve
-        return self.has_used_reserve
+        self.reserve = reserve_of(path)
 
     def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
@@ -217,7 +211,7 @@ _abandoned: list[sqlite3.Connection] = []
 _MAKES_THE_FILE = ("acquire", "receive")
 """The operations that create a missing file; all others treat it as an empty database."""
 
-_MAKES_ROOM = ("clear", "prune")
+_MAKES_ROOM = ("clear", "prune", "delete", "compact")
 """The operations that may use the reserve of a full disk."""
 
 _PAGES_AT_ONCE = 1000
@@ -294,16 +288,24 @@ class SqliteDatabase:
         return sqlite_dialect()
 
     def close(self) -> None:
-        """Close the connection of this process."""
+        """Close the connection of this process, and keep room for a full disk again."""
+        with self._alone():
+            self._disconnect()
+            if self.path.exists():
+                self._tries.reserve.restore()
+
+    def _disconnect(self) -> None:
         with self._alone():
             if self._guard is not None:
                 self._guard.close()
             if self._connection is not None:
                 self._connection.close()
             self._connection = self._read_only = self._guard = None
-            if self._tries.has_used_reserve and self.path.exists():
-                self._tries.has_used_reserve = False
-                make_reserve(self.path)
+
+    def use_reserve(self) -> bool:
+        """Give up the room that is kept for a full disk; return whether there is any."""
+        with self._alone():
+            return self._tries.reserve.use()
 
     def mark(self) -> object:
         """Return what tells this file from another one of the same name; None where there is none."""
@@ -401,7 +403,7 @@ class SqliteDatabase:
                     outcomes.append(error if is_ours else self._error_of(error, item))
                 connection.execute("RELEASE item")
         if self._is_wal_lost():
-            self.close()
+            self._disconnect()
             raise _WalLostError
         if identity_of(self.path) != self._identity[0]:
             for index, item in enumerate(items):
@@ -439,17 +441,19 @@ class SqliteDatabase:
             if work.operation not in _MAKES_ROOM:
                 return self._tries.until_done(write_once, work.workflow_id, work.operation)
             done = self._with_reserve(write_once, work.workflow_id, work.operation)
-            if self._tries.has_used_reserve:
+            if self._tries.reserve.is_used:
                 with contextlib.suppress(DiskFullError):  # what was asked for is done
-                    self.give_back_space()
+                    self._give_back_space()
             return done
 
     def _with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
-        """Do what makes room; on a full disk, with the room of the reserve, which is made again when the file is closed."""
+        """Do what makes room; on a full disk, with the room of the reserve, which is made again afterwards."""
+        if self._tries.reserve.is_used:
+            self._empty_wal()  # while it is small: what is copied may make the database larger
         try:
             return self._tries.until_done(act, workflow_id, operation)
         except sqlite3.Error as error:
-            if not is_full(error) or not self._tries.can_use_reserve():
+            if not is_full(error) or not self._tries.reserve.use():
                 raise
         self._empty_wal()
         return self._tries.until_done(act, workflow_id, operation)
@@ -501,7 +505,7 @@ class SqliteDatabase:
         is_unknown = self._is_committing and not is_busy(error)
         if is_unknown:
             self._is_distrusted = self._is_distrusted or is_sync(error)
-            self.close()
+            self._disconnect()
         return is_unknown
 
     def _error_of(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
@@ -524,7 +528,7 @@ class SqliteDatabase:
         except _FencedError:
             return False
         if self._is_wal_lost():
-            self.close()
+            self._disconnect()
             return self._is_there(addition) or self._add_once(addition)
         return True
 
@@ -564,7 +568,17 @@ class SqliteDatabase:
         return str(found[0][0])
 
     def give_back_space(self) -> None:
-        """Give free pages at the end of the file back to the system, some at a time, so that no reader waits for long."""
+        """Give free pages at the end of the file back to the system, and keep room for a full disk again."""
+        with self._alone():
+            try:
+                self._give_back_space()
+            finally:
+                if self._tries.reserve.is_used:
+                    self._empty_wal()
+                    self._tries.reserve.restore()
+
+    def _give_back_space(self) -> None:
+        """Give the pages back some at a time, so that no reader waits for long."""
 
         def give_back_some() -> bool:
             if not self.path.exists():
@@ -573,7 +587,7 @@ class SqliteDatabase:
             free = _number(connection, "PRAGMA freelist_count")
             if free:
                 pages = _PAGES_AT_ONCE
-                if self._tries.has_used_reserve:
+                if self._tries.reserve.is_used:
                     pages = _PAGES_ON_A_FULL_DISK
                     self._empty_wal()
                 with contextlib.nullcontext() if self._guard is None else self._guard.writing():
@@ -603,7 +617,7 @@ class SqliteDatabase:
         if self._read_only is not None or (
             self._connection is not None and (identity_of(self.path) != self._identity[0] or self._is_wal_lost())
         ):
-            self.close()  # it may be writable by now; or the file was replaced: what there is now counts
+            self._disconnect()  # it may be writable by now; or the file was replaced: what there is now counts
         if self._connection is None:
             connection = connect(self.path, allowed=self._allowed)
             try:
@@ -656,7 +670,7 @@ class SqliteDatabase:
                     raise
         elif identity_of(self.path) == self._identity[0] and self._is_as_it_was():
             return self._read_only.connection
-        self.close()
+        self._disconnect()
         found = connect_to_read(self.path, allowed=self._allowed)
         try:
             self._check_up_to_date(found.connection)
@@ -699,7 +713,7 @@ class SqliteDatabase:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(session, self.dialect)
-        make_reserve(self.path)
+        self._tries.reserve.make()
 
     def _tell_empty(self) -> None:
         """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""

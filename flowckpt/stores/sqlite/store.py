@@ -108,6 +108,10 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         await super().clear(workflow_id)
         self._begun.remove(workflow_id)
 
+    async def use_reserve(self) -> bool:
+        """Remove the reserve of the file; see `StoreBase.use_reserve`."""
+        return await run_blocking(self._database.use_reserve)
+
     def close(self) -> None:
         """Give up every run that this store owns, and close its connection and files."""
         for workflow_id in self.runs.owned:
