@@ -116,7 +116,15 @@ def test_every_method_that_writes_is_a_door():
         "live_note",
     }
     reading |= {"trust_report", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
-    of_an_owned_run = {"release", "close", "share_values", "evict_with_next_save", "renew", "note_live"}
+    of_an_owned_run = {
+        "release",
+        "close",
+        "begin_generation",
+        "share_values",
+        "evict_with_next_save",
+        "renew",
+        "note_live",
+    }
     tried = {"save", "clear", "acquire", "delete_checkpoint", "send_signal", "remove_signals", "delete_sequences"}
     tried |= {"pin", "unpin", "compact", "clear_unchanged", "tidy"}
     tried |= {"receive_run"}
