@@ -86,7 +86,7 @@ class StepRunner:
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
 
-    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:  # noqa: PLR0912 - one branch for each way in which a try ends
+    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
         """Try a step once.
 
         Args:
@@ -97,45 +97,18 @@ class StepRunner:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        step, path, modifiers, action = call.step, call.path, call.step.modifiers, call.step.action
-        if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
-            self._secrets.learn_from((*action.args, *action.kwargs.values()))
+        modifiers, action = call.step.modifiers, call.step.action
         set_call(call)
         try:
-            if modifiers.files is not None:
-                await self.files.open(self._checker.verifier, step, path)
+            if not modifiers.is_plain or self.has_places or type(action) is not PythonAction or not may_block():
+                return await self._attempt(call, on_line)
             # No coroutine of its own around the plain call: 0.4 µs.
-            if (self.has_places or modifiers.placement is not None) and (
-                where := self.places.of(step, path)
-            ) != "engine":
-                assert isinstance(action, PythonAction)
-                if where != "thread":
-                    return await self._sent(where, action, call)
-                value = await self._done(action, call, modifiers.timeout_seconds, on_line)
-            elif type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
-                value = self._interrupts.call(action.function, action.args, action.kwargs)
-                if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):  # 0.2 µs; isawaitable 0.5
-                    value = await waited(value, self._interrupts)
-            else:
-                heard = None if modifiers.content == "secret" else on_line
-                value = await self._done(action, call, modifiers.timeout_seconds, heard)
-            if modifiers.content == "secret":
-                self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
-                value, tree = Secret(value), None
-            elif modifiers.is_ephemeral:
-                tree = None
-            elif call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
-                tree = value
-            else:
-                if action.is_command:
-                    value = redaction.hidden_output(value, self._secrets)
-                tree = codec.encode(value, annotation := output_annotation(action), place=f"{path}: output")
-                if self._secrets.is_any:
-                    redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
-                value = codec.decode(tree, annotation)
-            if modifiers.evidence is None and modifiers.files is None and not action.is_command:
-                return Outcome(value, tree)
-            return await self._committed(step, path, value, tree)
+            value = self._interrupts.call(action.function, action.args, action.kwargs)
+            if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):  # 0.2 µs; isawaitable 0.5
+                value = await waited(value, self._interrupts)
+            if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
+                return Outcome(value, value)
+            return Outcome(*self._recorded(call, value))
         except STOPS as stop:
             if not _is_raised_by_step(stop):
                 raise
@@ -146,6 +119,45 @@ class StepRunner:
             return Outcome(error=error)
         finally:
             set_call(None)
+
+    async def _attempt(self, call: StepCall, on_line: Callable[[str, str], None] | None) -> Outcome:
+        """Try a step that is more than a plain call, or that does not run here."""
+        step, path, modifiers, action = call.step, call.path, call.step.modifiers, call.step.action
+        if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
+            self._secrets.learn_from((*action.args, *action.kwargs.values()))
+        if modifiers.files is not None:
+            await self.files.open(self._checker.verifier, step, path)
+        where: RunExecutor | str = "engine"
+        if self.has_places or modifiers.placement is not None:
+            where = self.places.of(step, path)
+        if not isinstance(where, str):
+            assert isinstance(action, PythonAction)
+            return await self._sent(where, action, call)
+        if where == "engine" and type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
+            value = self._interrupts.call(action.function, action.args, action.kwargs)
+            value = await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+        else:
+            value = await self._done(action, call, modifiers.timeout_seconds, None if modifiers.is_secret else on_line)
+        if modifiers.is_secret:
+            self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
+            value, tree = Secret(value), None
+        elif modifiers.is_ephemeral:
+            tree = None
+        else:
+            value, tree = self._recorded(call, value)
+        if modifiers.evidence is None and modifiers.files is None and not action.is_command:
+            return Outcome(value, tree)
+        return await self._committed(step, path, value, tree)
+
+    def _recorded(self, call: StepCall, value: Any) -> tuple[Any, Any]:
+        """Return an output as the generator gets it, and as it is recorded."""
+        action, secrets, place = call.step.action, self._secrets, f"{call.path}: output"
+        if action.is_command:
+            value = redaction.hidden_output(value, secrets)
+        tree = codec.encode(value, annotation := output_annotation(action), place=place)
+        if secrets.is_any:
+            redaction.refuse_secrets(tree, secrets, place)
+        return codec.decode(tree, annotation), tree
 
     async def open_files(self, call: StepCall) -> Outcome | None:
         """Record what an at-most-once step reads before its start is made durable; return its failure if it cannot start."""

@@ -52,40 +52,60 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
-    if not result.success:
+    is_common = _COMMON.issuperset(vars(result))
+    if not is_common and not result.success:
         what += ',"success":false'
     if output != "null":
         what += f',"output":{output}'
-    if result.error is not None:
+    if not is_common and result.error is not None:
         what += f',"error":{dumps(encode_error(result.error))}'
     when = "" if started_at is None else f',"started_at":"{encode_time(started_at)}"'
-    if result.attempt != 1:
-        when += f',"attempt":{result.attempt:d}'
-    if result.tries != 1:
-        when += f',"tries":{result.tries:d}'
     rest = f',"arguments":{_arguments(result.arguments)}' if result.arguments else ""
-    if result.evidence is not None:
-        rest += f',"evidence":{dumps(checked_extra(result.evidence))}'
-    if result.marks:
-        rest += f',"marks":{dumps(list(result.marks))}'
-    if result.signal:
-        rest += f',"signal":{quote(result.signal)}'
-    if result.figures or result.source or result.published or result.argument_values:
+    if not is_common:
         rest += _seldom(result)
-    if result.extra:
-        rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
-    origin = _origin(result.function, result.version, result.location, result.fingerprint)
+    origin = _origin(result.attempt, result.tries, result.function, result.version, result.location, result.fingerprint)
     text = f'{{"path":{quote(path)}{what},"duration_ms":{duration}{when}{origin}{rest}}}'
     return text.encode(), ({blob.digest: blob} if blob else _EMPTY)
 
 
 def _seldom(result: StepResult) -> str:
-    """Return the fields that few results have."""
-    text = f',"figures":{dumps(_figures(result.figures))}' if result.figures else ""
-    text += f',"source":{dumps(dict(result.source))}' if result.source else ""
-    text += f',"published":{dumps(_published(result.published))}' if result.published else ""
-    values = result.argument_values
-    return text + (f',"argument_values":{dumps(checked_extra(values))}' if values else "")
+    """Return the fields that few results have, in the order in which records have them."""
+    text = "" if result.evidence is None else f',"evidence":{dumps(checked_extra(result.evidence))}'
+    if result.marks:
+        text += f',"marks":{dumps(list(result.marks))}'
+    if result.signal:
+        text += f',"signal":{quote(result.signal)}'
+    if result.figures:
+        text += f',"figures":{dumps(_figures(result.figures))}'
+    if result.source:
+        text += f',"source":{dumps(dict(result.source))}'
+    if result.published:
+        text += f',"published":{dumps(_published(result.published))}'
+    if result.argument_values:
+        text += f',"argument_values":{dumps(checked_extra(result.argument_values))}'
+    if result.extra:
+        text += f",{dumps(checked_extra(result.extra))[1:-1]}"
+    return text
+
+
+_COMMON = frozenset(
+    [
+        "name",
+        "step_type",
+        "path",
+        "_output",
+        "duration_ms",
+        "started_at",
+        "attempt",
+        "tries",
+        "function",
+        "version",
+        "location",
+        "fingerprint",
+        "arguments",
+    ]
+)
+"""The fields that nearly every fresh result has, and no others: see `Recorder.record`."""
 
 
 def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
@@ -176,9 +196,13 @@ def _name_in(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _origin(function: str, version: str | None, location: str, fingerprint: str) -> str:
-    """Return the fields that say which code made a result: few, and the same again and again."""
+def _origin(attempt: int, tries: int, function: str, version: str | None, location: str, fingerprint: str) -> str:
+    """Return the fields that say which attempt and which code made a result: few, and the same again and again."""
     parts = []
+    if attempt != 1:
+        parts.append(f',"attempt":{attempt:d}')
+    if tries != 1:
+        parts.append(f',"tries":{tries:d}')
     if function:
         parts.append(f',"function":{quote(function)}')
     if version is not None:

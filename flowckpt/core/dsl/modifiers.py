@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import attrs
@@ -67,11 +69,20 @@ class Modifiers(FieldEquality):
         """Whether its arguments are recorded as JSON."""
         return self.content == "arguments"
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether there is nothing beside a checkpoint, as for nearly every step."""
+        return _REST(self) == _NOTHING
+
     @property
     def looks_back(self) -> bool:
         """Whether the step must look at its recorded result before it is run again."""
         return self.is_at_most_once or self.on_rerun is not None
 
+
+_FIELDS = attrs.fields(Modifiers)[2:]  # without those of the checkpoint
+_REST: Callable[[Modifiers], tuple[Any, ...]] = operator.attrgetter(*(each.name for each in _FIELDS))
+_NOTHING: tuple[Any, ...] = tuple(each.default for each in _FIELDS)
 
 PLAIN = Modifiers()
 CHECKPOINTED = Modifiers(has_checkpoint=True)

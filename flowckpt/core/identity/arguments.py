@@ -104,8 +104,10 @@ def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: Know
     kept = {}
     for name, value in zip(names, args, strict=False):
         # A number as nearly always; the call takes 0.1 µs.
-        is_itself = type(value) is int and -_LIMIT <= value < _LIMIT and not secrets.is_any
-        kept[name] = value if is_itself else _kept(value, secrets)
+        if type(value) is int and -_LIMIT <= value < _LIMIT and not secrets.is_any:
+            kept[name] = value
+        else:
+            kept[name] = _kept(value, secrets)
     return kept
 
 

@@ -33,7 +33,6 @@ import attrs
 from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow
 from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.dsl.checks import CREATED, unknown_to_undo
-from flowckpt.core.dsl.modifiers import CHECKPOINTED, PLAIN
 from flowckpt.core.dsl.path import check_depth, encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
@@ -371,7 +370,7 @@ class Replay:
         if (created := CREATED.get()) is not None:
             created.pop(id(action), None)
         name = step.name
-        is_plain = type(action) is PythonAction and (modifiers is PLAIN or modifiers is CHECKPOINTED)
+        is_plain = modifiers.is_plain and type(action) is PythonAction
         if not is_plain:
             self._check_modifiers(step)
             if action.is_patch and (is_taken := self._is_patched(name)) is not None:
@@ -534,9 +533,10 @@ class Replay:
             return where_of(generator, full=full)
         frame = generator.gi_frame
         instruction = -1 if frame is None else frame.f_lasti
-        if instruction not in self._places:
-            self._places[instruction] = where_of(generator)
-        return self._places[instruction]
+        place = self._places.get(instruction)
+        if place is None:
+            place = self._places[instruction] = where_of(generator)
+        return place
 
 
 def _shown(value: object, length: int) -> str:

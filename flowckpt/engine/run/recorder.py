@@ -228,16 +228,15 @@ class Recorder:
             if failure is not None:
                 notifier.failed += 1
         self.in_doubt.discard(path)
-        if step.modifiers.is_ephemeral:
-            return
-        if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
-            marks = (*marks, UNDOABLE)
-            self.undo.undoable[path] = step
-        tree = outcome.tree
-        fields = {
+        if not step.modifiers.is_plain:
+            if step.modifiers.is_ephemeral:
+                return
+            if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
+                marks = (*marks, UNDOABLE)
+                self.undo.undoable[path] = step
+        fields = {  # those that differ from their defaults
             "name": step.name,
             "step_type": action.step_type,
-            "_output": None if failure is not None else tree if type(tree) in _ATOMS else Recorded(tree),
             "duration_ms": end.duration_ms,
             "path": path,
             "started_at": end.started_at,
@@ -248,19 +247,19 @@ class Recorder:
             "location": call.location,
             "fingerprint": identity.fingerprint,
             "arguments": identity.arguments,
-            "success": failure is None,
-            "error": failure,
         }
-        fields["evidence"] = None if outcome.committed is None else outcome.committed.document
-        fields["marks"], fields["signal"], fields["extra"], fields["figures"] = marks, end.signal, _NONE, end.figures
-        if end.taken_from:
-            fields["source"] = end.source
-        if end.published:
-            fields["published"] = end.published
-        if end.argument_values:
-            fields["argument_values"] = end.argument_values
+        if failure is None:
+            tree = outcome.tree
+            fields["_output"] = tree if type(tree) in _ATOMS else Recorded(tree)
+        else:
+            fields["success"], fields["error"] = False, failure
+        if outcome.committed is not None:
+            fields["evidence"] = outcome.committed.document
+        if marks or end.signal or end.figures or end.source or end.published or end.argument_values:
+            fields |= {"marks": marks, "signal": end.signal, "figures": end.figures, "source": end.source}
+            fields |= {"published": end.published, "argument_values": end.argument_values}
         append_result(checkpointer.history, result_of(fields))
-        if failure is None and checkpointer.partial:
+        if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
         if path in self.superseded.by_path and LEAVES_EARLIER.isdisjoint(marks):
             self.settle(path)

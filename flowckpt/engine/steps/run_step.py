@@ -56,53 +56,55 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         asyncio.CancelledError: the run was cancelled while it ran.
     """
     step, path = command.step, command.path
-    secrets = run.judge.secrets
-    if secrets.is_any:
-        refuse_secret_names(step, path, secrets)
+    modifiers, secrets = step.modifiers, run.judge.secrets
     if step.action.is_waiting:
+        if secrets.is_any:
+            refuse_secret_names(step, path, secrets)
         return await steps.wait.run_wait(run, command)
-    modifiers, tries_when_lost = step.modifiers, 1
-    if modifiers.placement is not None or run.runner.has_places:
-        tries_when_lost = await run.runner.check_place(step, path)
-    recorder, notifier, checkpointer = run.recorder, run.notifier, run.recorder.checkpointer
-    is_recorded, found = not modifiers.is_ephemeral, None
+    is_recorded = not modifiers.is_ephemeral
     identity = identify(step.action, secrets, modifiers.version) if is_recorded else _EPHEMERAL
     if secrets.is_any:
-        refuse_secret_names(step, path, secrets)  # its arguments may have brought others
-    run_id, attempt, before = checkpointer.run.workflow_id, checkpointer.attempt, None
-    call = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location, run.generation)
+        refuse_secret_names(step, path, secrets)  # also those that its arguments have brought
+    tries_when_lost, found, since = 1, None, None
+    if modifiers.placement is not None or run.runner.has_places:
+        tries_when_lost = await run.runner.check_place(step, path)
+    recorder, notifier, services = run.recorder, run.notifier, run.services
+    checkpointer = recorder.checkpointer
+    run_id = checkpointer.run.workflow_id
+    call = StepCall(run_id, path, checkpointer.attempt, 1, step, identity, services, command.location, run.generation)
     if is_recorded:
-        if (
-            modifiers.retry is not None
-            and run.waits.all
-            and (before := steps.tries.earlier_tries(run, call)) is not None
-        ):
-            call = attrs.evolve(call, tries=before.arguments["tries"] + 1)
+        if modifiers.retry is not None and run.waits.all:
+            call, since = steps.tries.after_earlier_tries(run, call)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
             found = await _settle(run, call)
             if found is not None and found.reused is not None:
                 return await _reuse(run, call, found.reused)
         if not recorder.start_saved or modifiers.is_at_most_once or checkpointer.partial or notifier.dropped_states:
             await _begin(run, call, found)
-    since = None if before is None else before.since
-    end = None if modifiers.cache_seconds is None else await _cached(run, call)
-    if end is None:
+    if modifiers.cache_seconds is None or (end := await _cached(run, call)) is None:
         end = await _try(run, call, found, tries_when_lost, since)
-    if run.services.is_used:
-        end.figures, end.published = run.services.take(path)
-    recorder.record(call, end)
-    try:  # the step is done, even if a listener is slow, goes away or fails
-        if run.services.is_used:
-            await run.services.settle(path)
-    finally:
+    if services.is_used:
+        await _record_used(run, call, end)
+    else:
+        recorder.record(call, end)
         recorder.in_flight.pop(path, None)
-        if run.services.is_used:
-            run.services.forget(path)
     saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
     if notifier.emit is not None:
         await _emit(run, call, end, saved)
     return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
+
+
+async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
+    """Record a step of a run whose steps use `current_step()`: with what this one gave it, and after what it has emitted."""
+    recorder, services, path = run.recorder, run.services, call.path
+    end.figures, end.published = services.take(path)
+    recorder.record(call, end)
+    try:  # the step is done, even if a listener is slow, goes away or fails
+        await services.settle(path)
+    finally:
+        recorder.in_flight.pop(path, None)
+        services.forget(path)
 
 
 def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
@@ -213,42 +215,43 @@ async def _try(
         tries_when_lost: how often it may be tried if workers are lost.
         since: when its first try started, if the run was suspended after one.
     """
-    modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
-    run.recorder.in_flight[call.path] = call
-    if run.notifier.emit is not None and (found is None or found.outcome is None):
-        await run.notifier.emit(events.StepStarted(call.workflow_id, call.path, call.step.action.step_type))
-    if note_started is not None and not modifiers.is_ephemeral:
+    path, action, modifiers, clock = call.path, call.step.action, call.step.modifiers, run.clock
+    recorder, emit = run.recorder, run.notifier.emit
+    recorder.in_flight[path] = call
+    if emit is not None and (found is None or found.outcome is None):
+        await emit(events.StepStarted(call.workflow_id, path, action.step_type))
+    if recorder.note_started is not None and not modifiers.is_ephemeral:
         secrets = run.judge.secrets
-        note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
+        recorder.note_started(call.workflow_id, secrets.text(path) if secrets.is_any else path)
     call.since = started_at = clock.now()
     started_ns = clock.elapsed_ns()
-    tried, is_adopted, is_undone, is_started = 1, False, True, True
-    is_marked = not modifiers.is_at_most_once or modifiers.files is None
-    is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1 and is_marked
+    loop, is_plain = None, modifiers.is_plain
+    is_tried_once = is_plain or (
+        modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
+    )
     values, refusal = _argument_values(run, call) if modifiers.content else ({}, None)
     if refusal is not None:
-        outcome, is_started = Outcome(error=refusal), False
-    elif is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
+        outcome = Outcome(error=refusal)
+    elif is_tried_once and found is None and tries_when_lost == 1 and (emit is None or action.step_type == "python"):
         outcome = await run.runner.attempt(call)
     else:
         loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
         outcome = await loop.run()
-        run.waits.end(call.path)
-        tried, is_adopted, is_undone, is_started = loop.tries, loop.is_adopted, loop.is_undone, loop.is_started
-    duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    failure = None
+        run.waits.end(path)
+    end = StepEnd(outcome, None, started_at, (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
+    if loop is not None:
+        end.tries, end.is_adopted = loop.tries, loop.is_adopted
     if outcome.error is not None:
         if modifiers.files is not None:
-            run.runner.files.release(call.path)
-        failure = recorded_error(outcome.error, path=call.path, tries=tried, secrets=run.judge.secrets)
-    marks: tuple[str, ...] = ()
-    if modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None:
-        marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone, is_started=is_started)
-    signal = ""
-    if call.step.action.is_saved and failure is None:  # a reply: its record names the signal, for the sender
-        wait = ended_wait(run.recorder.checkpointer.history.results, call.step.action.arguments()["to"], call.path)
-        signal = "" if wait is None else wait.signal
-    end = StepEnd(outcome, failure, started_at, duration_ms, tried, marks, signal, is_adopted)
+            run.runner.files.release(path)
+        end.failure = recorded_error(outcome.error, path=path, tries=end.tries, secrets=run.judge.secrets)
+    if not is_plain and (modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None):
+        is_not_undone = loop is not None and not loop.is_undone
+        is_started = refusal is None if loop is None else loop.is_started
+        end.marks = marks_of(modifiers, is_adopted=end.is_adopted, is_not_undone=is_not_undone, is_started=is_started)
+    if action.is_saved and end.failure is None:  # a reply: its record names the signal, for the sender
+        wait = ended_wait(recorder.checkpointer.history.results, action.arguments()["to"], path)
+        end.signal = "" if wait is None else wait.signal
     if values:
         end.argument_values = values
     return end

@@ -84,10 +84,16 @@ class Scope:
     def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
         """Run the step; before effects are on, only an ephemeral one."""
         run, task = self.context, self._task
-        is_asked_to_stop = run.interrupts.noted or task is None or task.cancelling()
-        is_due = run.clock.elapsed_ns() >= run.look_at_ns
-        is_plain = self._has_effects and not (replay.is_handling or run.recorder.aside.dropped or run.waits.approved)
-        if is_due or is_asked_to_stop or not is_plain:
+        if (
+            not self._has_effects
+            or replay.is_handling
+            or run.recorder.aside.dropped
+            or run.waits.approved
+            or run.interrupts.noted
+            or task is None
+            or task.cancelling()
+            or run.clock.elapsed_ns() >= run.look_at_ns
+        ):
             return self._execute(command)
         self._command = command
         return run_step(run, command)

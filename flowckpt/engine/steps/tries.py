@@ -79,22 +79,22 @@ class StreamedTry:
                 await asyncio.wait({trying})
 
 
-def earlier_tries(run: RunContext, call: StepCall) -> Wait | None:
-    """Return the wait between two tries that has ended; None if the step is tried for the first time.
+def after_earlier_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime | None]:
+    """Return the call with the number of its next try, and when its first one started if a wait between two has ended.
 
     Raises:
         Suspended: the next try is not due yet.
     """
     wait = run.waits.get(call.path)
     if wait is None or wait.kind is not WaitKind.RETRY:
-        return None
+        return call, None
     recorded = {name: value for name, value in wait.arguments.items() if name != "tries"}
     if repr(recorded) != repr(_identity_document(call)):  # another call: its tries start again
         run.waits.end(call.path)
-        return None
+        return call, None
     if not wait.is_due(run.clock.now()):
         raise Suspended([call.path])
-    return wait
+    return attrs.evolve(call, tries=wait.arguments["tries"] + 1), wait.since
 
 
 def _identity_document(call: StepCall) -> dict[str, Any]:
