@@ -141,7 +141,29 @@ LIVE = [
 ]
 """The checkpoints that belong to the run in the end, oldest first."""
 
-EXPORTED = {data.reason: data for number in reversed(ATTEMPTS) for data in reversed(ATTEMPTS[number])}
+FORMER = {
+    "number": 1,
+    "started_at": "2026-11-20T15:30:00.000000Z",
+    "ended_at": "2026-11-20T15:30:01.000000Z",
+    "inputs_hash": "sha256:v1:" + "cd" * 32,
+    "attempts": [1, 1],
+    "steps": 2,
+}
+GENERATION = {
+    "number": 2,
+    "started_at": "2026-11-20T15:30:02.000000Z",
+    "attempt": 2,
+    "first_inputs": "sha256:v1:" + "cd" * 32,
+    "former": [FORMER],
+}
+CONTINUED = _saved(
+    8, 2, Reason.CONTINUED, "@continued.2", [], metadata={**BASE.metadata, "birth": "ef" * 16, "generation": GENERATION}
+)
+
+EXPORTED = {
+    Reason.CONTINUED: CONTINUED,
+    **{data.reason: data for number in reversed(ATTEMPTS) for data in reversed(ATTEMPTS[number])},
+}
 """A checkpoint of each kind."""
 
 

@@ -200,7 +200,7 @@ def test_results_read_from_a_store_are_split_into_their_bytes_when_these_are_ask
         return parts.encoded
 
     history = history_of("z")
-    history.extend([(result, {}) for result in parts.results], split)
+    history.extend(parts.results, {}, split)
     append_result(history, StepResult("a", output="d"))
     fork = history.forked(3)
     append_result(fork, StepResult("a", output="e"))
