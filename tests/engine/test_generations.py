@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 from crashing import CrashingStore, SimulatedCrash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from outside import MortalStore, Saves
 
 from flowckpt import (
     FileCheckpointStore,
     MemoryCheckpointStore,
     Retention,
+    RunOptions,
     Secret,
     WorkflowEngine,
     continue_as,
@@ -25,6 +29,7 @@ from flowckpt import (
     workflow,
 )
 from flowckpt.core.records import generation
+from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.engine.determinism import check_determinism
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -34,6 +39,7 @@ from flowckpt.errors import (
     WorkflowDefinitionError,
 )
 from flowckpt.maintenance import copy_run
+from flowckpt.testing import FakeClock
 
 LEDGER: list[Any] = []
 KEYS: list[str] = []
@@ -395,3 +401,87 @@ def test_the_check_of_a_workflow_ends_with_its_first_generation() -> None:
     assert report.is_deterministic
     assert report.status == "completed"
     assert LEDGER == [0, 1]
+
+
+SHORT_OF: list[Any] = []
+
+
+async def passes(number: int) -> None:
+    store, clock = SHORT_OF
+    if number == 1:
+        birth = birth_of((await store.load_latest("run")).metadata)
+        change = Signal("one", "tag", clock.now(), {"colour": "red"}, kind=WaitKind.TAG, birth=birth)
+        await store.send_signal("run", change)
+    clock.advance(0.4)
+
+
+@workflow("short")
+def short(number: int = 1):
+    yield step("passes").python(passes, number)
+    return continue_as(number=number + 1) if number < 9 else None
+
+
+def test_a_request_is_followed_although_each_generation_ends_before_the_first_look() -> None:
+    SHORT_OF[:] = store, clock = MemoryCheckpointStore(), FakeClock()
+    assert WorkflowEngine(store, clock=clock).run_sync(short, workflow_id="run").status == "completed"
+    assert loaded(store).metadata["tags"] == {"colour": "red"}
+    assert asyncio.run(store.signals("run")) == []
+
+
+@workflow("program")
+def program(blocks: list[str], place: int = 0, total: int = 0):
+    """One generation for each block, whose letters are its steps."""
+    for number, kind in enumerate(blocks[place]):
+        made = step(f"{kind}{number}")
+        if kind == "w":
+            total += yield made.wait(f"word-{place}-{number}", type=int)
+        elif kind == "m":
+            total += sum(each[2] for each in (yield made.map(note, [(place, number, 0), (place, number, 1)])))
+        else:
+            noted = made.python(note, (place, number, 0))
+            total += (yield noted.checkpoint() if kind == "c" else noted)[1]
+    if place + 1 < len(blocks):
+        return continue_as(blocks=blocks, place=place + 1, total=total)
+    return total
+
+
+def ended(store: Any, blocks: list[str], saves: Saves) -> Any:
+    """Lead a program to its end over all its deaths; return its output."""
+    for _ in range(100):
+        store.runs.owned.clear()
+        engine = WorkflowEngine(MortalStore(store, saves))
+        try:
+            if loaded(store) is None:
+                result = engine.run_sync(program, workflow_id="run", blocks=blocks)
+            else:
+                result = engine.resume_sync(program, workflow_id="run", options=RunOptions(max_crashes=0))
+        except SimulatedCrash:
+            continue
+        if result.status == "completed":
+            return result.output
+        assert result.status == "suspended", result.error
+        for wait in result.waits:
+            WorkflowEngine(store).signal_sync("run", wait.name, 7, signal_id=wait.name)
+    raise AssertionError("the run does not come to its end")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.text("pcmw", min_size=1, max_size=4), min_size=1, max_size=4),
+    st.sets(st.integers(1, 25), max_size=5),
+    st.booleans(),
+)
+def test_a_random_program_of_generations_that_dies_at_any_saves_ends_as_an_uninterrupted_one(
+    blocks: list[str], deaths: set[int], is_after: bool
+) -> None:
+    LEDGER.clear()
+    expected, whole = ended(MemoryCheckpointStore(), blocks, Saves()), [*LEDGER]
+    LEDGER.clear()
+    store = MemoryCheckpointStore()
+    assert ended(store, blocks, Saves(*deaths, is_after=is_after)) == expected
+    assert sorted({*LEDGER}) == sorted(whole)
+    # Each death repeats at most the steps of one generation, and none of a generation that has ended.
+    places = [place for place, _, _ in LEDGER]
+    assert places == sorted(places)
+    assert generation.number_of(loaded(store).metadata) == len(blocks)
+    assert asyncio.run(store.signals("run")) == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from flowckpt import (
     Secret,
     check_determinism,
+    continue_as,
     current_step,
     now,
     parallel,
@@ -245,3 +246,31 @@ async def saves() -> None:
 
 def is_worth_it(error: BaseException) -> bool:
     return True
+
+
+@workflow("endless")
+def endless(number: int = 1) -> Generator[Any, Any, Any]:
+    yield from step("count").python(count, [])
+    return continue_as(number=number + 1)
+
+
+def ends_with_a_number(number: int = 1) -> Generator[Any, Any, int]:
+    yield from step("count").python(count, [])
+    return number if number > 3 else continue_as(number=number + 1)
+
+
+def ends_with_rows(number: int = 1) -> Generator[Any, Any, list[Row] | None]:
+    yield from step("count").python(count, [])
+    if number > 3:
+        return None
+    return continue_as(number=number + 1)
+
+
+def returns_nothing() -> Generator[Any, Any, None]:
+    yield from step("count").python(count, [])
+    return continue_as()  # type: ignore[return-value]  # mypy alone refuses it, whatever the type of the value
+
+
+def never_returns() -> Generator[Any, Any, Never]:
+    yield from step("count").python(count, [])
+    return continue_as()  # error

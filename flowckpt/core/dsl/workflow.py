@@ -155,9 +155,10 @@ class NextGeneration:
 def continue_as(**inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeVarUse]
     """End the history of the run and start its next generation, with new inputs.
 
-    Return the result: `return continue_as(cursor=cursor)`. The next generation is the same workflow and has the same run id. It starts with an empty history, so a workflow that
-    never ends keeps a record of constant size. Messages that no step has taken stay for it. The effects of this
-    generation are final: they are not undone if a later generation fails.
+    Return the result: `return continue_as(cursor=cursor)`. The next generation is the same workflow and has the same
+    run id. It starts with an empty history, so a workflow that never ends keeps a record of constant size. Messages
+    that no step has taken stay for it. The effects of this generation are final: they are not undone if a later
+    generation fails.
 
     Only the workflow of a run can continue, not a child workflow.
 
@@ -165,7 +166,8 @@ def continue_as(**inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignor
         **inputs: the inputs of the next generation, like those of a new run: an input that is not given has its default.
 
     Returns:
-        The value for the workflow to return; it type checks as any type.
+        The value for the workflow to return; it type checks as any type. mypy accepts no returned value in a
+            workflow typed `Generator[Any, Any, None]`: write `Any` for the `None`.
     """
     made = NextGeneration(inputs)
     note_created(made, "")

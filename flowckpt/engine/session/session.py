@@ -442,6 +442,8 @@ class Session:
         origin = _Origin(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
         following = self._drive(lease, origin)
         following.former = drive.ended
+        former, context = drive.context, following.context  # a generation may end before its first look for requests
+        context.requests, context.look_at_ns = former.requests, former.look_at_ns
         return following
 
     async def _taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
