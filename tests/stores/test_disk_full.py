@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ import pytest
 from flowckpt.core.records import Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
-from flowckpt.errors import CheckpointStorageError, DiskFullError, EncodingError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, DiskFullError, EncodingError
 from flowckpt.maintenance.retention.prune import prune, prune_checkpoints
 from flowckpt.stores import FileCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
@@ -227,12 +228,12 @@ async def save_run(store, name, length, *, steps=20):
 async def test_checkpoints_of_one_run_can_be_removed_from_a_full_disk(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(rows, "DELETED_AT_ONCE", 7)
     with mounted_disk(tmp_path / "disk", "4m") as place:
-        keys = {"keys": KeyRing([new_key(AUTHENTICATE)])} if kind == "sealed" else {}
+        keys = KeyRing([new_key(AUTHENTICATE)]) if kind == "sealed" else None
 
         def opened():
             if kind == "sqlite":
                 return SqliteCheckpointStore(place / "runs.db")
-            return FileCheckpointStore(place / "store", **keys)
+            return FileCheckpointStore(place / "store", keys=keys)
 
         reserve = place / ("runs.db-reserve" if kind == "sqlite" else "store/reserve")
         store = opened()
@@ -252,7 +253,7 @@ async def test_checkpoints_of_one_run_can_be_removed_from_a_full_disk(tmp_path, 
         assert reserve.stat().st_blocks * 512 >= 512 * 1024, "the room is kept again"
         store = opened()
         assert {each.severity for each in await store.check()} == {"ok"}
-        assert len((await store.load_latest("one")).step_results) == 20
+        assert len((await store.load("one", "c20")).step_results) == 20
         store.close()
 
 
@@ -266,13 +267,35 @@ async def test_a_run_that_has_no_room_to_be_rewritten_stays_whole_and_the_error_
             await prune_checkpoints(store, "one", keep=3)
         assert refused.value.remedy.startswith("Remove other runs first ('flowckpt store clear RUN'")
         assert [each.sequence for each in await store.list_checkpoints("one")] == [20, 19, 18]
-        assert len((await store.load_latest("one")).step_results) == 20
+        assert len((await store.load("one", "c20")).step_results) == 20
         assert {each.severity for each in await store.check()} == {"ok"}
         await store.clear("two")  # the room for it
         gone, freed = await prune_checkpoints(store, "one", keep=3)
         assert (gone, freed > 0) == ([], True)
         assert {each.severity for each in await store.check()} == {"ok"}
         store.close()
+
+
+@pytest.mark.usefixtures("sqlite_library")
+@pytest.mark.parametrize("number", [errno.EIO, None])
+async def test_a_page_that_cannot_be_read_is_an_error_of_the_disk_and_no_damage(tmp_path, monkeypatch, number):
+    """SQLite says "malformed" of both: a page whose read fails, and one that holds something else."""
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "runs.db"
+    store = SqliteCheckpointStore(path)
+    await save_run(store, "one", 300)
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * len(content[4096:])
+    path.write_bytes(content)
+    if number is not None:
+        monkeypatch.setattr(os, "pread", refuse)
+    with pytest.raises(CheckpointStorageError if number else CheckpointCorruptedError) as found:
+        await SqliteCheckpointStore(path).load_latest("one")
+    assert ("Input/output error" if number else "malformed") in found.value.message
 
 
 class Failing(PosixFileSystem):

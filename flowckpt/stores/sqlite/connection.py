@@ -453,6 +453,10 @@ def error_of(
             remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
         )
     if name.startswith(_DAMAGED):
+        if (failure := _read_failure(path)) is not None:  # SQLite calls an unreadable page damage, too
+            found = os_error_of(failure, path, workflow_id, operation, is_write=False)
+            found.is_outcome_unknown = is_outcome_unknown
+            return found
         return CheckpointCorruptedError(
             workflow_id,
             location=str(path),
@@ -471,6 +475,25 @@ def error_of(
     return CheckpointStorageError(
         said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
     )
+
+
+_examined: dict[Identity, int] = {}
+"""Open databases, never closed: closing any descriptor of a file gives up all locks that this process has on it."""
+
+
+def _read_failure(path: Path) -> OSError | None:
+    """Read a whole database, and return what the system refuses it with."""
+    try:
+        identity = identity_of(path)
+        if identity is not None:
+            if identity not in _examined:
+                _examined[identity] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            offset = 0
+            while content := os.pread(_examined[identity], 1 << 20, offset):
+                offset += len(content)
+    except OSError as error:
+        return error
+    return None
 
 
 def os_error_of(
