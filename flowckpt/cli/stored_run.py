@@ -49,6 +49,7 @@ class StoredRun:
         owner: the process that runs it now, or None.
         status: where it stands; `crashed` where it is running and has no owner.
         signals: messages that the run has not taken yet, in the order in which they were sent.
+        set_aside: messages that no step could use, as far as the store still has them: the next attempt removes them.
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
@@ -70,6 +71,7 @@ class StoredRun:
     stale: str = ""
     checks: Mapping[int, LaterCheck] = {}
     hints: Hints = attrs.field(factory=Hints)
+    set_aside: Sequence[Signal] = ()
 
     @property
     def published(self) -> Mapping[str, Published]:
@@ -114,7 +116,7 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     info = await store.describe_run(workflow_id)
     pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
-    untaken = await _untaken(store, workflow_id, latest)
+    untaken, set_aside = await _messages(store, workflow_id, latest)
     crash_loop = seen = None
     if status is Status.CRASHED:
         seen = await store.last_seen(workflow_id, latest.attempt)
@@ -127,15 +129,30 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
     hints = Hints(begun, seen, live)
     return StoredRun(
-        latest, checkpoints, owner, status, untaken, started, pinned, crash_loop, behind, stale, checks, hints
+        latest,
+        checkpoints,
+        owner,
+        status,
+        untaken,
+        started,
+        pinned,
+        crash_loop,
+        behind,
+        stale,
+        checks,
+        hints,
+        set_aside,
     )
 
 
-async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
-    taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
+async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[list[Signal], list[Signal]]:
+    """Return the messages that the run has not taken yet, and those that it has set aside."""
+    used = {result.signal for result in latest.step_results if result.signal}
+    aside = {*latest.metadata.get(TAKEN, ())} - used
     found = sent_to(latest.metadata, await store.signals(workflow_id))
     notes = (WaitKind.STALE, WaitKind.VERIFICATION)
-    return [each for each in found if each.signal_id not in taken and each.kind not in notes]
+    untaken = [each for each in found if each.signal_id not in used | aside and each.kind not in notes]
+    return untaken, [each for each in found if each.signal_id in aside]
 
 
 def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:

@@ -263,6 +263,10 @@ def test_a_signal_that_does_not_fit_never_fails_the_run(flowckpt):
     resumed = flowckpt("resume", "r").expect(3)
     assert "order: signal order is set aside, it waits for another one: " in resumed.err
     assert "warning: run r: the signal 'order'" in resumed.err and "(id wrong)" in resumed.err
+    shown = flowckpt("show", "r").expect(0)
+    assert "signal set aside, as it does not fit: order by " in shown.out and "seven" in shown.out
+    document = flowckpt("show", "r", "--json").expect(0).document
+    assert ([each["signal_id"] for each in document["signals_set_aside"]], document["signals"]) == (["wrong"], [])
     again = flowckpt("resume", "r").expect(3)
     assert "set aside" not in again.err
     for data, said in (('{"number": "seven"}', "number is 'seven'"), ("7", "not Order"), ("{}", "has no 'number'")):
@@ -277,7 +281,9 @@ def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
     flowckpt("run", "shop.py", "--id", "r").expect(3)
     misspelt = flowckpt("signal", "r", "og").expect(0)
     assert "warning: run r has never asked for the signal 'og'; it waits for 'go'" in misspelt.err
-    assert "warning" not in flowckpt("signal", "r", "go").expect(0).err
+    assert "it is kept until it does" in misspelt.err and "Resume with" not in misspelt.err
+    awaited = flowckpt("signal", "r", "go").expect(0)
+    assert "warning" not in awaited.err and "Resume with: flowckpt resume r" in awaited.err
     flowckpt("resume", "r").expect(3)
     assert "warning" not in flowckpt("signal", "r", "go").expect(0).err  # asked for before
     assert "warning" in flowckpt("signal", "r", "oder").expect(0).err

@@ -14,7 +14,8 @@ from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision
-from flowckpt.errors import StaleStepError, StepFailedError
+from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
+from flowckpt.evidence import file_sha256
 
 ledger: list[str] = []
 broken: set[str] = set()
@@ -354,3 +355,29 @@ def test_a_tolerated_member_was_not_handled():
     broken.add("deposit")
     assert engine.run_sync(tolerant(1), workflow_id="run").status is Status.COMPLETED
     assert engine.resume_sync(tolerant(2), workflow_id="run").status is Status.COMPLETED
+
+
+@workflow("careful")
+def careful() -> Generator[Any, Any, str]:
+    amount = yield made("withdraw").evidence(file_sha256("amount"))
+    try:
+        yield step("deposit").python(act, "deposit").at_most_once()
+    except StepFailedError:
+        yield step("refund").python(act, "refund").at_most_once()
+    return amount
+
+
+def test_the_plan_names_the_failed_step_that_stops_the_resume(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "amount").write_text("5")
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    broken.add("deposit")
+    engine.run_sync(careful, workflow_id="run")
+    (tmp_path / "amount").write_text("6")
+    options = RunOptions(on_stale="rerun")
+    plan = engine.plan_sync(careful, workflow_id="run", options=options)
+    decided = {each.path: each.decision for each in plan.steps}
+    assert (plan.stopped_by, decided["deposit"]) == ("deposit", Decision.IN_DOUBT)
+    with pytest.raises(StepInDoubtError) as stopped:
+        engine.resume_sync(careful, workflow_id="run", options=options).unwrap()
+    assert stopped.value.path == plan.stopped_by

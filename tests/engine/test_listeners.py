@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -54,6 +55,35 @@ def test_the_logger_has_a_record_for_each_event_with_its_fields(caplog: pytest.L
     assert done.figures == {"rows": 3} and done.getMessage() == "run one: fetch StepCompleted"  # type: ignore[attr-defined]
     (failed,) = [each for each in records if each.levelname == "WARNING"]
     assert (failed.error_type, failed.error_message) == ("ValueError", "no")  # type: ignore[attr-defined]
+
+
+async def page(number: int) -> int:
+    if number < 3:
+        raise ValueError("no")
+    return number
+
+
+@workflow
+def pages() -> Generator[Any, Any, None]:
+    yield step("pages").map(page, [*range(10)], concurrency=10).checkpoint()
+
+
+@pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "called"])
+def test_each_recorded_member_of_a_failed_map_has_its_event(is_streamed: bool) -> None:
+    store, events = MemoryCheckpointStore(), []
+    engine = WorkflowEngine(store)
+
+    async def drive() -> None:
+        if is_streamed:
+            events.extend([event async for event in engine.execute(pages, workflow_id="one")])
+        else:
+            await engine.prepare(pages, "one", None, {}).result(events.append)
+
+    asyncio.run(drive())
+    latest = asyncio.run(store.load_latest("one"))
+    for kind, success in (("StepCompleted", True), ("StepFailed", False)):
+        emitted = sorted(event.path for event in events if event.kind == kind)
+        assert emitted == sorted(each.path for each in latest.step_results if each.success is success) != []
 
 
 PROGRAM = """

@@ -57,7 +57,7 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
         say("The run does not wait for it yet; it is kept until it does.")
     if sent.owner:
         say(f"The run is live, and takes it by itself: {escaped(sent.owner)}.")
-    else:
+    elif sent.is_awaited:
         say(f"Resume with: {resume_command(sent.workflow_id, store)}")
 
 

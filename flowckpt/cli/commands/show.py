@@ -243,7 +243,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
         said = f"{short_value(each.value)} (by {escaped(each.step)}, {ago_text(each.at)})"
         lines.append(f"published {escaped(name)}: {said}")
     lines += wait_lines(run.waits)
-    lines += [_signal_line(signal) for signal in run.signals]
+    lines += _signal_lines(run)
     if run.stale:
         lines.append(f"needs a person: {escaped(run.stale)}")
     lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
@@ -304,14 +304,19 @@ def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
     return [said, *escaped_lines(recorded_failure(error, results).trace).splitlines()]
 
 
-def _signal_line(signal: Signal) -> str:
+def _signal_lines(run: StoredRun) -> list[str]:
+    aside = "set aside, as it does not fit"
+    return [*map(_signal_line, run.signals), *(_signal_line(signal, aside) for signal in run.set_aside)]
+
+
+def _signal_line(signal: Signal, standing: str = "not taken yet") -> str:
     if (pause := Pause.of(signal)) is not None:
         tries = "once" if pause.count == 1 else f"{pause.count} times"
         return f"recovery tried {tries} without success, last at {moment_text(signal.sent_at)}"
     said = f"{signal.name} by {signal.by}" if signal.by else signal.name
     what = {WaitKind.SIGNAL: "signal", WaitKind.CANCEL: "request to"}.get(signal.kind, "answer")
     data = "" if signal.data is None else f": {short_value(signal.data, 60)}"
-    return f"{what} not taken yet: {escaped(said)} at {moment_text(signal.sent_at)}{data}"
+    return f"{what} {standing}: {escaped(said)} at {moment_text(signal.sent_at)}{data}"
 
 
 def _step_row(result: StepResult) -> list[str]:

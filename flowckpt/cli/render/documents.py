@@ -179,6 +179,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "live": None if run.hints.live is None else run.hints.live.to_document(),
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
+        "signals_set_aside": [_signal_document(signal) for signal in run.set_aside],
         "pinned": sorted(run.pinned),
         "crash_loop": _crash_loop_document(run.crash_loop),
         "stale": run.stale or None,

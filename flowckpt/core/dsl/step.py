@@ -133,6 +133,18 @@ class Step(StepBase, Generic[T_co]):
 
         __le__ = __gt__ = __ge__ = __lt__
 
+        def _calculate(self, other: object = None, modulo: object = None) -> Any:
+            del other, modulo
+            raise self._not_yielded("does not support arithmetic")
+
+        __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = (
+            _calculate
+        )
+        __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _calculate
+        __rdivmod__ = __rpow__ = __lshift__ = __rshift__ = __and__ = __xor__ = __or__ = _calculate
+        __rlshift__ = __rrshift__ = __rand__ = __rxor__ = __ror__ = _calculate
+        __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __int__ = __float__ = __index__ = _calculate
+
     def _not_yielded(self, what: str, attribute: tuple[str, object] | None = None) -> StepNotYieldedError:
         error = StepNotYieldedError(
             f"step {self.name!r} {what}: it is a step, and has no output until it is yielded",

@@ -292,9 +292,11 @@ class Planning(DryResponder):
         self.unknown = (end.path,)
         return f"the output of {end.path!r} is not known yet"
 
-    async def restore(self, replay: Replay, command: Restore) -> Answer:
-        """Add a step that has a recorded result, and return what it returned before."""
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        """Add a step that has a recorded result; return what it returned before, unless a failure of it is in doubt."""
         decision = await self._restored(command)
+        if decision is Decision.IN_DOUBT and not command.result.success:
+            return None
         if decision is not Decision.REUSE:
             replay.rerun(command, keeps_rest=True)
         return recorded_answer(command.step, self.taken.get(command.path, command.result))
@@ -398,6 +400,8 @@ class Planning(DryResponder):
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done and would run again."""
         judge = self.resumption.judge
+        if question is Question.STARTED:
+            return Decision.IN_DOUBT, (*reasons, *await self._started(step, result.path, has_failed=True))
         if question is Question.DONE:
             return await self._settled(step, result, reasons)
         if question is Question.MOVED:
@@ -447,7 +451,8 @@ class Planning(DryResponder):
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
         question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         if question is Question.STARTED:
-            await self._started(command, has_failed=path not in resumption.in_doubt)
+            reasons = await self._started(step, path, has_failed=path not in resumption.in_doubt)
+            self.steps.append(PlannedStep(path, Decision.IN_DOUBT, reasons, self.assumed(), location=command.location))
             return None
         if question is not Question.NONE and old is not None:
             self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
@@ -489,30 +494,26 @@ class Planning(DryResponder):
             files = (*declared_files(step, WRITES), *claimed)
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
-    async def _started(self, command: Execute, *, has_failed: bool) -> None:
-        """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
-        settled = self.resumption.judge.policy.settled.get(command.path)
+    async def _started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
+        """Return what comes of a step that must not be done twice, and was started: its evidence decides."""
+        settled = self.resumption.judge.policy.settled.get(path)
         if settled is not None:
             if settled.make is not None:
-                settled.make(output_annotation(command.step.action))  # one that does not fit is refused
+                settled.make(output_annotation(step.action))  # one that does not fit is refused
             said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
-            decided = (Reason(ReasonKind.STARTED, said),)
-            self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, decided, location=command.location))
-            return
-        report = await self.verifying.report_in_doubt(command.step)
-        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, command.path))
+            return (Reason(ReasonKind.STARTED, said),)
+        report = await self.verifying.report_in_doubt(step)
+        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
             said = "its evidence cannot tell whether it was done, and the resume stops"
-            self.stop_at(command.path, f"{ended}, and its evidence cannot tell whether it was done")
+            self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")
         elif settlement is Settlement.ADOPT:
             said = "its evidence proves that it was done: it is adopted"
         else:
             denied = settlement is Settlement.RUN
             said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
-        reasons = (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
-        assumes = self.assumed()
-        self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, assumes, location=command.location))
+        return (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
 
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
@@ -614,7 +615,9 @@ class Planning(DryResponder):
             answer = await self.execute(replay, Execute(path, step, enter.location))
             return answer, step.modifiers.is_ephemeral
         before = len(self.again.paths)
-        await self._restored(Restore(path, step, result, enter.is_spare))
+        decision = await self._restored(Restore(path, step, result, enter.is_spare))
+        if decision is Decision.IN_DOUBT and not result.success:
+            return None, False
         return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
 
     def _stopped_members(

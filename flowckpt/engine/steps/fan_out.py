@@ -71,6 +71,7 @@ class FanOut(CompositeRun):
     _winners: dict[int, str] = attrs.field(init=False, factory=dict)
     _stopped: list[tuple[int, Member]] = attrs.field(init=False, factory=list)
     _running: dict[int, Member] = attrs.field(init=False, factory=dict)
+    _paths: dict[asyncio.Task[Any] | None, str] = attrs.field(init=False, factory=dict)
     _error: ItemsError | None = None
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
     _busy: int = 0
@@ -222,6 +223,8 @@ class FanOut(CompositeRun):
             workers = [asyncio.ensure_future(self._work(feed)) for _ in range(width)]
         try:
             await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.context.interrupts)
+            if self._is_decided:
+                await self._let_ended_finish(workers)
         finally:
             await _ended(workers)
         errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
@@ -234,6 +237,18 @@ class FanOut(CompositeRun):
             in_flight = self.context.recorder.in_flight
             for path in [each for each in in_flight if each.startswith(f"{self.enter.path}/")]:
                 del in_flight[path]
+
+    async def _let_ended_finish(self, workers: Sequence[asyncio.Task[None]]) -> None:
+        """Stop the workers, except those whose member is recorded: these still save it and emit its event."""
+        recorded = {each.path for each in self.context.recorder.checkpointer.history.results[self._before :]}
+        finishing = []
+        for worker in workers:
+            if self._paths.get(worker) in recorded:
+                finishing.append(worker)
+            else:
+                worker.cancel()
+        if finishing:
+            await waited(asyncio.wait(finishing), self.context.interrupts)
 
     def _width(self) -> int:
         action, size = self._action, self._action.size
@@ -274,6 +289,7 @@ class FanOut(CompositeRun):
     async def _run_member(self, index: int, member: Member) -> None:
         self._busy += 1
         self._running[index] = member
+        self._paths[asyncio.current_task()] = member.enter.path
         try:
             answer = await member.run()
         except Suspended as pause:
