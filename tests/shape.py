@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import json
 import logging
 import re
@@ -383,6 +384,7 @@ def crossed_by_a_resume() -> Crossed:
             except _Stopped:
                 is_stopping = False
             engine = WorkflowEngine(FileCheckpointStore(directory))
+            gc.collect()  # finalizers of what earlier tests left would count as moves
             with _recorded() as crossed:
                 engine.resume_sync(crossing, workflow_id=name).unwrap()
     return crossed
