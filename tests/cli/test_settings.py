@@ -78,6 +78,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "interval": ("1.5", "1.5", 1.5),
     "on_save_error": ("continue", '"continue"', "continue"),
     "keep_last": ("5", "5", 5),
+    "keep_generations": ("4", "4", 4),
     "max_age": ("12h", '"12h"', "12h"),
     "max_bytes": ("5000", "5000", 5000),
     "on_success": ("clear", '"clear"', "clear"),

@@ -285,5 +285,5 @@ def test_where_a_step_is_undone_the_refusal_says_so(engine):
 
     engine.run_sync(undone)
     assert said == [
-        "current_step().save() was called in 'a', where a step is undone or adopted. Save in the function of the step itself."
+        "current_step().save() was called in 'a', where a step is undone or adopted. Call save() in the function of the step itself."
     ]
