@@ -13,11 +13,12 @@ from typing import Any, Protocol, TypeVar, overload
 
 import attrs
 
+from flowckpt.core import dsl
 from flowckpt.core.codec import dumps, encode
 from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
+from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.dsl.modifiers import PLAIN
-from flowckpt.core.dsl.world import PublishAction, check_published_name, publish_step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EncodingError, FlowckptError, InputError
@@ -361,9 +362,9 @@ def publish(name: str, value: Any) -> Step[None]:
     """
     now = call_now()
     if now is None:
-        return publish_step(name, value)
+        return dsl.world.publish_step(name, value)
     (now if isinstance(now, CurrentStep) else CurrentStep.of(now)).publish(name, value)
-    return Step(name, PLAIN, PublishAction(name, value))  # nothing has to be done with it
+    return Step(name, PLAIN, dsl.world.PublishAction(name, value))  # nothing has to be done with it
 
 
 _MOST_PUBLISHED = 1 << 16

@@ -998,7 +998,7 @@ def test_an_approval_in_each_member_is_answered_by_its_path(world):
         return (yield step("items").map(reviewed, [0, 1]))
 
     world.run(all_of_them)
-    with pytest.raises(SignalRefusedError, match=r"2 times: 'items/\[.\]/review', 'items/\[.\]/review'"):
+    with pytest.raises(SignalRefusedError, match=r"2 of this name: 'items/\[.\]/review', 'items/\[.\]/review'"):
         world.engine.approve_sync("run", "review")
     world.engine.approve_sync("run", "items/[1]/review", by="ann")
     world.engine.approve_sync("run", "items/[0]/review", by="bob")

@@ -477,7 +477,7 @@ def test_a_bomb_in_a_store_is_corrupt_and_costs_nothing(tmp_path):
 def test_a_plain_store_stays_as_it_was(tmp_path):
     path = make(tmp_path / "store")
     assert sorted(file.name for file in path.rglob("*") if not file.name.startswith(".")) == [
-        *("00000001.jsonl", "00000002.jsonl", "lock", "run-1", "runs")
+        *("00000001.jsonl", "00000002.jsonl", "lock", "reserve", "run-1", "runs")
     ]
     assert b"seal" not in segment(path, 1).read_bytes()
 

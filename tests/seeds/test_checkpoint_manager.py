@@ -182,7 +182,7 @@ async def test_equal_contents_are_kept_once(tmp_path, world):
     async with CheckpointManager(store, world) as manager:
         for turn in range(5):
             await manager.commit_step(await manager.begin_step("train", "epoch", turn, files=["model.bin"]), None)
-    kept = [path for path in (tmp_path / "s").rglob("*") if path.is_file() and path.stat().st_size > 100_000]
+    kept = [path for path in (tmp_path / "s" / "runs").rglob("*") if path.is_file() and path.stat().st_size > 100_000]
     assert len(kept) == 1
 
 

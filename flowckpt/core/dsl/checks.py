@@ -275,3 +275,20 @@ def _not_a_named_function(step_name: str, function: object, action: str) -> Step
         where=caller(),
         remedy=remedy,
     )
+
+
+MOST_PUBLISHED_NAME = 200
+
+
+def check_published_name(name: Any) -> str:
+    """Return the name of a value that is published.
+
+    Raises:
+        StepDefinitionError: it is not text, is blank, or is longer than 200 characters.
+    """
+    check_name(name, "published name")
+    if len(name) > MOST_PUBLISHED_NAME:
+        raise StepDefinitionError(
+            f"a published name may have {MOST_PUBLISHED_NAME} characters, got {len(name)}: {name[:40]!r}…"
+        )
+    return str.__str__(name)

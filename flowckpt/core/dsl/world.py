@@ -14,10 +14,9 @@ from uuid import UUID
 import attrs
 
 from flowckpt.core.dsl.actions import Action
-from flowckpt.core.dsl.checks import check_name, note_created
+from flowckpt.core.dsl.checks import check_name, check_published_name, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Step
-from flowckpt.errors import StepDefinitionError
 
 
 class WorldAction(Action):
@@ -149,23 +148,6 @@ def patched(patch_id: str) -> Step[bool]:
 def publish_step(name: str, value: Any) -> Step[None]:
     """Return the step that publishes a value, created by the caller of the caller."""
     return _of(f"publish {check_published_name(name)}", PublishAction(name, value), depth=4)
-
-
-def check_published_name(name: Any) -> str:
-    """Return the name of a value that is published.
-
-    Raises:
-        StepDefinitionError: it is not text, is blank, or is longer than 200 characters.
-    """
-    check_name(name, "published name")
-    if len(name) > MOST_PUBLISHED_NAME:
-        raise StepDefinitionError(
-            f"a published name may have {MOST_PUBLISHED_NAME} characters, got {len(name)}: {name[:40]!r}…"
-        )
-    return str.__str__(name)
-
-
-MOST_PUBLISHED_NAME = 200
 
 
 def _of(name: str, action: WorldAction, depth: int = 3) -> Step[Any]:

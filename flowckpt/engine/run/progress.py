@@ -25,7 +25,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded, pack
 from flowckpt.core.codec.results import encode_time, plain_tree
-from flowckpt.core.dsl.world import check_published_name
+from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.records import PartialState, Reason
 from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
 from flowckpt.engine.run.notify import events
