@@ -217,30 +217,8 @@ def _origin(attempt: int, tries: int, function: str, version: str | None, locati
 _EMPTY: dict[str, Any] = {}
 """One for all the results that have nothing to put in: a long history is read, and collected, in half the objects."""
 
-_KNOWN = {
-    "name",
-    "step_type",
-    "path",
-    "success",
-    "output",
-    "error",
-    "duration_ms",
-    "started_at",
-    "attempt",
-    "tries",
-    "function",
-    "version",
-    "location",
-    "fingerprint",
-    "arguments",
-    "evidence",
-    "marks",
-    "signal",
-    "figures",
-    "source",
-    "published",
-    "argument_values",
-}
+_SELDOM = {"success", "error", "evidence", "marks", "signal", "figures", "source", "published", "argument_values"}
+_KNOWN = {*_COMMON - {"_output"}, "output"} | _SELDOM
 
 
 def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResult, Blobs]:
