@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from flowckpt.engine.run import live
+from flowckpt.evidence import claims
 from tests import in_process
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
@@ -103,3 +104,9 @@ def tmp_path(request, tmp_path_factory):
 def is_soak(request) -> bool:
     """Whether the long proofs are asked for."""
     return request.config.getoption("--soak")
+
+
+@pytest.fixture(autouse=True)
+def no_registered_database(monkeypatch):
+    """Forget the databases that a test registers, or that its settings name: claims of the next test would find them."""
+    monkeypatch.setattr(claims, "_DATABASES", {})
