@@ -163,22 +163,20 @@ async def test_a_step_that_is_left_before_its_thread_is_woken_keeps_no_other_wai
 
 
 async def test_an_applications_loop_stays_live_while_a_step_blocks() -> None:
-    ticks = 0
+    has_ticked = threading.Event()
 
     async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        has_ticked.set()
 
     @workflow
-    def flow() -> Generator[Any, Any, None]:
-        yield step("block").python(time.sleep, 0.2)
+    def flow() -> Generator[Any, Any, bool]:
+        return (yield step("block").python(has_ticked.wait, 60))
 
     ticking = asyncio.create_task(tick())
-    await engine().run(flow)
-    ticking.cancel()
-    assert ticks > 10
+    assert (await engine().run(flow)).unwrap() is True
+    await ticking
 
 
 def connect() -> Any:
