@@ -42,7 +42,7 @@ def two() -> Generator[Any, Any, int]:
 
 
 class SlowStore(FileCheckpointStore):
-    """A file store whose saves, takings or givings back wait in their thread until they are told to continue."""
+    """A file store whose saves, takings or givings back wait in their thread until the test lets them continue."""
 
     def __init__(self, path: Path, slow: str) -> None:
         super().__init__(path)

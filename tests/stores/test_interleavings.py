@@ -100,7 +100,7 @@ def outcome(work, store):
 
 
 def end(store):
-    """What is there in the end, and what one finds who continues."""
+    """What is there in the end, and what the owner that continues finds."""
     looks = [LOOKS[look] for look in ("checkpoints", "load", "runs", "attempts", "signals", "pins", "check")]
     return [outcome(look, store) for look in (*looks, resumed, *looks)]
 

@@ -126,7 +126,7 @@ class OutputFile:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="flowckpt-output-", buffering=0)  # noqa: SIM115 - closed by close()
-        # A process that inherits it prints behind what the others have printed, also behind one who has emptied it.
+        # A process that inherits it prints behind what the others have printed, also after a process has emptied it.
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
         self._freed = 0
