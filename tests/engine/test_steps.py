@@ -351,3 +351,40 @@ async def test_events_come_in_the_order_in_which_they_became_true() -> None:
     assert (told[-1].output, told[-1].executed, told[-1].restored) == (2, 2, 0)
     again = [event.kind async for event in used.resume(flow, workflow_id="run")]
     assert again == ["WorkflowResumed", "WorkflowCompleted"]
+
+
+# --- no event loop is visible where a step's function runs ---------------------------------------------------------------
+
+
+def as_django_asks() -> str:
+    """Refuse to work where a loop runs, as Django's ORM and Playwright's sync API do, then run a loop of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(asyncio.sleep(0, "done"))
+    raise AssertionError("a loop is visible")
+
+
+@workflow
+def asks() -> Generator[Any, Any, str]:
+    return (yield step("in a child").python(as_django_asks))
+
+
+@workflow
+def asks_everywhere() -> Generator[Any, Any, list[Any]]:
+    plain = yield step("plain").python(as_django_asks)
+    mapped = yield step("mapped").map(as_django_asks_of, [1, 2], concurrency=2)
+    child = yield step("child").workflow(asks)
+    limited = yield step("limited").python(as_django_asks).timeout(60)
+    return [plain, mapped, child, limited]
+
+
+def as_django_asks_of(_: int) -> str:
+    return as_django_asks()
+
+
+@pytest.mark.parametrize("is_owned", [True, False], ids=["own loop", "guest"])
+def test_a_plain_function_sees_no_event_loop_and_may_run_its_own(is_owned: bool) -> None:
+    used = engine()
+    result = used.run_sync(asks_everywhere) if is_owned else asyncio.run(used.run(asks_everywhere))
+    assert result.output == ["done", ["done", "done"], "done", "done"], result.error
