@@ -42,15 +42,21 @@ def main() -> int:
         "--peers", action="store_true", help="compare with Burr, LangGraph and DBOS, each installed in an environment"
     )
     parser.add_argument("--only", default="", help="run the groups whose name holds this text")
-    parser.add_argument("--chart", metavar="FILE", help="draw the figures as bars in an SVG file, too")
+    parser.add_argument("--chart", metavar="FILE", help="draw the figures (with --peers: the times) as SVG")
     parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
     given = parser.parse_args()
     figures: list[Figure] = []
+    times: dict[str, float] = {}
+
+    def against_peers(directory: Path, count: int, rounds: int) -> list[Figure]:
+        times.update(peers.durable_steps(directory, count, rounds))
+        return peers.compared(times)
+
     with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
         groups = _groups(Path(name), is_smoke=given.smoke, is_full=given.full)
         if given.peers:
             count, rounds = (20, 1) if given.smoke else (300, 7)
-            groups = {"peers": lambda: peers.durable_steps(Path(name), count, rounds), **groups}
+            groups = {"peers": lambda: against_peers(Path(name), count, rounds), **groups}
         chosen = [group for group in groups if given.only in group]
         if not chosen:
             parser.error(f"no group's name holds {given.only!r}; there are {', '.join(groups)}")
@@ -58,7 +64,7 @@ def main() -> int:
             print(f"… {group}", file=sys.stderr, flush=True)
             figures += groups[group]()
     if given.chart:
-        Path(given.chart).write_text(chart.drawn(figures))
+        Path(given.chart).write_text(chart.of_times("A durable step", times) if times else chart.of_figures(figures))
     if given.json:
         print(json.dumps([{**attrs.asdict(figure), "reached": figure.is_reached} for figure in figures], indent=2))
     else:

@@ -32,8 +32,10 @@ def run(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path) 
         os.close(file)
 
 
-def resume(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path) -> int:
-    """Feed a journal to a fresh generator: read a line, check its digest, parse it, send it."""
+def resume(
+    make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path, build: Callable[[Any], Any] | None = None
+) -> int:
+    """Feed a journal to a fresh generator: read a line, check its digest, parse it, build its value if it has a class, send it."""
     generator, digest, count = make(), bytes(32), 0
     next(generator)
     with path.open("rb") as journal:
@@ -46,8 +48,9 @@ def resume(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Pat
             if recorded["step"] != f"work[{count}]":
                 raise ValueError(f"line {count} is of another step")
             count += 1
+            output = recorded["output"]
             try:
-                generator.send(recorded["output"])
+                generator.send(output if build is None else build(output))
             except StopIteration:
                 break
     return count

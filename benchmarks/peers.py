@@ -8,15 +8,17 @@ How safe against power cuts a step is differs: each library keeps the settings t
 from __future__ import annotations
 
 import functools
+import statistics
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from itertools import count as numbers
 from pathlib import Path
 
 import attrs
 
-from benchmarks.figure import Figure, interleaved
+from benchmarks.figure import Figure
 
 OURS = """
 import sys, time
@@ -123,29 +125,48 @@ PEERS = (
 _fresh = numbers()
 
 
-def durable_steps(directory: Path, count: int, rounds: int) -> list[Figure]:
-    """Compare a durable step of flowckpt, on files and on SQLite, with that of each peer.
+def durable_steps(directory: Path, count: int, rounds: int) -> dict[str, float]:
+    """Return the median seconds of a durable step of flowckpt, on files and on SQLite, and of each peer, by name.
 
     Args:
         directory: where the environments and the databases go.
         count: the number of steps in a run.
-        rounds: how often each is measured.
+        rounds: how often each is measured, all of them in turn.
     """
-    figures = []
+    sides = {
+        "flowckpt on files": functools.partial(_seconds, sys.executable, OURS, directory, count, "file:{}"),
+        "flowckpt on SQLite": functools.partial(_seconds, sys.executable, OURS, directory, count, "sqlite:{}.db"),
+    }
     for peer in PEERS:
         try:
-            python = _environment(directory, peer)
-            theirs = functools.partial(_seconds, python, peer.program, directory, count, "{}.db")
-            theirs()
+            side = functools.partial(_seconds, _environment(directory, peer), peer.program, directory, count, "{}.db")
+            side()
         except subprocess.CalledProcessError as error:
             print(f"  {peer.name} is skipped: {error.stderr.strip()[-300:]}", file=sys.stderr, flush=True)
             continue
-        for store, spec in (("file", "file:{}"), ("sqlite", "sqlite:{}.db")):
-            ours = functools.partial(_seconds, sys.executable, OURS, directory, count, spec)
-            mine, other, ratio = interleaved(ours, theirs, rounds)
-            detail = f"{mine * 1e3:.2f} ms; {peer.name} {other * 1e3:.2f} ms"
-            figures.append(Figure(f"{store}: a durable step / {peer.name}", ratio, 1, detail=detail))
-    return figures
+        sides[peer.name] = side
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            measured[name].append(side())
+    return {name: statistics.median(times) for name, times in measured.items()}
+
+
+def compared(times: Mapping[str, float]) -> list[Figure]:
+    """Compare each of our times with each of the peers'."""
+    return [
+        Figure(
+            f"{mine}: a durable step / {other}", times[mine] / times[other], 1, detail=_milliseconds(times, mine, other)
+        )
+        for other in times
+        if not other.startswith("flowckpt")
+        for mine in times
+        if mine.startswith("flowckpt")
+    ]
+
+
+def _milliseconds(times: Mapping[str, float], mine: str, other: str) -> str:
+    return f"{times[mine] * 1e3:.2f} ms; {other} {times[other] * 1e3:.2f} ms"
 
 
 def _environment(directory: Path, peer: Peer) -> str:

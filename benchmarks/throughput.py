@@ -50,32 +50,39 @@ def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts:
 
 
 def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
-    ours: dict[int, list[float]] = {count: [] for count in counts}
-    bare: dict[int, list[float]] = {count: [] for count in counts}
+    ours: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
+    bare: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     _together("ours", spec, 1, 0.1)  # makes what has to be there
     _together("bare", spec, 1, 0.1)
     for _ in range(rounds):
         for count in counts:
             bare[count].append(_together("bare", spec, count, seconds))
             ours[count].append(_together("ours", spec, count, seconds))
-    rate = {count: statistics.median(rates) for count, rates in ours.items()}
-    limit = {count: statistics.median(rates) for count, rates in bare.items()}
+    rate = {count: statistics.median(each for each, _ in rates) for count, rates in ours.items()}
+    limit = {count: statistics.median(each for each, _ in rates) for count, rates in bare.items()}
     said = "; ".join(f"{count}: {rate[count]:.0f} runs/s, bare {limit[count]:.0f}" for count in counts)
     least, most = counts[0], counts[-1]
     grown = rate[least] / rate[most]
+    cpu, floor = (statistics.median(each for _, each in rates[most]) * 1e3 for rates in (ours, bare))
     return [
         Figure(f"{name}: bare runs/s of {most} processes / ours", limit[most] / rate[most], 3.0, detail=said),
         Figure(
             f"{name}: runs/s of {least} process / of {most}",
             grown,
             1.0,
-            detail=f"bare {limit[least] / limit[most]:.2f}",
+            detail=f"bare {limit[least] / limit[most]:.2f}; processor time of a client: {cpu:.1f} ms a run, bare {floor:.1f}",
+        ),
+        Figure(
+            f"{name}: growth of bare commits from {least} to {most} / growth of runs",
+            limit[most] / limit[least] * grown,
+            1.25,
+            detail=f"{limit[most] / limit[least]:.2f} times; runs {1 / grown:.2f} times",
         ),
     ]
 
 
-def _together(side: str, spec: str, count: int, seconds: float) -> float:
-    """Return how many runs a second so many processes do, all together."""
+def _together(side: str, spec: str, count: int, seconds: float) -> tuple[float, float]:
+    """Return how many runs a second so many processes do, all together, and the processor seconds of each run."""
     command = [sys.executable, "-m", "benchmarks.throughput", side, spec, str(seconds)]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
@@ -83,16 +90,13 @@ def _together(side: str, spec: str, count: int, seconds: float) -> float:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    rate = 0.0
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    for process in processes:
-        out, _ = process.communicate()
-        done, taken = out.split()
-        rate += int(done) / float(taken)
-    return rate
+    told = [[float(each) for each in process.communicate()[0].split()] for process in processes]
+    busy, runs = sum(cpu for _, _, cpu in told), sum(done for done, _, _ in told)
+    return sum(done / taken for done, taken, _ in told), busy / runs
 
 
 @contextmanager
@@ -117,11 +121,11 @@ def _worker(side: str, spec: str, seconds: float) -> None:
     once()
     print("ready", flush=True)
     sys.stdin.readline()
-    began, done = time.perf_counter(), 0
-    while (taken := time.perf_counter() - began) < seconds:
+    began, busy, done = time.perf_counter(), time.process_time(), 0
+    while (taken := time.perf_counter() - began) < seconds or not done:
         once()
         done += 1
-    print(done, taken)
+    print(done, taken, time.process_time() - busy)
 
 
 def _ours(spec: str) -> Callable[[], Any]:

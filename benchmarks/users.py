@@ -1,22 +1,30 @@
 """A resume as users meet it: a checkpoint after each step, values as users return them, by the command and in a program.
 
-Each side is a process of its own, measured in processor time: the other programs of a busy machine do not count then.
+All is measured in processor time: the other programs of a busy machine do not count then. A whole resume is a process of its
+own; what a further finished step adds is measured within one process, next to its floor.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import math
 import os
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count as numbers
 from pathlib import Path
+from typing import Any
 
-from benchmarks import pipelines
+from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
 from benchmarks.processes import write_journal
+from flowckpt import FileCheckpointStore, WorkflowEngine
 from flowckpt.core.system.filesystem import PosixFileSystem
 
 BASE = "import attrs, cattrs, asyncio, click"
@@ -30,11 +38,17 @@ class WithoutSyncs(PosixFileSystem):
         del file
 
 
-def seconds(*arguments: str, **environment: str) -> float:
-    """Return the processor time of a process; compiled modules are kept, as they are for users."""
+def _printed(*arguments: str, **environment: str) -> str:
+    """Return what a process prints; compiled modules are kept, as they are for users."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env={**kept, **environment}).stdout
+
+
+def seconds(*arguments: str, **environment: str) -> float:
+    """Return the processor time of a process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env={**kept, **environment})
+    _printed(*arguments, **environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -98,36 +112,68 @@ def resumes(directory: Path, bars: Mapping[int, tuple[float, float]], rounds: in
 
 
 def growth(directory: Path, counts: tuple[int, int], rounds: int) -> list[Figure]:
-    """Compare what one more finished step costs with the floor's line, for each kind of value."""
-    short, long = counts
+    """Compare what one more finished step costs with a line of the floor, each with the same values."""
     figures = []
     for value in pipelines.VALUES:
-        paths = recorded_run(directory, short, value), recorded_run(directory, long, value)
-        journals = []
         for count in counts:
-            journal = directory / f"line-{count}-{value.replace(' ', '-')}"
-            journals.append(journal)
-            write_journal(journal, count, lambda number: {"i": number, "ok": True})
-
-        def ours(paths: Sequence[Path] = paths) -> float:
-            return (in_program(paths[1]) - in_program(paths[0])) / (long - short)
-
-        def bare(journals: Sequence[Path] = journals) -> float:
-            times = [_floor(journal, count) for journal, count in zip(journals, counts, strict=True)]
-            return (times[1] - times[0]) / (long - short)
-
-        mine, base, _ = interleaved(ours, bare, rounds)
+            recorded_run(directory, count, value)
+        program = (
+            f"from benchmarks import users; print(*users.slopes({str(directory)!r}, {value!r}, {counts}, {rounds}))"
+        )
+        mine, base = map(float, _printed("-c", program, FLOWCKPT_BENCHMARK_STAYS="1").split())
         detail = f"{mine * 1e6:.1f} µs; a line of the floor {base * 1e6:.1f} µs"
         figures.append(Figure(f"a further finished step ({value}) / floor", mine / base, 5, detail=detail))
     return figures
 
 
-def _floor(journal: Path, count: int) -> float:
-    return seconds(
-        "-c",
-        "from pathlib import Path; from benchmarks import floor, pipelines\n"
-        f"floor.resume(pipelines.floor_of(pipelines.trivial, {count}), Path({str(journal)!r}))",
-    )
+def slopes(directory: str, value: str, counts: tuple[int, int], rounds: int) -> tuple[float, float]:
+    """Return what a further finished step costs here, and a line of the floor: by the smallest times of a short and a long run.
+
+    Both are measured in this process in turn, and each reads the values of the other.
+    """
+    function: Callable[[int], Any] = pipelines.VALUES[value]
+    build: Callable[[Any], Any] | None = None
+    if value == "dataclass":
+        function, build = _page_fields, _page
+    least: dict[tuple[str, int], float] = {}
+    for count in (*counts, *counts * rounds):  # a first round compiles, and fills caches
+        path, journal = recorded_run(Path(directory), count, value), Path(directory, f"journal-{count}-{value}")
+        if not journal.exists():
+            write_journal(journal, count, function)
+        sides: dict[str, Callable[[], float]] = {
+            "ours": partial(_resumed_here, path),
+            "floor": partial(_floor, journal, count, build),
+        }
+        for side, time_of in sides.items():
+            gc.collect()
+            least[side, count] = min(time_of(), least.get((side, count), math.inf))
+    short, long = counts
+    mine, base = ((least[side, long] - least[side, short]) / (long - short) for side in ("ours", "floor"))
+    return mine, base
+
+
+def _page_fields(number: int) -> dict[str, Any]:
+    return vars(pipelines.page(number))
+
+
+def _page(fields: dict[str, Any]) -> pipelines.Page:
+    return pipelines.Page(**fields)
+
+
+def _resumed_here(path: Path) -> float:
+    copy = _copy(path)
+    engine = WorkflowEngine(FileCheckpointStore(copy))
+    began = time.process_time()
+    with contextlib.suppress(SystemExit):
+        engine.resume_sync(pipelines.realistic, workflow_id="run")
+    shutil.rmtree(copy)
+    return pipelines.REACHED.pop() - began
+
+
+def _floor(journal: Path, count: int, build: Callable[[Any], Any] | None) -> float:
+    began = time.process_time()
+    floor.resume(pipelines.floor_of(pipelines.trivial, count), journal, build)
+    return time.process_time() - began
 
 
 def long_history(directory: Path, count: int, rounds: int) -> list[Figure]:
