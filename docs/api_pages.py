@@ -179,6 +179,7 @@ PAGES = (
             "open_store",
             "FileCheckpointStore",
             "MemoryCheckpointStore",
+            "MirroredStore",
             *_from("flowckpt.stores", "SqliteCheckpointStore PostgresCheckpointStore ObjectCheckpointStore KeyRing"),
             "CheckpointStore",
             *_from(
@@ -286,7 +287,7 @@ PAGES = (
                 "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "
                 "SaveConflictError CheckpointStorageError DiskFullError SuspensionUnsavedError ReadOnlyStoreError VanishedError "
-                "UnsupportedFilesystemError KeyFileError KeyMissingError WrongKeyError UnauthenticatedRecordError "
+                "UnsupportedFilesystemError MirrorError KeyFileError KeyMissingError WrongKeyError UnauthenticatedRecordError "
                 "ImportRefusedError SourceUnreadableError",
             ),
         ),

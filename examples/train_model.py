@@ -67,6 +67,12 @@ def write_model(state: State, model: Path) -> None:
     draft.replace(model)
 
 
+def remove_old_models(folder: Path) -> None:
+    """Keep the newest models: those that a checkpoint may still claim."""
+    for old in sorted(folder.glob("epoch-*.json"))[:-KEPT]:
+        old.unlink()
+
+
 def train(folder: Path) -> State:
     """Train to the end, from the beginning or from where an earlier process stopped."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,8 +89,8 @@ def train(folder: Path) -> State:
             state = train_epoch(state, rows)
             write_model(state, folder / f"{epoch}.json")
             manager.commit_step(step, EvidencePack([file_sha256(f"{epoch}.json")]), snapshot=state)
-            for old in sorted(folder.glob("epoch-*.json"))[:-KEPT]:
-                old.unlink()
+            remove_old_models(folder)
+        remove_old_models(folder)  # an earlier process may have died between its last commit and this
         write_model(state, folder / "model.json")
         manager.finish_task("train")
     digest = hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()

@@ -8,7 +8,6 @@ from flowckpt._version import __version__
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flowckpt.cli.front import resume, resume_sync, run, run_sync
     from flowckpt.cli.hooks import Hooks
     from flowckpt.cli.settings import configured_engine, configured_options
     from flowckpt.core.codec import register_type
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
     )
     from flowckpt.core.records.outputs import Approval, CommandOutput
     from flowckpt.core.replay.logger import workflow_logger
+    from flowckpt.core.system.blocking import InSync, in_sync
     from flowckpt.core.system.secret import Secret
-    from flowckpt.core.system.sync_proxy import InSync, in_sync
     from flowckpt.engine import RunOptions, WorkflowEngine
     from flowckpt.engine.determinism import DeterminismReport, check_determinism
     from flowckpt.engine.dry.time_travel import Moment, RunHistory
+    from flowckpt.engine.history.checkpoints import RolledBack
     from flowckpt.engine.history.fork import Forked
-    from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.loops import CheckpointManager, CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
     from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
@@ -60,11 +59,13 @@ if TYPE_CHECKING:
     from flowckpt.execution.current_step import CurrentStep, current_step, publish
     from flowckpt.execution.executors.base import WayUp, way_up
     from flowckpt.execution.executors.dask import DaskExecutor
-    from flowckpt.execution.executors.open import open_executor
     from flowckpt.execution.executors.processes import ProcessExecutor
     from flowckpt.execution.interrupts import RunInterrupted
-    from flowckpt.maintenance.retention.prune import prune
-    from flowckpt.maintenance.retention.rule import OnSuccess, Retention
+    from flowckpt.execution.remote.executors import open_executor
+    from flowckpt.front import resume, resume_sync, run, run_sync
+    from flowckpt.maintenance.mirror import MirroredStore
+    from flowckpt.maintenance.prune import prune
+    from flowckpt.maintenance.retention import OnSuccess, Retention
     from flowckpt.stores import open_store
     from flowckpt.stores.adapted import CheckpointStore
     from flowckpt.stores.file import FileCheckpointStore
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _EXPORTS = {
-    "flowckpt.cli.front": "resume resume_sync run run_sync",
+    "flowckpt.front": "resume resume_sync run run_sync",
     "flowckpt.cli.hooks": "Hooks",
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
@@ -84,11 +85,11 @@ _EXPORTS = {
     "flowckpt.core.records.outputs": "Approval CommandOutput",
     "flowckpt.core.replay.logger": "workflow_logger",
     "flowckpt.core.system.secret": "Secret",
-    "flowckpt.core.system.sync_proxy": "InSync in_sync",
+    "flowckpt.core.system.blocking": "InSync in_sync",
     "flowckpt.engine": "RunOptions WorkflowEngine",
     "flowckpt.engine.determinism": "DeterminismReport check_determinism",
     "flowckpt.engine.history.fork": "Forked",
-    "flowckpt.engine.history.rollback": "RolledBack",
+    "flowckpt.engine.history.checkpoints": "RolledBack",
     "flowckpt.engine.loops": "StartedStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
     "flowckpt.engine.dry.time_travel": "Moment RunHistory",
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
@@ -102,13 +103,14 @@ _EXPORTS = {
     "flowckpt.errors": "FlowckptError",
     "flowckpt.evidence": "Evidence EvidencePack EvidenceType EvidenceVerifier",
     "flowckpt.execution.current_step": "CurrentStep current_step publish",
-    "flowckpt.execution.executors.base": "WayUp way_up",
     "flowckpt.execution.executors.dask": "DaskExecutor",
-    "flowckpt.execution.executors.open": "open_executor",
+    "flowckpt.execution.executors.base": "WayUp way_up",
+    "flowckpt.execution.remote.executors": "open_executor",
     "flowckpt.execution.executors.processes": "ProcessExecutor",
     "flowckpt.execution.interrupts": "RunInterrupted",
-    "flowckpt.maintenance.retention.prune": "prune",
-    "flowckpt.maintenance.retention.rule": "OnSuccess Retention",
+    "flowckpt.maintenance.mirror": "MirroredStore",
+    "flowckpt.maintenance.prune": "prune",
+    "flowckpt.maintenance.retention": "OnSuccess Retention",
     "flowckpt.stores": "open_store",
     "flowckpt.stores.adapted": "CheckpointStore",
     "flowckpt.stores.file": "FileCheckpointStore",
@@ -143,6 +145,7 @@ __all__ = [
     "Hooks",
     "InSync",
     "MemoryCheckpointStore",
+    "MirroredStore",
     "Moment",
     "OnSuccess",
     "Owner",

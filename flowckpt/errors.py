@@ -37,6 +37,7 @@ from flowckpt.store_errors import (
     ImportRefusedError,
     KeyFileError,
     KeyMissingError,
+    MirrorError,
     ReadOnlyStoreError,
     RunLockedError,
     RunMovedOnError,
@@ -60,7 +61,7 @@ __all__ = [
     "CrashLoopError", "DecodingError", "DiskFullError", "EncodingError", "EvidenceCaptureError", "EvidenceError",
     "EvidenceNotVerifiedError", "ExecutorError", "FanOutFailedError", "FencedError", "FinalError", "FlowckptError",
     "ForeignRecordError", "ImportRefusedError", "InputError", "InputMismatchError", "KeyFileError",
-    "KeyMissingError", "NoAsyncioError", "NoReplyError", "NotSendableError", "NotUndoableError",
+    "KeyMissingError", "MirrorError", "NoAsyncioError", "NoReplyError", "NotSendableError", "NotUndoableError",
     "ReadOnlyStoreError", "RequestPendingError", "RunCancelledError", "RunExistsError", "RunFinalError", "RunLockedError", "RunMovedOnError",
     "RunNotCompletedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError", "SecretMissingError",
     "SettingError", "SignalRefusedError", "SourceUnreadableError", "StaleCheckpointError", "StaleStepError",
@@ -614,12 +615,25 @@ class InputMismatchError(FlowckptError):
     actual_hash: str = field("the hash of the given inputs")
     differences: Mapping[str, tuple[str, str]] = field("what differs, by leaf: (recorded, given) as text")
     message: str = derived("the inputs differ from the recorded ones ({recorded}, now {given}): {found}")
-    remedy: str = "Resume without inputs to use the recorded ones, or start a new run with the new inputs."
+    remedy: str = (
+        "Resume without inputs to use the recorded ones. Or make a new run with the new inputs, which reuses the results "
+        "that are still valid: 'flowckpt fork RUN {options}'."
+    )
 
     def _words(self) -> Mapping[str, object]:
         found = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in self.differences.items())
         recorded, given = (_short(digest) for digest in (self.expected_hash, self.actual_hash))
-        return {"found": found or "only their digests differ", "recorded": recorded, "given": given}
+        return {
+            "found": found or "only their digests differ",
+            "recorded": recorded,
+            "given": given,
+            "options": " ".join(f"-i {name}=…" for name in self.names or ["NAME"]),
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that differ, as far as `differences` names them."""
+        return tuple(dict.fromkeys(leaf.partition(".")[0].partition("[")[0] for leaf in self.differences))
 
 
 def _short(digest: str) -> str:
@@ -641,7 +655,10 @@ class RunExistsError(FlowckptError):
 
     workflow_id: str = field("the id", kw_only=False)
     message: str = derived("run {workflow_id!r} exists already")
-    remedy: str = "Resume it with 'flowckpt resume {run}', or choose another id."
+    remedy: str = (
+        "Resume it with 'flowckpt resume {run}', or choose another id. One line that starts or resumes it: "
+        "run --if-exists resume (in Python if_exists='resume')."
+    )
 
 
 class RunNotCompletedError(FlowckptError):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
+from flowckpt.core.system.attrs_base import lazy_frozen
+
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Wait
 
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class Event:
     """The base class of all events.
 
@@ -79,7 +81,7 @@ class Event:
         return f"{self.kind}({fields})"
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowStarted(Event):
     """A run was started; nothing is saved yet.
 
@@ -94,7 +96,7 @@ class WorkflowStarted(Event):
     birth: str = attrs.field(default="", eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowResumed(Event):
     """A run was resumed.
 
@@ -114,7 +116,7 @@ class WorkflowResumed(Event):
     birth: str = attrs.field(default="", eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowContinued(Event):
     """The workflow returned `continue_as(…)`: a generation of the run ended, and the next one started, durably.
 
@@ -137,7 +139,7 @@ class WorkflowContinued(Event):
     birth: str = attrs.field(default="", eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class CrashLoopDetected(Event):
     """A resume was refused, because the run crashed too often at the same step; nothing was run.
 
@@ -158,7 +160,7 @@ class CrashLoopDetected(Event):
     message: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepStarted(Event):
     """A step was started; emitted once, however many tries follow.
 
@@ -173,7 +175,7 @@ class StepStarted(Event):
     members: int | None = None
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepRestored(Event):
     """A step's result came from the record; nothing was executed.
 
@@ -191,7 +193,7 @@ class StepRestored(Event):
     taken_from: str = ""
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepsRestored(Event):
     """The results of several steps in a row came from the record; nothing was executed.
 
@@ -206,7 +208,7 @@ class StepsRestored(Event):
     steps: int
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepRetrying(Event):
     """A try of a step failed, and another follows.
 
@@ -224,7 +226,7 @@ class StepRetrying(Event):
     error_message: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepOutput(Event):
     """A command wrote a line; emitted while the command runs, and not recorded.
 
@@ -238,7 +240,7 @@ class StepOutput(Event):
     line: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepProgress(Event):
     """A step reported its progress by `current_step().progress(…)`; emitted while the step runs, and not recorded.
 
@@ -255,7 +257,7 @@ class StepProgress(Event):
     note: str = ""
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepStateDropped(Event):
     """A step does not receive its partial state and starts from its beginning; also logged as a warning.
 
@@ -267,7 +269,7 @@ class StepStateDropped(Event):
     reason: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepCompleted(Event):
     """A step ended with an output; if it has a checkpoint, that is durable.
 
@@ -283,7 +285,7 @@ class StepCompleted(Event):
     figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepFailed(Event):
     """A step failed after its last try; the error is raised at its `yield`.
 
@@ -303,7 +305,7 @@ class StepFailed(Event):
     figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class StepAdopted(Event):
     """A step in doubt was not run again, because its evidence proves that it was done, or a person decided so.
 
@@ -317,7 +319,7 @@ class StepAdopted(Event):
     decision: str = ""
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class EvidenceVerified(Event):
     """The claims of a step hold.
 
@@ -333,7 +335,7 @@ class EvidenceVerified(Event):
     duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class EvidenceFailed(Event):
     """The claims of a step do not hold, or cannot be checked; another event or an error follows.
 
@@ -351,7 +353,7 @@ class EvidenceFailed(Event):
     duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class CheckpointSaved(Event):
     """A checkpoint is durable.
 
@@ -370,7 +372,7 @@ class CheckpointSaved(Event):
     duration_ms: float = attrs.field(default=0.0, eq=False)
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class CheckpointFailed(Event):
     """A checkpoint could not be saved; whether it reached the medium is unknown.
 
@@ -387,14 +389,14 @@ class CheckpointFailed(Event):
     error: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class RollbackStarted(Event):
     """A step is being undone, because the run failed or was cancelled."""
 
     path: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class RollbackCompleted(Event):
     """A step was undone, or could not be; the outcome is recorded.
 
@@ -410,7 +412,7 @@ class RollbackCompleted(Event):
     error_message: str = ""
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class ApprovalVoided(Event):
     """An approval is void, because what was approved has changed since; it is requested again.
 
@@ -426,7 +428,7 @@ class ApprovalVoided(Event):
     details: tuple[str, ...] = ()
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class SignalSetAside(Event):
     """A signal does not fit the type that its step waits for. It is set aside, and the step waits for another one.
 
@@ -445,7 +447,7 @@ class SignalSetAside(Event):
     detail: str
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowWaiting(Event):
     """Everything in the run waits, and the process stays; the run continues by itself.
 
@@ -460,7 +462,7 @@ class WorkflowWaiting(Event):
     stays_seconds: float
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowSuspended(Event):
     """The attempt ended and a resume continues it: everything waits, or a signal stopped the run.
 
@@ -483,7 +485,7 @@ class WorkflowSuspended(Event):
     is_saved: bool = True
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowCompleted(Event):
     """The run ended with an output.
 
@@ -502,7 +504,7 @@ class WorkflowCompleted(Event):
     is_saved: bool = True
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowFailed(Event):
     """The run ended with an error; it can be resumed.
 
@@ -523,7 +525,7 @@ class WorkflowFailed(Event):
     is_saved: bool = True
 
 
-@attrs.frozen(repr=False, eq=False)
+@lazy_frozen(repr=False, eq=False)
 class WorkflowCancelled(Event):
     """The run was stopped from outside; it can be resumed.
 

@@ -48,6 +48,7 @@ _ENDS = {
     "WorkflowCancelled": "cancelled",
     "WorkflowContinued": "continued",
 }
+_MOST_WHOLE = 2**40
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
 
 
@@ -255,8 +256,11 @@ class Telemetry:
         error = {"error.type": event.error_type} if event.kind == "StepFailed" else {}
         self._durations.record(duration_ms / 1e3, {**labels, "flowckpt.step.type": step.step_type, **error})
         for name, value in figures.items():
-            if value >= 0:  # a counter only grows
-                self._figures.add(value, {**labels, "flowckpt.figure.name": name})
+            if (
+                value >= 0
+            ):  # a counter only grows; the protocol has no sum of 64 bits or more, and loses all metrics with it
+                added = value if value < _MOST_WHOLE else float(value)
+                self._figures.add(added, {**labels, "flowckpt.figure.name": name})
 
     def _note_retry(self, run: _OpenRun, event: Any) -> None:
         step = run.steps.get(event.path)

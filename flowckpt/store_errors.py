@@ -48,7 +48,10 @@ class CheckpointCorruptedError(FlowckptError):
     location: str = field("the file")
     detail: str = field("what is wrong, and where in the file")
     message: str = derived("{record}: {detail}")
-    remedy: str = "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the file from a backup."
+    remedy: str = (
+        "Nothing was changed. 'flowckpt store check' lists what is damaged. Restore the file from a backup, "
+        "or keep what is intact: 'flowckpt store repair RUN'."
+    )
 
     def _words(self) -> Mapping[str, object]:
         run, place = self.workflow_id, self.location
@@ -192,6 +195,20 @@ class VanishedError(CheckpointStorageError):
     remedy: str = derived("Put it back if it was moved, or start the run again. Let nothing remove a store in use.")
 
 
+class MirrorError(CheckpointStorageError):
+    """The mirror of a store cannot take a checkpoint that the store has."""
+
+    workflow_id: str = field("the run", kw_only=False)
+    store: str = field("the store")
+    mirror: str = field("its mirror")
+    detail: str = field("what is wrong with the mirror")
+    differs: bool = field("whether the mirror has a history that the store does not have", default=False)
+    operation: str = derived("mirror")
+    is_outcome_unknown: bool = derived(False)
+    message: str = derived("the mirror {mirror} of the store {store} cannot take run {workflow_id!r}: {detail}")
+    remedy: str = "A resume brings the mirror level. To run without waiting for it: --on-mirror-error continue."
+
+
 class UnsupportedFilesystemError(CheckpointStorageError):
     """The directory of a store is on a network or FUSE file system, which cannot guarantee a single writer."""
 
@@ -244,7 +261,7 @@ class FencedError(FlowckptError):
 
     def _words(self) -> Mapping[str, object]:
         if self.newest_attempt is None:
-            return {"cause": "the run was cleared", "advice": "The store holds nothing of the run."}
+            return {"cause": "the run was cleared", "advice": "Another process removed what this attempt had saved."}
         return {
             "cause": f"attempt {self.newest_attempt} has taken over",
             "advice": f"See who owns it with 'flowckpt show {shell_word(self.workflow_id)}'.",

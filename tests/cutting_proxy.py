@@ -18,6 +18,7 @@ class CuttingProxy:
         self.cut_after = b""  # it is passed on, and what the server answers is not
         self.skips = 0  # so many messages that hold it are let through before
         self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
+        self.last_words = b""  # what the client hears instead of the rest of an answer that is cut
         self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
         self.cut_at = None  # once the server has answered so many bytes more, on whichever line, that line is cut
         self.answered = 0  # bytes, in all
@@ -71,7 +72,7 @@ class CuttingProxy:
                     self.was_whole = len(data) < self.passed
                     if not self.was_whole:
                         self._cut()
-                        client.sendall(data[: self.passed])
+                        client.sendall(data[: self.passed] + self.last_words)
                         break
                     line["is_mute"] = False
                 self.answered += len(data)

@@ -66,11 +66,11 @@ def approves():
     return (yield step("ok").approval("Go?"))
 """
 
-READS = (errno.EIO, errno.EACCES)
+READS = (errno.EIO, errno.EACCES, errno.ESTALE)
 WRITES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 CALLS = {
-    "open": (errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
-    **dict.fromkeys(("read", "pread", "preadv"), (errno.EIO,)),
+    "open": (*READS, errno.EMFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+    **dict.fromkeys(("read", "pread", "preadv"), (errno.EIO, errno.ESTALE)),
     **dict.fromkeys(("write", "pwrite", "writev", "ftruncate"), WRITES[:3]),
     **dict.fromkeys(("fsync", "fdatasync"), WRITES[:3]),
     "close": (errno.EIO,),
@@ -245,6 +245,8 @@ def trial(root: Path, command: str, number: int, error: int) -> tuple[str, int, 
         wrong.append(f"exit code {code}")
     if "Traceback" in err:
         wrong.append("a traceback")
+    if code == ExitCode.CORRUPT or "corrupt" in out + err:
+        wrong.append("an error of the system is called damage")
     messages = len(re.findall(r"^flowckpt: (?!the fault is in )", err, re.MULTILINE))  # of two stores, first which
     if code not in (0, 1, 3, 10) and not (err.strip() or out.strip()):
         wrong.append("no message")

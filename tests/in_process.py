@@ -33,8 +33,13 @@ from tests.forked import _INSTALLED, _stream, run_module
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOGGER = logging.getLogger("flowckpt")
+_PACKAGES = (
+    sys.prefix,
+    sys.base_prefix,
+    *(str(Path(each.__file__).parent) for each in (flowckpt, sys.modules[__name__])),
+)
 _OF_PACKAGES: set[str] = set()
-"""Modules that are in no test's directory: three thousand, which need not be looked at for each command."""
+"""Modules that are in no test's directory: four thousand, which need not be looked at for each command."""
 _DEADLY = re.compile(r"os\.kill|os\._exit|setrlimit")
 """What a program does to its own process."""
 
@@ -126,7 +131,7 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
     environ, path, argv, place = dict(os.environ), sys.path[:], sys.argv[:], os.getcwd()
     files = {name: _file_of(sys.modules[name]) for name in sys.modules.keys() - _OF_PACKAGES}
     here = {name: sys.modules[name] for name, file in files.items() if file.startswith(f"{cwd}{os.sep}")}
-    _OF_PACKAGES.update(name for name, file in files.items() if file.startswith((sys.prefix, sys.base_prefix)))
+    _OF_PACKAGES.update(name for name, file in files.items() if file.startswith(_PACKAGES))
     for name in here:
         del sys.modules[name]
     known, main_module = set(sys.modules), sys.modules["__main__"]
@@ -173,10 +178,14 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
 
 
 def _set_environment(env: dict[str, str]) -> None:
-    is_elsewhere = os.environ.get("TZ") != env.get("TZ")
-    os.environ.clear()
-    os.environ.update(env)
-    if is_elsewhere:
+    """Make the environment this one, by what differs: each variable that is set is a call of the system."""
+    now = dict(os.environ)
+    for name in now.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if now.get(name) != value:
+            os.environ[name] = value
+    if now.get("TZ") != env.get("TZ"):
         time.tzset()
 
 

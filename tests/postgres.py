@@ -121,7 +121,8 @@ class PostgresServer:
         if self._process is not None:
             everyone = self._everyone()
             for process in everyone:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has just ended by itself
+                    process.kill()
             self._process.wait()
             end = time.monotonic() + 30
             while any(map(_is_at_work, everyone)) and time.monotonic() < end:
@@ -192,7 +193,9 @@ class PostgresServer:
     def _answers_on(self, port: int) -> bool:
         settings = (
             f"unix_socket_directories={self.directory}", f"port={port}", "listen_addresses=127.0.0.1",
-            "logging_collector=off", "max_connections=50", "shared_buffers=16MB", *self._settings,
+            "logging_collector=off", "max_connections=50", "shared_buffers=16MB",
+            "dynamic_shared_memory_type=mmap",  # in its directory, and gone with it, when it is killed
+            *self._settings,
         )  # fmt: skip
         options = [part for setting in settings for part in ("-c", setting)]
         with (self.directory / "log").open("ab") as log:

@@ -26,10 +26,28 @@ _SLOWEST = 60.0  # seconds
 PROGRAM = """
 import functools, sys
 from concurrent.futures import ThreadPoolExecutor
+from xml.sax.saxutils import escape
 import moto.backends
 moto.backends.list_of_moto_modules = functools.cache(lambda found=moto.backends.list_of_moto_modules: list(found()))
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.responses import S3Response
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+def written(name, value):
+    if isinstance(value, dict):
+        value = "".join(written(*each) for each in value.items())
+    elif isinstance(value, list):
+        return "".join(written(name, each) for each in value)
+    else:
+        value = {True: "true", False: "false"}[value] if isinstance(value, bool) else escape(str(value))
+    return f"<{name}>{value}</{name}>"
+def serialized(response, action, usual=S3Response.serialized):
+    found = action.result
+    if response.data.get("Action") != "ListObjectsV2" or not isinstance(found, dict) or not str(found).isprintable():
+        return usual(response, action)
+    body = "".join(written(*each) for each in found.items())
+    head = '<?xml version="1.0" encoding="utf-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+    return 200, {"Content-Type": "application/xml"}, f"{head}{body}</ListBucketResult>"
+S3Response.serialized = serialized
 class Handler(WSGIRequestHandler):
     def log_request(self, *code): pass
 class Server(ThreadedWSGIServer):
@@ -37,8 +55,8 @@ class Server(ThreadedWSGIServer):
     def process_request(self, *request): self.threads.submit(self.process_request_thread, *request)
 Server("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
 """
-"""Moto's own server, but for three things that took two fifths of its time: it reads once what services there are, and not
-at each request; it keeps its threads; and it logs nothing."""
+"""Moto's own server, but for four things that took most of its time: it reads once what services there are, and not at each
+request; it writes lists of objects without a model of each element; it keeps its threads; and it logs nothing."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",

@@ -29,8 +29,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.core import codec
-from flowckpt.core.identity.arguments import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
-from flowckpt.core.identity.arguments import _Tree as Tree
+from flowckpt.core.identity.call import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
+from flowckpt.core.identity.call import _Tree as Tree
 from flowckpt.core.identity.inputs_hash import canonical
 from tests.stable_ids import stable
 
@@ -266,7 +266,7 @@ def test_the_digests_are_fixed_and_the_same_in_every_process():
     assert kept("orders.csv") == "w1OFXeqAd3oCKsVg3cqkXQ"
     assert kept(Point({"k"}, Color.RED)) == "Qwg0p57q3PyP65PIhkER_w"
     program = (
-        "from flowckpt.core.identity.arguments import recorded_arguments; from pathlib import Path\n"
+        "from flowckpt.core.identity.call import recorded_arguments; from pathlib import Path\n"
         f"print(recorded_arguments(print, ({sample!r},), {{}}))".replace("PosixPath", "Path")
     )
     for seed in ("1", "2"):
@@ -335,7 +335,7 @@ def bomb():
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_a_question_mark_and_never_an_error(make, monkeypatch):
-    monkeypatch.setattr("flowckpt.core.identity.arguments.MAX_ITEMS", 1 << 17)  # two million take seconds
+    monkeypatch.setattr("flowckpt.core.identity.call.MAX_ITEMS", 1 << 17)  # two million take seconds
     started, value = time.monotonic(), make()
     assert kept(value) == UNKNOWN
     assert time.monotonic() - started < 30

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.core.codec.types import return_annotation
-from flowckpt.core.dsl.actions import function_name
-from flowckpt.core.identity.arguments import recorded_arguments
+from flowckpt.core.codec.annotations import return_annotation
+from flowckpt.core.dsl.step import function_name
+from flowckpt.core.identity.call import recorded_arguments
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.system import functions
 from flowckpt.core.system.functions import per_pair
@@ -344,3 +344,21 @@ async def test_a_run_leaves_nothing_alive_that_its_steps_held():
     assert result.unwrap() == sum(range(20)) + 40
     gc.collect()
     assert [each() for each in gone] == [None] * 20
+
+
+def test_values_by_reference_are_computed_once_and_forgotten_with_their_function():
+    computed: list[Any] = []
+    known = functions.PerFunction(lambda function: computed.append(function()) or function())
+    one, two = made(1), made(2)
+    assert [known[weakref.ref(each)] for each in (one, two, one, two)] == [1, 2, 1, 2]
+    assert computed == [1, 2]
+    del one
+    gc.collect()
+    assert list(known.values()) == [2]
+    functions.forget_functions()
+    assert known[weakref.ref(two)] == 2
+    assert computed == [1, 2, 2]
+    for number in range(2000):
+        function = made(number)
+        assert known[weakref.ref(function)] == number
+    assert len(known) == 2

@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.core.identity.fingerprint import fingerprint_of_source, step_fingerprint
+from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.system import functions
+from tests.fingerprints import fingerprint_of_source
 from tests.stable_ids import stable
 
 NUMBERS = count()

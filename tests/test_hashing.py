@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from flowckpt import workflow
 from flowckpt.core.codec import encode
-from flowckpt.core.identity.fingerprint import fingerprint, fingerprint_of_source
-from flowckpt.core.identity.inputs_hash import MISSING, canonical, differences, digest, leaf_digests, leaves
+from flowckpt.core.identity.fingerprint import fingerprint
+from flowckpt.core.identity.inputs_hash import MISSING, canonical, differences, digest, leaves
 from flowckpt.engine.values.inputs import bind_inputs, rebind_inputs
 from flowckpt.errors import InputMismatchError
+from tests.fingerprints import fingerprint_of_source
 from tests.stable_ids import stable
 
 SAMPLE = {
@@ -105,7 +106,7 @@ def test_values_that_python_calls_equal_but_are_not_the_same_have_different_dige
 
 def test_each_leaf_has_a_digest_of_its_own_under_its_place():
     tree = encode({"source": "a.csv", "options": {"limit": 3, "no-id": [1, {"x": (1, 2)}], "none": {}, "empty": []}})
-    found = leaf_digests(tree)
+    found = {place: digest(leaf) for place, leaf in leaves(tree)}
     assert list(found) == [
         "source",
         "options.limit",
@@ -187,13 +188,7 @@ def test_pitfall_5_a_changed_default_is_noticed_and_named():
     started = bind_inputs(etl, {"source": "a"})
     assert bind_inputs(etl_with_another_default, {"source": "a"}).hash != started.hash
     with pytest.raises(InputMismatchError) as caught:
-        rebind_inputs(
-            etl_with_another_default,
-            recorded=started.tree,
-            recorded_hash=started.hash,
-            defaulted=started.defaulted,
-            given={"source": "a"},
-        )
+        rebind_inputs(etl_with_another_default, started, {"source": "a"})
     assert caught.value.differences == {"limit": ("1000", "2000")}
     assert caught.value.expected_hash == started.hash
     assert "limit: 1000 → 2000" in str(caught.value)
@@ -202,18 +197,12 @@ def test_pitfall_5_a_changed_default_is_noticed_and_named():
 def test_the_error_of_a_resume_with_another_input_says_which():
     started = bind_inputs(etl, {"source": "a.csv", "extra": {"a": [1]}})
     with pytest.raises(InputMismatchError, match=r"source: 'a.csv' → 'b.csv'; extra.a\[0\]: 1 → 2"):
-        rebind_inputs(
-            etl,
-            recorded=started.tree,
-            recorded_hash=started.hash,
-            defaulted=started.defaulted,
-            given={"source": "b.csv", "extra": {"a": [2]}},
-        )
+        rebind_inputs(etl, started, {"source": "b.csv", "extra": {"a": [2]}})
 
 
 def test_the_recorded_inputs_are_taken_where_none_are_given():
     started = bind_inputs(etl, {"source": "a.csv", "extra": {"a": (1,)}})
-    again = rebind_inputs(etl, recorded=started.tree, recorded_hash=started.hash, defaulted=started.defaulted, given={})
+    again = rebind_inputs(etl, started, {})
     assert again == started
     assert again.values(etl) == {"source": "a.csv", "limit": 1000, "extra": {"a": (1,)}}
 

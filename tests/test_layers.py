@@ -39,6 +39,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "pages": ("report",),
     "help for tests": ("testing",),
     "edges": ("__main__", "cli"),
+    "the default engine": ("front",),
     "front door": ("",),
 }
 HEIGHT = {part: height for height, parts in enumerate(ROWS.values()) for part in parts}
@@ -66,6 +67,7 @@ IMPORTS_BY_NAME = {
     "engine/dry/time_travel.py",
     "testing/crashes.py",  # what a forked process has imported
     "cli/*",
+    "front.py",  # the display, if a program wants to see the progress
 }
 """Where a module may be imported by a name that a program has put together."""
 

@@ -61,7 +61,13 @@ def test_each_core_dependency_is_imported_by_a_module_that_is_imported(requireme
     users = [file for file, text in files.items() if re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE)]
     modules = [".".join(user.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for user in users]
     imports = "\n".join(line for text in files.values() for line in text.splitlines() if "import" in line)
-    assert [module for module in modules if re.search(rf"\b{re.escape(module)}\b", imports)]
+    assert [module for module in modules if re.search(_import_of(module), imports)]
+
+
+def _import_of(module: str) -> str:
+    """Return a pattern of the lines that import a module, by its whole name or out of its package."""
+    package, _, name = map(re.escape, module.rpartition("."))
+    return rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b"
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ NAMES = {
     Approval StartedStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
     CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
     EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView Hooks InSync
-    MemoryCheckpointStore Moment OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
+    MemoryCheckpointStore MirroredStore Moment OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
     Published ResumePlan Retention RolledBack RunHistory RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
@@ -33,7 +33,7 @@ NAMES = {
     ApprovalRejectedError ApprovalStaleError RequestPendingError CancelRefusedError CheckpointCorruptedError
     CheckpointNotFoundError CheckpointStorageError CommandFailedError DecodingError DiskFullError EncodingError
     EvidenceCaptureError EvidenceError EvidenceNotVerifiedError ExecutorError FanOutFailedError FencedError FinalError
-    FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
+    FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError MirrorError
     NoAsyncioError NoReplyError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunFinalError RunLockedError RunMovedOnError RunNotCompletedError CrashLoopError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
@@ -87,7 +87,7 @@ now(name='now')
 uuid(name='uuid')
 random(name='random')
 patched(patch_id)
-continue_as(**inputs)
+continue_as(*given, **inputs)
 run_sync(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
 run(workflow, /, *, workflow_id=None, if_exists='fail', options=None, progress=False, **inputs)
 resume_sync(workflow, /, *, workflow_id, options=None, on_code_change=None, on_stale=None, progress=False, **inputs)
@@ -102,6 +102,7 @@ Evidence(evidence_type, description, expected, metadata=…, *, state='stated', 
 EvidencePack(evidence_list, require_all=True, allow_partial=False, min_verified=0, *, extra=…)
 FileCheckpointStore(path='.flowckpt', *, allow_filesystems=(), filesystem=None, clock=None, key_file=None, keys=None, compression='none', trust=False)
 MemoryCheckpointStore()
+MirroredStore(primary, mirror, on_error='fail', *, clock=None)
 TimeTrigger(seconds=180.0)
 StepCountTrigger(steps)
 CompositeTrigger(triggers, mode='any')
@@ -189,7 +190,7 @@ FIELDS = {
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure
-    undone waits last_saved save_error is_removed handled undoable figures
+    undone waits last_saved save_error is_removed handled undoable figures generation
     """,
     "flowckpt.Evidence": """
     evidence_type description expected metadata state is_transient workers attempts backoff captured role extra

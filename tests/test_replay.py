@@ -484,7 +484,7 @@ def test_a_step_that_says_how_to_be_adopted_and_never_would_be_is_refused_with_i
     def flow():
         yield step("pay").python(work).adopt(work)
 
-    with pytest.raises(StepDefinitionError, match=r"'pay' has \.adopt\(\), but no \.at_most_once\(\)") as refused:
+    with pytest.raises(StepDefinitionError, match=r"'pay': it has \.adopt\(\), but no \.at_most_once\(\)") as refused:
         Replay(flow(), [], "w").start()
     assert "test_replay.py:" in refused.value.where
 

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowckpt import MemoryCheckpointStore
 from flowckpt.core.system import streams
+from flowckpt.maintenance import import_run
 
 
 async def collected(file, **options):
@@ -111,3 +113,24 @@ def test_neither_the_package_nor_its_engine_loads_aiofiles():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("has_writer", [False, True], ids=["no writer", "a silent writer"])
+def test_an_import_that_waits_for_a_pipe_leaves_the_loop_free_and_ends_with_a_cancel(tmp_path, has_writer):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR) if has_writer else None
+
+    async def main():
+        importing = asyncio.create_task(import_run(MemoryCheckpointStore(), pipe))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not importing.done()
+        importing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await importing
+
+    try:
+        asyncio.run(main())
+    finally:
+        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK) if writer is None else writer)

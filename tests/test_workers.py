@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
-from flowckpt.core.system.blocking import Workers
+from flowckpt.core.system import blocking
+from flowckpt.core.system.blocking import SyncGroup, Workers
+from flowckpt.errors import CheckpointStorageError
 from tests.stores.peers import error_of, in_fork
 
 NAME = contextvars.ContextVar("NAME", default="none")
@@ -76,3 +78,83 @@ def test_a_forked_child_has_threads_of_its_own():
 
     asyncio.run(use())
     assert in_fork(lambda: error_of(in_child)) == "nothing"
+
+
+def test_calls_are_made_in_parallel_and_each_failure_is_in_its_place():
+    workers, together = Workers(3), threading.Barrier(3)
+
+    def call(number):
+        together.wait(60)
+        if number % 2:
+            raise ValueError(number)
+        return number
+
+    outcomes = workers.each([lambda number=number: call(number) for number in range(6)])
+    assert [result for result, _ in outcomes] == [0, None, 2, None, 4, None]
+    assert [error and error.args for _, error in outcomes] == [None, (1,), None, (3,), None, (5,)]
+    assert workers.each([]) == []
+
+
+def test_calls_are_made_by_their_thread_while_all_others_are_busy():
+    workers, may_end = Workers(2), threading.Event()
+    for _ in range(2):
+        workers.start(lambda: may_end.wait(60))
+    found = []
+    assert workers.each([lambda: found.append(threading.get_ident())] * 3) == [(None, None)] * 3
+    assert set(found) == {threading.get_ident()}
+    may_end.set()
+
+
+@pytest.fixture
+def thread_limit(monkeypatch):
+    """An event: while it is set, no further thread can be started."""
+    reached, start = threading.Event(), threading.Thread.start
+
+    def refuse(thread):
+        if reached.is_set():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return reached
+
+
+async def test_work_for_which_no_thread_can_be_started_is_refused_and_later_work_is_done(thread_limit):
+    workers = Workers(2)
+    thread_limit.set()
+    with pytest.raises(CheckpointStorageError, match="new thread"):
+        workers.run(lambda: "lost")
+    thread_limit.clear()
+    assert await asyncio.wait_for(workers.run(lambda: "done"), 60) == "done"
+
+
+async def test_one_thread_does_the_work_of_several_that_cannot_be_started(thread_limit):
+    workers, may_end = Workers(3), threading.Event()
+    first = workers.run(lambda: may_end.wait(60))
+    thread_limit.set()
+    others = [workers.run(lambda number=number: number) for number in range(3)]
+    may_end.set()
+    assert await asyncio.wait_for(asyncio.gather(first, *others), 60) == [True, 0, 1, 2]
+
+
+def test_calls_are_all_made_before_the_answer_where_no_thread_can_be_started(thread_limit):
+    thread_limit.set()
+    assert Workers(3).each([lambda number=number: number for number in range(4)]) == [(n, None) for n in range(4)]
+
+
+async def test_work_of_runs_continues_after_a_thread_could_not_be_started(monkeypatch, thread_limit):
+    monkeypatch.setattr(blocking, "workers", Workers(3))
+    group, done = SyncGroup(), []
+
+    def saving(name):
+        yield (lambda: done.append(name)), None
+        return name
+
+    thread_limit.set()
+    with pytest.raises(CheckpointStorageError, match="new thread"):
+        group.later("a", saving("refused"))
+    thread_limit.clear()
+    futures = [group.later(name, saving(name)) for name in "abc"]
+    thread_limit.set()
+    assert await asyncio.wait_for(asyncio.gather(*futures), 60) == ["a", "b", "c"]
+    assert sorted(done) == ["a", "b", "c"]

@@ -2,8 +2,11 @@
 
 import sys
 
+from flowckpt.core.system.lazy import uncollected
+
 try:
-    from flowckpt.cli.main import main
+    with uncollected():
+        from flowckpt.cli.main import main
 except KeyboardInterrupt:  # so early that nothing has started that could report it
     sys.stderr.write("flowckpt: stopped\n")
     sys.exit(130)

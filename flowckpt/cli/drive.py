@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -16,13 +17,15 @@ from flowckpt.cli.next_steps import (
     STOPS,
     ResumeLine,
     kinds_of,
+    mismatch_ways,
     secret_ways,
     show_resume_hint,
     show_stop,
     show_ways_on,
 )
+from flowckpt.cli.options import color_option, events_option, json_option
 from flowckpt.cli.progress import JsonLines, choose_progress
-from flowckpt.cli.progress.documents import ended_document
+from flowckpt.cli.progress.lines import ended_document
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.summary import (
     show_cancelled,
@@ -35,7 +38,7 @@ from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_error_te
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
@@ -44,6 +47,7 @@ from flowckpt.engine.session.session import Session
 from flowckpt.errors import (
     FencedError,
     FlowckptError,
+    InputMismatchError,
     RunLockedError,
     RunUndoneError,
     SecretMissingError,
@@ -66,11 +70,31 @@ class Form(FieldEquality):
         as_json: one document at the end, on standard output.
         as_events: the events, as JSON lines on standard output.
         no_color: nothing drawn.
+
+    Raises:
+        click.UsageError: both `--json` and `--events` were given.
     """
 
     as_json: bool = False
     as_events: bool = False
     no_color: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.as_json and self.as_events:
+            raise click.UsageError("--json and --events exclude each other: both print to standard output")
+
+
+def form_options(command: Callable[..., ExitCode | int]) -> Callable[..., ExitCode | int]:
+    """Add `--json`, `--events`, `--progress` and `--no-color`, which the command gets as one `form`."""
+
+    @json_option
+    @events_option
+    @color_option
+    @functools.wraps(command)
+    def with_form(*, as_json: bool, as_events: bool, no_color: bool, **given: Any) -> ExitCode | int:
+        return command(form=Form(as_json, as_events, no_color), **given)
+
+    return with_form
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -91,7 +115,7 @@ class Resuming(FieldEquality):
 Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class _Ending(FieldEquality):
     """How the driving of a run ended.
 
@@ -181,6 +205,8 @@ def _show_refusal(
         return
     if isinstance(error, SecretMissingError) and line is not None:
         show_error(error, secret_ways(line, error.names))
+    elif isinstance(error, InputMismatchError) and line is not None:
+        show_error(error, mismatch_ways(line, error))
     else:
         show_error(error)
     if isinstance(error, FencedError) and not error.newest_attempt:

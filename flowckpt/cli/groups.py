@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from flowckpt.cli.render.terminal import escaped
 from flowckpt.core.system import external
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import loaded
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run": {
@@ -72,6 +74,27 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
+_TOGETHER: Mapping[str, tuple[str, ...]] = {
+    "answer": ("signal", "approve", "reject"),
+    "history": ("rollback", "fork"),
+    "live": ("cancel", "checkpoint", "tag"),
+    "move": ("export", "import", "copy"),
+    "report": ("report", "graph"),
+    "setup": ("init", "config", "completion"),
+    "store": tuple(name for name in COMMANDS if name.startswith("store ")),
+}
+"""The modules of several commands; any other command has a module of its own name."""
+
+_GROUPS = {"store": "Check a store, see its size, remove what is old, and keep its keys."}
+
+
+def load_command(name: str) -> click.Command:
+    """Import the module of a command and return the command: `check_command` of `commands/store.py` for `store check`."""
+    module = next((module for module, names in _TOGETHER.items() if name in names), name)
+    command: click.Command = getattr(loaded(f"flowckpt.cli.commands.{module}"), f"{name.rpartition(' ')[2]}_command")
+    return command
+
+
 _BEFORE_COMMAND = "flowckpt.given_before_command"
 
 
@@ -103,7 +126,11 @@ def _common_options() -> list[click.Parameter]:
 
 def near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
     """Return the known words that a mistyped one is most like, the nearest first."""
-    return external.difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
+    names = list(known)
+    for cutoff in (0.8, 0.6):  # the far ones only if none is near
+        if found := external.difflib.get_close_matches(word, names, n=most, cutoff=cutoff):
+            return found
+    return []
 
 
 class CommandGroup(click.Group):
@@ -124,12 +151,12 @@ class CommandGroup(click.Group):
         return self.names
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command's module and return the command."""
+        """Load a command's module and return the command; a group loads nothing."""
         if cmd_name not in self.names:
             return None
-        module = f"{self.prefix}{cmd_name}".replace(" ", ".")
-        command: click.Command = loaded(f"flowckpt.cli.commands.{module}").command
-        return command
+        return (
+            CommandGroup(cmd_name, _GROUPS[cmd_name]) if cmd_name in _GROUPS else load_command(self.prefix + cmd_name)
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -142,7 +169,10 @@ class CommandGroup(click.Group):
     def _nearest(self, name: str) -> str:
         """Return a sentence with the nearest commands; `prune` is near to `store prune`."""
         words: dict[str, list[str]] = {}
-        for full in (*self.names, *(each for each in COMMANDS if each.startswith(self.prefix))):
+        for full in (
+            *(() if self.prefix else self.names),
+            *(each for each in COMMANDS if each.startswith(self.prefix)),
+        ):
             words.setdefault(full.rpartition(" ")[2], []).append(full)
         near = near_words(name.lower(), words, most=3)
         found = dict.fromkeys(full for word in near for full in words[word])
@@ -160,7 +190,10 @@ class CommandGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without loading any."""
         names = [name for name in self.names if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store.")) for name in names]
+        found = [
+            external.shell_completion.CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store."))
+            for name in names
+        ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
@@ -169,12 +202,14 @@ class CommandGroup(click.Group):
 
 _GIVEN = "flowckpt.given_store"
 _WITHOUT_STORE = ("store key", "config", "completion")
-_QUOTED = re.compile(r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)""")
+_QUOTED = r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)"""
 """A command between quotes, with quotes of the shell's within it or not."""
 
-_COMMAND = re.compile(
-    rf"\bflowckpt ({'|'.join(name for name in COMMANDS if name not in _WITHOUT_STORE)})\b(?! --store)"
-)
+_COMMAND = rf"\bflowckpt ({'|'.join(name for name in COMMANDS if name not in _WITHOUT_STORE)})\b(?![^'\"\n]* --store\b)"
+
+
+CHOSEN_RUN, OPENED_STORE = "flowckpt.chosen_run", "flowckpt.opened_store"
+"""In what a command remembers: what it works on, for an error that comes out of a record."""
 
 
 def remember_store(given: str) -> None:
@@ -200,6 +235,6 @@ def with_store(text: str, context: click.Context | None = None) -> str:
     context = context or click.get_current_context(silent=True)
     given = "" if context is None else context.meta.get(_GIVEN, "")
     if given:
-        option = f"--store {escaped(shlex.quote(given))}"
-        text = _COMMAND.sub(lambda found: f"{found[0]} {option}", text)
-    return _QUOTED.sub(lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)
+        option = f"--store {escaped(shell_word(given))}"
+        text = re.sub(_COMMAND, lambda found: f"{found[0]} {option}", text)
+    return re.sub(_QUOTED, lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from flowckpt._version import __version__
-from flowckpt.cli.config.kinds import Hook
-from flowckpt.cli.progress.documents import event_document
+from flowckpt.cli.config.settings import Hook
+from flowckpt.cli.progress.lines import event_document
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import EncodingError, SettingError
 from flowckpt.events import ended_before
@@ -146,9 +146,10 @@ def wait_for_hooks() -> None:
 
 def _checked(name: str, target: object) -> Target:
     try:
-        return Hook().from_toml(list(target) if isinstance(target, tuple) else target)
+        checked: str | tuple[str, ...] = Hook().from_toml(list(target) if isinstance(target, tuple) else target)
     except ValueError:
         raise SettingError(f"{name} must be {Hook().said}, got {target!r:.80}", setting=name) from None
+    return checked
 
 
 def _document(event: Event) -> dict[str, Any]:
@@ -193,25 +194,20 @@ class _FailedError(Exception):
         self.is_final = is_final
 
 
+@attrs.define
 class _Call:
     """One hook under way."""
 
-    def __init__(
-        self,
-        name: str,
-        target: Target,
-        document: Mapping[str, Any],
-        timeout: float,
-        directory: str,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.name = name
-        self.deadline = time.monotonic() + timeout
-        self._target = target
-        self._document = document
-        self._timeout = timeout
-        self._directory = directory
-        self._environment = environment
+    name: str
+    _target: Target
+    _document: Mapping[str, Any]
+    _timeout: float
+    _directory: str
+    _environment: Mapping[str, str]
+    deadline: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.deadline = time.monotonic() + self._timeout
 
     def deliver(self) -> None:
         """Run the hook, a few times if it fails; a warning is all that is left of a failure."""

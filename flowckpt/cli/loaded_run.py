@@ -9,16 +9,15 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.arguments import convert_inputs, recorded_target, target_in_words, typed_target
+from flowckpt.cli.arguments import ask_for_secrets, convert_inputs, recorded_target, target_in_words, typed_target
 from flowckpt.cli.notices import warn
 from flowckpt.cli.runs import chosen_run, latest_of, opened
-from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.secret import MARK
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
@@ -143,7 +142,7 @@ def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
 # The program of a recorded run, for commands that can do without it.
 
 
-@attrs.frozen
+@lazy_frozen()
 class ProgramAtNeed:
     """The program of a run, loaded if its record alone cannot answer.
 
@@ -183,7 +182,9 @@ class ProgramAtNeed:
             return None
 
 
-def program_at_need(store: StoreBase, workflow_id: str, target: str | None, *, is_here: bool) -> ProgramAtNeed:
+def program_at_need(
+    store: StoreBase, workflow_id: str, target: str | None, *, is_here: bool, takes_tasks: bool = False
+) -> ProgramAtNeed:
     """Enter the directory in which a run was started, and return its program.
 
     Args:
@@ -191,13 +192,16 @@ def program_at_need(store: StoreBase, workflow_id: str, target: str | None, *, i
         workflow_id: the run.
         target: where the workflow is now, as typed; None for where the record says.
         is_here: whether to stay in the current directory.
+        takes_tasks: whether it may be a task of a checkpoint manager.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
         TargetError: there is no such target or directory.
+        InputError: it is a task of a checkpoint manager, and may be none.
     """
     latest = latest_of(store, workflow_id)
-    refuse_task(workflow_id, latest)
+    if not takes_tasks:
+        refuse_task(workflow_id, latest)
     typed = None if target is None else typed_target(target)  # before the current directory changes
     is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
     base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None

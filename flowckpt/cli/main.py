@@ -13,7 +13,7 @@ import click
 
 from flowckpt._version import __version__
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.cli.groups import CommandGroup, with_store
+from flowckpt.cli.groups import CHOSEN_RUN, OPENED_STORE, CommandGroup, near_words, with_store
 from flowckpt.cli.render import errors
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.terminal import (
@@ -29,7 +29,6 @@ from flowckpt.cli.render.terminal import (
     say,
     write_if_read,
 )
-from flowckpt.core.system.lazy import age_objects
 from flowckpt.errors import FlowckptError
 
 _LEAST_FILES = 16
@@ -44,16 +43,6 @@ Examples:
 
 class Program(CommandGroup):
     """The whole command: it also turns a reader that has gone, and errors of flowckpt, into exit codes."""
-
-    owns_process = False
-    """Whether this is the process of a command, and not one that called `main`."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command; its modules stay, so the garbage collector need not look through them."""
-        command = super().get_command(ctx, cmd_name)
-        if self.owns_process:
-            age_objects()
-        return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the group's own arguments; its help may go to a reader that has gone."""
@@ -73,6 +62,18 @@ class Program(CommandGroup):
         except FlowckptError as error:  # here, where it is still known which store the command works on
             show_error(error)
             return code_of_error(error)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+            raise
+        except Exception:
+            if OPENED_STORE not in ctx.meta:
+                raise
+            from flowckpt.cli.stored_run import content_error  # noqa: PLC0415 - rare: a record that another program wrote
+
+            found = content_error(ctx.meta[OPENED_STORE], ctx.meta.get(CHOSEN_RUN, ""))
+            if found is None:
+                raise
+            show_error(found)
+            return code_of_error(found)
 
 
 group = Program(
@@ -98,7 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(ExitCode.USAGE)
     forget_written()
     errors.shown.clear()
-    group.owns_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else [*arguments]
     code = _run(arguments)
     try:
@@ -128,6 +128,10 @@ def _wait_for_hooks(code: int) -> None:
         os._exit(code)
 
 
+_NO_THREAD = "can't start new thread"
+"""The text of Python's `RuntimeError`."""
+
+
 def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return for each way to end
     try:
         returned = group.main(arguments, prog_name="flowckpt", standalone_mode=False)
@@ -155,6 +159,10 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
         say("flowckpt: out of memory; saved checkpoints are intact")
         return ExitCode.OUT_OF_MEMORY
     except Exception as error:
+        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+            say("flowckpt: no more threads can be started; saved checkpoints are intact")
+            say("Raise the limit (ulimit -u, or that of the container), or end other programs.")
+            return ExitCode.OUT_OF_MEMORY
         say(f"flowckpt: this is an error of flowckpt itself: {escaped(f'{type(error).__name__}: {error}')}")
         say(escaped_lines("".join(traceback.format_exception(error))))
         say("Please report it with the lines above.")
@@ -169,6 +177,13 @@ def _show_usage_error(error: click.UsageError) -> None:
     if error.ctx is not None:
         say(error.ctx.get_usage())
         say(f"Try '{error.ctx.command_path} --help'.")
-    message = with_store(error.format_message(), error.ctx)
+    message = _unknown_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+    message = with_store(message, error.ctx)
     errors.shown.append({"type": "UsageError", "message": message, "remedy": ""})
     say(f"flowckpt: {escaped(message)}")
+
+
+def _unknown_option(error: click.NoSuchOption) -> str:
+    names = {each.strip("-"): each for each in error.possibilities or ()}
+    near = near_words(error.option_name.strip("-"), names)  # without the dashes, which make '--yes' like '--max-bytes'
+    return f"unknown option {error.option_name!r}" + "".join(f"; did you mean {names[each]}?" for each in near)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,9 +14,17 @@ from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
 from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.rules.paths import HandledFailure
-from flowckpt.engine.values.approved import digests_of
-from flowckpt.errors import CrashLoopError, FlowckptError, NotUndoableError, StaleStepError, StepInDoubtError
+from flowckpt.engine.values.waits import digests_of
+from flowckpt.errors import (
+    CrashLoopError,
+    FlowckptError,
+    InputMismatchError,
+    NotUndoableError,
+    StaleStepError,
+    StepInDoubtError,
+)
 from flowckpt.stores.open import shown_spec
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ class ResumeLine(FieldEquality):
         options: how it was to be done.
         target: where the workflow is, as typed, or None.
         on_save_error: what to do when a checkpoint cannot be saved, or None.
+        inputs: the inputs that were typed, as text, without secret ones.
     """
 
     workflow_id: str
@@ -46,6 +54,7 @@ class ResumeLine(FieldEquality):
     options: RunOptions
     target: str | None = None
     on_save_error: str | None = None
+    inputs: Mapping[str, str] = attrs.field(factory=dict)
 
     def command(self, *added: str, name: str = "resume") -> str:
         """Return the command, ready for a shell and safe to show.
@@ -55,22 +64,25 @@ class ResumeLine(FieldEquality):
             name: the command.
         """
         words = ["flowckpt", name, *self.store_words()]
-        if self.target is not None:
-            words += ["--target", self.target]
-        if self.options.base_path is not None:
-            words.append("--here")
-        words += ["--no-cache"] * self.options.no_cache
+        if name == "resume":
+            words += self.choice.mirror_words
+        words += [*self.place_words(), *["--no-cache"] * self.options.no_cache]
         for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]
         words += added
         if self.workflow_id.startswith("-"):
             words.append("--")
-        return escaped(shlex.join([*words, self.workflow_id]))
+        return escaped(_joined([*words, self.workflow_id]))
 
     def store_words(self) -> list[str]:
         """Return what names the store in a command, where it must be named."""
         return ["--store", shown_spec(self.choice.given)] if self.choice.given else []
+
+    def place_words(self) -> list[str]:
+        """Return what names the program and its directory in a command, if they were typed."""
+        target = [] if self.target is None else ["--target", self.target]
+        return [*target, *["--here"] * (self.options.base_path is not None)]
 
     def _typed(self) -> Iterable[tuple[str, str]]:
         options = self.options
@@ -109,8 +121,10 @@ def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list
     """
     options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
+    is_asked = bool(path) and set(kinds) == {CODE}  # the same call: its evidence is asked before its effect is repeated
+    unless = ", unless its evidence shows that it was done" if is_asked else ""
     return [
-        f"Run it and what follows again: {line.command(*rerun)}",
+        f"Run it and what follows again{unless}: {line.command(*rerun)}",
         f"Take its recorded result all the same: {line.command(*reuse)}",
         *_ways_to_repeat(line, path, options),
     ]
@@ -164,7 +178,7 @@ def changed_ways(line: ResumeLine) -> list[str]:
 def not_undoable_ways(line: ResumeLine) -> list[str]:
     """Return the ways on from steps that are to be undone and whose code no longer says how."""
     words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
-    leave = escaped(shlex.join(["flowckpt", "cancel", *words]))
+    leave = escaped(_joined(["flowckpt", "cancel", *words]))
     return [
         "Restore the code that did them, and resume.",
         f"Undo the others, and tell these as failures: {line.command('--force')}",
@@ -178,6 +192,19 @@ def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
     return [
         f"Put it into the environment, and: {line.command(*given)}",
         "@file:PATH reads it from a file, and - asks for it.",
+    ]
+
+
+def mismatch_ways(line: ResumeLine, error: InputMismatchError) -> list[str]:
+    """Return the ways forward from inputs that differ from the recorded ones."""
+    if not error.names or not line.inputs.keys() >= {*error.names}:
+        return [error.remedy]
+    words = [*line.store_words(), *line.place_words()]
+    words += [word for name, text in line.inputs.items() for word in ("-i", f"{name}={text}")]
+    fork = _joined(["flowckpt", "fork", *words, *["--"] * line.workflow_id.startswith("-"), line.workflow_id])
+    return [
+        f"Resume with the recorded inputs: {line.command()}",
+        f"Make a new run with these inputs, which reuses the results that are still valid: {escaped(fork)}",
     ]
 
 
@@ -246,6 +273,10 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
     ]
 
 
+def _joined(words: Iterable[str]) -> str:
+    return " ".join(map(shell_word, words))
+
+
 def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[str] = ()) -> str:
     """Return a command on the same store, ready for a shell.
 
@@ -258,10 +289,12 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     line = ["flowckpt", *name.split()]
     if store.given:
         line += ["--store", shown_spec(store.given)]
+    if name == "resume":
+        line += store.mirror_words
     line += options
     if any(word.startswith("-") for word in words):
         line.append("--")
-    return escaped(shlex.join([*line, *words]))
+    return escaped(_joined([*line, *words]))
 
 
 # What a suspended run waits for, for people: what it is, and the very commands that continue.

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import getpass
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
-from flowckpt.cli.config.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.cli.config.read import Source
-from flowckpt.cli.config.settings import SETTINGS
+from flowckpt.cli.config.settings import (
+    SETTINGS,
+    Choice,
+    Count,
+    Executors,
+    Hosts,
+    Mirror,
+    Seconds,
+    Text,
+    named_executor,
+)
 from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
-from flowckpt.cli.settings import command_settings
+from flowckpt.cli.render.terminal import keep_for_document
+from flowckpt.cli.settings import GIVEN_MIRROR, command_settings
+from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import SettingError
@@ -24,6 +34,8 @@ from flowckpt.errors import SettingError
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     _ParamType: TypeAlias = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # generic only from click 8.4 on
@@ -64,7 +76,6 @@ class RunName(_ParamType):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say where ids are shown."""
-        del param, ctx
         return "Give an id, a unique prefix of one, or --last; 'flowckpt list' shows the ids"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -72,7 +83,10 @@ class RunName(_ParamType):
         from flowckpt.cli.runs import ids_beginning_with  # noqa: PLC0415 - only when a shell asks
 
         store = ctx.params.get("store")
-        return [CompletionItem(run, help=text) for run, text in ids_beginning_with(incomplete, store)]
+        return [
+            external.shell_completion.CompletionItem(run, help=text)
+            for run, text in ids_beginning_with(incomplete, store)
+        ]
 
 
 class NewRunName(_ParamType):
@@ -104,7 +118,7 @@ class StepName(_ParamType):
 
         run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
         found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
-        return [CompletionItem(path) for path in found]
+        return [external.shell_completion.CompletionItem(path) for path in found]
 
 
 class AgeText(_ParamType):
@@ -129,7 +143,7 @@ class TargetName(_ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Leave it to the shell, which knows files."""
-        return [CompletionItem(incomplete, type="file")]
+        return [external.shell_completion.CompletionItem(incomplete, type="file")]
 
 
 class HostAndPort(_ParamType):
@@ -145,6 +159,18 @@ class HostAndPort(_ParamType):
         return str(value)
 
 
+class MirrorSpec(_ParamType):
+    """The description of a mirror."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take what can be a mirror."""
+        if not Mirror().takes(value):
+            self.fail(f"{value!r} is not {Mirror.said}", param, ctx)
+        return str(value)
+
+
 class SecondsRange(click.FloatRange):
     """A range of seconds without NaN, and with infinity on request.
 
@@ -154,6 +180,8 @@ class SecondsRange(click.FloatRange):
         min_open: whether the smallest itself is out of it.
         has_infinity: whether `inf` is in it.
     """
+
+    name = "number of seconds"
 
     def __init__(
         self, least: float, most: float | None = None, *, min_open: bool = False, has_infinity: bool = False
@@ -187,7 +215,7 @@ _SECTIONS = {
         "only_plan",
     ),
     "Steps in doubt": ("done", "not_done", "by", "comment"),
-    "Saving": ("every", "interval", "on_save_error"),
+    "Saving": ("every", "interval", "on_save_error", "mirror", "on_mirror_error"),
     "Limits and ends": ("retry_budget", "max_crashes", "stay", "rolls_back", "steal"),
     "Execution": ("executors", "jobs", "check", "same_process"),
     "Output": ("as_json", "as_events", "progress", "no_color"),
@@ -197,12 +225,16 @@ _LONG = 10
 
 
 class Command(click.Command):
-    """A command: one that takes RUN takes `--last` instead, and a long help page shows its options by section."""
+    """A command: one that takes RUN takes `--last` instead, and a long help page shows its options by section.
+
+    Its help ends with a paragraph of examples, which the help page shows after the options.
+    """
 
     allow_extra_args = True  # so that `parse_args` can say what is wrong with one
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, *, help: str, **how: Any) -> None:  # noqa: A002 - as click names it
+        about, _, examples = inspect.cleandoc(help).partition("\n\nExamples:\n")
+        super().__init__(help=about, epilog=f"\b\nExamples:\n{examples}", **how)
         kinds = [each.type for each in self.params if isinstance(each.type, RunName)]
         if kinds:
             which = "unfinished " if kinds[0].is_unfinished else ""
@@ -241,6 +273,7 @@ class Command(click.Command):
 
 _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
     Text: lambda kind: click.STRING,
+    Mirror: lambda kind: MirrorSpec(),
     Choice: lambda kind: click.Choice(kind.options),
     Count: lambda kind: click.IntRange(kind.least, kind.most),
     Seconds: lambda kind: SecondsRange(0, min_open=True),
@@ -298,6 +331,22 @@ def store_option(command: F) -> F:
     return setting_option("store")(added)
 
 
+def mirror_option(command: F) -> F:
+    """Add `--mirror`, which `choose_store` finds."""
+    return setting_option("mirror", expose_value=False, callback=_remember_mirror)(command)
+
+
+def mirror_options(command: F) -> F:
+    """Add `--mirror` and `--on-mirror-error`, which `choose_store` finds."""
+    return mirror_option(setting_option("on_mirror_error", expose_value=False, callback=_remember_mirror)(command))
+
+
+def _remember_mirror(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    given = ctx.meta.setdefault(GIVEN_MIRROR, {})
+    if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+        given[parameter.name] = value
+
+
 def _show_messages(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if not ctx.resilient_parsing:
         show_messages(value or SETTINGS["log_level"].default)
@@ -308,9 +357,16 @@ def color_option(command: F) -> F:
     return click.option("--no-color", is_flag=True, help="No colors. So does $NO_COLOR.")(command)
 
 
+def _keep_if_given(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    if value and not context.resilient_parsing:
+        keep_for_document()
+    return value
+
+
 def json_option(command: F) -> F:
-    """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(command)
+    """Add `--json`; with it, what the store or the program prints goes to standard error."""
+    about = "Print one JSON document and nothing else."
+    return click.option("--json", "as_json", is_flag=True, callback=_keep_if_given, help=about)(command)
 
 
 PROGRESS = "flowckpt.progress"
@@ -320,7 +376,8 @@ PROGRESS = "flowckpt.progress"
 def events_option(command: F) -> F:
     """Add `--events` and `--progress`: what every command has that drives a run."""
     added = setting_option("progress", expose_value=False, callback=_choose_progress)(command)
-    return click.option("--events", "as_events", is_flag=True, help="Print the events as JSON lines.")(added)
+    about = "Print the events as JSON lines."
+    return click.option("--events", "as_events", is_flag=True, callback=_keep_if_given, help=about)(added)
 
 
 def _choose_progress(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -354,13 +411,20 @@ def wait_option(command: F) -> F:
     )(command)
 
 
-def target_option(command: F) -> F:
-    """Add `--target`."""
-    return click.option(
+def program_options(command: F) -> F:
+    """Add `--target` and `--here`: where the program of a run is now."""
+    here = click.option(
+        "--here",
+        "is_here",
+        is_flag=True,
+        help="Use the current directory from now on, not the one in which the run was started.",
+    )
+    target = click.option(
         "--target",
         type=TargetName(),
         help="The place of the workflow now, as for run; by default as recorded at the start.",
-    )(command)
+    )
+    return target(here(command))
 
 
 verify_option, network_option = setting_option("verify"), setting_option("allow_network")
@@ -421,19 +485,9 @@ def by_option(command: F) -> F:
 def user_name() -> str:
     """Return the name of the machine's user; an empty text where it does not say."""
     try:
-        return getpass.getuser()
+        return external.getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
         return ""
-
-
-def here_option(command: F) -> F:
-    """Add `--here`."""
-    return click.option(
-        "--here",
-        "is_here",
-        is_flag=True,
-        help="Use the current directory from now on, not the one in which the run was started.",
-    )(command)
 
 
 def policy_options(command: F) -> F:

@@ -1,30 +1,27 @@
-"""Reading a store from a command that runs nothing."""
+"""A store as a command reads it that runs nothing, and the files that commands write."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.groups import near_words, with_store
+from flowckpt.cli.groups import CHOSEN_RUN, near_words, with_store
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import MANAGED, Owner, RunFilter
 from flowckpt.core.system.blocking import run_alone
+from flowckpt.core.system.streams import write_whole
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
-from flowckpt.stores.base import (
-    Ability,
-    Finding,
-    RunSurvey,
-    StoreBase,
-)
-from flowckpt.stores.open import open_store
+from flowckpt.stores.base import Ability, Finding, RunSurvey, StoreBase
 
 T = TypeVar("T")
 _OFFERED = 1_000
@@ -49,7 +46,7 @@ def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
     """Open a store, with its keys."""
     if not runs_nothing:
         check_store(choice.spec)
-    return open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
+    return choice.open()
 
 
 def waited(work: Coroutine[Any, Any, T]) -> T:
@@ -87,6 +84,13 @@ def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> 
         CheckpointNotFoundError: there is no such run.
         click.UsageError: several ids begin so.
     """
+    run = _chosen(store, typed, is_unfinished=is_unfinished)
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.meta[CHOSEN_RUN] = run
+    return run
+
+
+def _chosen(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
     if typed == LAST:
         return _last_run(store, is_unfinished=is_unfinished)
     if not store.has(Ability.LIST) or _exists(store, typed):
@@ -216,3 +220,25 @@ def _point_at_check(count: int) -> None:
             f"{what} damaged, and nothing was done with {'it' if count == 1 else 'them'}. See 'flowckpt store check'."
         )
     )
+
+
+MISNAMED = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
+)
+"""Errors of a path that cannot be written; another error is one of the disk."""
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a whole file that only its owner can read; a symbolic link is not followed.
+
+    Raises:
+        click.UsageError: the path cannot be written.
+        OSError: the disk failed; an earlier file is unchanged.
+    """
+    try:
+        waited(write_whole(path, [text.encode()]))
+    except OSError as error:
+        if error.errno in MISNAMED:
+            raise click.UsageError(f"{path} cannot be written: {error.strerror}") from None
+        raise

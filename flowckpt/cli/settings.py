@@ -12,13 +12,13 @@ import click
 
 from flowckpt.cli.config.read import Settings, Source, read_settings
 from flowckpt.cli.config.settings import Part, absolute_spec
-from flowckpt.cli.groups import remember_store
+from flowckpt.cli.groups import OPENED_STORE, remember_store
+from flowckpt.cli.notices import warn
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import EvidenceError, SettingError
 from flowckpt.evidence.claims import register_database
-from flowckpt.maintenance.retention import rule
-from flowckpt.maintenance.retention.rule import set_retention
+from flowckpt.maintenance.retention import set_retention
 from flowckpt.stores.adapted import CheckpointStore
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.layout import RUNS, run_directory
@@ -26,7 +26,6 @@ from flowckpt.stores.open import open_store, shown_spec
 
 if TYPE_CHECKING:
     from flowckpt.engine.run.notify import Listener
-    from flowckpt.maintenance.retention.rule import Retention
 
 
 _KEY = "flowckpt.cli.config"
@@ -41,12 +40,18 @@ class StoreChoice(FieldEquality):
         given: what stands on the command line, where the next command would not find the same store without it.
         key_file: the file with its keys, as an absolute path; None for none.
         compression: how it packs what it writes.
+        mirror: the description of its mirror; empty without one.
+        on_mirror_error: what to do if the mirror cannot take a checkpoint.
+        mirror_words: the options of the mirror on the command line, where the next command needs them.
     """
 
     spec: str
     given: str = ""
     key_file: str | None = None
     compression: str = "none"
+    mirror: str = ""
+    on_mirror_error: str = "fail"
+    mirror_words: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -57,6 +62,32 @@ class StoreChoice(FieldEquality):
         """Return where a run is stored: its directory in a file store, else the store."""
         scheme, _, path = self.spec.partition(":")
         return str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
+
+    def places_of(self, workflow_id: str) -> tuple[str, str]:
+        """Return where a run is stored, and the same with its mirror."""
+        place = self.place_of(workflow_id)
+        return place, f"{place}, mirrored in {shown_spec(self.mirror)}" if self.mirror else place
+
+    def open(self, *, trust: bool = False) -> StoreBase:
+        """Open the store, with its keys and its mirror.
+
+        Args:
+            trust: see `open_store`.
+
+        Raises:
+            StoreSpecError: a description is invalid, or the mirror cannot protect what the store protects.
+            SettingError: the mirror is the store itself.
+        """
+        store = open_store(self.spec, key_file=self.key_file, compression=self.compression, trust=trust)
+        if (context := click.get_current_context(silent=True)) is not None:
+            context.meta[OPENED_STORE] = store
+        if not self.mirror:
+            return store
+        from flowckpt.maintenance.mirror import MirroredStore  # noqa: PLC0415 - most commands have none
+
+        packing = self.compression if self.mirror.startswith("file:") else "none"
+        mirror = open_store(self.mirror, key_file=self.key_file, compression=packing)
+        return MirroredStore(store, mirror, self.on_mirror_error)
 
 
 def command_settings() -> Settings:
@@ -110,17 +141,42 @@ def choose_store(
         given = "" if spec == found["store"] else option
     if is_own:
         remember_store(shown_spec(given))
-    return StoreChoice(spec, given, found["key_file"], found["compression"])
+    return StoreChoice(spec, given, found["key_file"], found["compression"], *_mirror_of(found, spec if given else ""))
 
 
-def retention_set_here() -> Retention | None:
-    """Return which checkpoints stay, as far as anything is set.
+GIVEN_MIRROR = "flowckpt.given_mirror"
+_NEARER = (Source.ENVIRONMENT, Source.PYPROJECT, Source.DEFAULT)
 
-    Raises:
-        SettingError: a setting is unknown, or has an invalid value.
+
+def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return the mirror, what to do if it fails, and the options that name it.
+
+    The mirror of the settings belongs to the store of the settings: another store would mix its runs into it.
+
+    Args:
+        found: the settings.
+        other: the store that the command line names instead of that of the settings; empty if it names none.
     """
-    found = command_settings()
-    return rule.set_retention(found.__getitem__)
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    given: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
+    words = [word for name, text in given.items() for word in (f"--{name.replace('_', '-')}", shown_spec(text))]
+    on_error = given.get("on_mirror_error", found["on_mirror_error"])
+    if "mirror" in given:
+        named = given["mirror"]
+        return (absolute_spec(named, Path.cwd()) if named else ""), on_error, tuple(words)
+    mirror, store = found.found["mirror"], found.found["store"]
+    if not mirror.value:
+        return "", on_error, tuple(words)
+    if other or _NEARER.index(store.source) < _NEARER.index(mirror.source):
+        if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
+            meta["flowckpt.told_of_mirror"] = True
+            warn(
+                f"the mirror of {mirror.place} belongs to the store that is set with it, so this run has no mirror; "
+                "--mirror names one"
+            )
+        return "", on_error, tuple(words)
+    return mirror.value, on_error, tuple(words)
 
 
 def color_allowed() -> bool:
@@ -132,33 +188,10 @@ def color_allowed() -> bool:
     return bool(command_settings()["color"])
 
 
-def progress_setting() -> str | None:
-    """Return how progress is shown, as far as the command line does not say; None if nothing is set.
-
-    Raises:
-        SettingError: a setting is unknown, or has an invalid value.
-    """
-    found: str | None = command_settings()["progress"]
-    return found
-
-
-def limits_setting() -> dict[str, Any]:
-    """Return the limits of runs that have none of their own, as arguments of the engine.
-
-    Raises:
-        SettingError: a setting is unknown, or has an invalid value.
-    """
-    settings = command_settings()
-    return {name: settings[name] for name in ("retry_budget", "max_crashes")}
-
-
-def max_crashes_setting() -> int:
-    """Return how often a run may die at one step, where neither the command line nor its record says.
-
-    Raises:
-        SettingError: a setting is unknown, or has an invalid value.
-    """
-    return int(command_settings()["max_crashes"])
+def _of_engine(settings: Settings) -> dict[str, Any]:
+    """Return the settings of the engine, as its arguments."""
+    found = {each.setting.name: each.value for each in settings.found.values() if each.setting.part is Part.ENGINE}
+    return {**found, "retention": set_retention(settings.__getitem__)}
 
 
 def listeners_setting(
@@ -203,13 +236,8 @@ def command_engine(
     Raises:
         SettingError: a setting is unknown or invalid.
     """
-    return WorkflowEngine(
-        store,
-        on_save_error=on_save_error or "fail",
-        retention=retention_set_here(),
-        listeners=listeners_setting(choice, is_reported=is_reported),
-        **limits_setting(),
-    )
+    arguments = {**_of_engine(command_settings()), "on_save_error": on_save_error or "fail"}
+    return WorkflowEngine(store, listeners=listeners_setting(choice, is_reported=is_reported), **arguments)
 
 
 def store_variables(choice: StoreChoice) -> dict[str, str]:
@@ -217,6 +245,7 @@ def store_variables(choice: StoreChoice) -> dict[str, str]:
     found = {"FLOWCKPT_STORE": choice.spec, "FLOWCKPT_COMPRESSION": choice.compression}
     if choice.key_file is not None:
         found["FLOWCKPT_KEY_FILE"] = choice.key_file
+    found |= {"FLOWCKPT_MIRROR": choice.mirror, "FLOWCKPT_ON_MIRROR_ERROR": choice.on_mirror_error}
     return found
 
 
@@ -235,14 +264,12 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
         StoreSpecError: the configured store is invalid.
     """
     settings = _with_databases(read_settings())
-    for found in settings.found.values():
-        if found.setting.part is Part.ENGINE:
-            arguments.setdefault(found.setting.name, found.value)
-    arguments.setdefault("retention", set_retention(settings.__getitem__))
+    arguments = {**_of_engine(settings), **arguments}
     choice = None
     if checkpoint_store is None:
-        choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"])
-        checkpoint_store = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
+        mirror = _mirror_of(settings, "")
+        choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"], *mirror)
+        checkpoint_store = choice.open()
     arguments["listeners"] = (*arguments.get("listeners", ()), *listeners_setting(choice, settings))
     return WorkflowEngine(checkpoint_store, **arguments)
 

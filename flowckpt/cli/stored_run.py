@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import attrs
 
-from flowckpt.cli.runs import chosen_run, waited
-from flowckpt.cli.settings import max_crashes_setting
+from flowckpt.cli.runs import chosen_run, surveyed_runs, waited
+from flowckpt.cli.settings import command_settings
 from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
@@ -17,11 +18,11 @@ from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.run.live import LiveNote, Published, published_of, read_live
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
-from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.maintenance.export import CONTENT, error_of_content, invalid_content
 from flowckpt.maintenance.recovery import stale_note
 from flowckpt.stores.base import Ability, Finding, StoreBase
-from flowckpt.stores.queries import damaged_attempts
-from flowckpt.stores.verifications import LaterCheck, read_verifications
+from flowckpt.stores.queries import LaterCheck, damaged_attempts, read_verifications
 
 
 @attrs.frozen
@@ -120,7 +121,7 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     crash_loop = seen = None
     if status is Status.CRASHED:
         seen = await store.last_seen(workflow_id, latest.attempt)
-        most = limit_of(latest.metadata, default=max_crashes_setting())
+        most = limit_of(latest.metadata, default=command_settings()["max_crashes"])
         crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     begun = await started_steps_of(store, workflow_id, latest)
@@ -155,6 +156,22 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
     return untaken, [each for each in found if each.signal_id in aside]
 
 
+def content_error(store: StoreBase, workflow_id: str) -> FlowckptError | None:
+    """Return the error for an exception that the content of a record caused, not a fault of flowckpt; None for others.
+
+    Args:
+        store: the store of the command.
+        workflow_id: the run that the command concerns; all runs of the store if it is empty.
+    """
+    with suppress(Exception):  # the exception itself is shown then
+        survey = surveyed_runs(store)
+        damaged = [each.workflow_id for each in survey.unreadable if each.severity == "corrupt"]
+        for run in [workflow_id] if workflow_id else [*damaged, *(each.workflow_id for each in survey.runs)]:
+            if (error := waited(error_of_content(store, run))) is not None:
+                return error
+    return None
+
+
 def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
     """Return what the check of a store found.
 
@@ -171,7 +188,10 @@ async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
     for finding in await store.check(workflow_id):
         found.append(finding)
         if finding.severity == "ok" and finding.workflow_id:
-            for number, error in await damaged_attempts(store, finding.workflow_id):
+            damaged = await damaged_attempts(store, finding.workflow_id)
+            if not damaged and (why := await invalid_content(store, finding.workflow_id)):
+                found[-1] = Finding(finding.workflow_id, "corrupt", f"{CONTENT}: {why}")
+            for number, error in damaged:
                 detail = f"attempt {number}, outside the current history: {error}"
                 found[-1] = Finding(finding.workflow_id, "notice", f"{finding.detail} in the current history")
                 found.append(Finding(finding.workflow_id, "corrupt", detail))
@@ -180,7 +200,7 @@ async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
 
 def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
     """Return those of some runs that a resume would refuse because they died too often, by id."""
-    most = max_crashes_setting()
+    most = command_settings()["max_crashes"]
 
     async def look() -> dict[str, CrashCount]:
         found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
@@ -248,7 +268,7 @@ def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
             an id of a run is part of it: the shortest id that there is counts, and one that is all the text first.
 
     Raises:
-        CheckpointNotFoundError: there is no such run or checkpoint.
+        CheckpointNotFoundError: the run or the checkpoint does not exist.
     """
     try:
         return waited(_found(store, text))

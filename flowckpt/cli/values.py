@@ -10,9 +10,7 @@ import collections.abc
 import dataclasses
 import enum
 import json
-import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
@@ -20,6 +18,9 @@ from pathlib import PurePath
 from typing import Any
 
 import attrs
+
+from flowckpt.core.codec.annotations import UNIONS, bare_type
+from flowckpt.core.system.numbers import seconds_in
 
 
 class MisfitError(Exception):
@@ -48,10 +49,10 @@ def from_text(text: str, annotation: Any) -> Any:
     Raises:
         MisfitError: it does not fit.
     """
-    bare = _bare(annotation)
+    bare = bare_type(annotation)
     if bare is str or _is_anything(bare):
         return text
-    if _is_union(bare):
+    if typing.get_origin(bare) in UNIONS:
         return _union_from_text(text, bare)
     if typing.get_origin(bare) is typing.Literal:
         return _chosen(text, bare, {str(_plain(choice)): choice for choice in typing.get_args(bare)})
@@ -70,12 +71,12 @@ def from_json(value: Any, annotation: Any) -> Any:
     Raises:
         MisfitError: it does not fit.
     """
-    bare = _bare(annotation)
+    bare = bare_type(annotation)
     if _is_anything(bare):
         return value
     if bare is None or bare is type(None):
         return _exactly(value, type(None), bare)
-    if _is_union(bare):
+    if typing.get_origin(bare) in UNIONS:
         return _union_from_json(value, bare)
     if typing.get_origin(bare) is typing.Literal:
         return _chosen(value, bare, {_plain(choice): choice for choice in typing.get_args(bare)})
@@ -90,8 +91,8 @@ def from_json(value: Any, annotation: Any) -> Any:
 
 def expected_text(annotation: Any) -> str:
     """Say what an annotation takes, for people: `an integer`, `one of red, green`."""
-    bare = _bare(annotation)
-    if _is_union(bare):
+    bare = bare_type(annotation)
+    if typing.get_origin(bare) in UNIONS:
         return " or ".join(expected_text(member) for member in typing.get_args(bare))
     if typing.get_origin(bare) is typing.Literal:
         return f"one of {', '.join(str(_plain(choice)) for choice in typing.get_args(bare))}"
@@ -107,25 +108,8 @@ def expected_text(annotation: Any) -> str:
 # --- annotations -----------------------------------------------------------------------------------------------------
 
 
-def _bare(annotation: Any) -> Any:
-    """Take off what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
-    while True:
-        if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
-            annotation = typing.get_args(annotation)[0]
-        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
-            annotation = supertype
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        else:
-            return annotation
-
-
 def _is_anything(bare: Any) -> bool:
     return bare is Any or bare is object or isinstance(bare, typing.TypeVar)
-
-
-def _is_union(bare: Any) -> bool:
-    return typing.get_origin(bare) in (typing.Union, types.UnionType)
 
 
 def _plain(choice: Any) -> Any:
@@ -135,8 +119,6 @@ def _plain(choice: Any) -> Any:
 # --- leaves: what one piece of text can say --------------------------------------------------------------------------
 
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d)\s*")
 
 
 def _bool(text: str) -> bool:
@@ -145,17 +127,8 @@ def _bool(text: str) -> bool:
 
 def _timedelta(text: str) -> timedelta:
     """Read seconds (`90`, `1.5`), or numbers with units (`1h 30m`, `2d`)."""
-    rest = text.strip()
-    if not _DURATION.match(rest):
-        return timedelta(seconds=float(rest))
-    seconds = 0.0
-    while rest:
-        part = _DURATION.match(rest)
-        if part is None:
-            raise ValueError(text)
-        seconds += float(part[1]) * _UNITS[part[2]]
-        rest = rest[part.end() :]
-    return timedelta(seconds=seconds)
+    seconds = seconds_in(text)
+    return timedelta(seconds=float(text) if seconds is None else seconds)
 
 
 _READERS: dict[Any, Callable[[str], Any]] = {
@@ -254,12 +227,12 @@ def _chosen(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
 def _union_from_text(text: str, bare: Any) -> Any:
     """Try the members as they are written, text last: it would take anything."""
     members = list(typing.get_args(bare))
-    takes_text = any(_bare(member) is str or _is_anything(_bare(member)) for member in members)
+    takes_text = any(bare_type(member) is str or _is_anything(bare_type(member)) for member in members)
     if type(None) in members:
         members.remove(type(None))
         if not takes_text and text.strip().lower() in ("null", "none", ""):
             return None
-    for member in sorted(members, key=lambda each: _bare(each) is str or _is_anything(_bare(each))):
+    for member in sorted(members, key=lambda each: bare_type(each) is str or _is_anything(bare_type(each))):
         try:
             return from_text(text, member)
         except MisfitError:
@@ -270,7 +243,7 @@ def _union_from_text(text: str, bare: Any) -> Any:
 def _union_from_json(value: Any, bare: Any) -> Any:
     """Try the member of the value's own type first, then the others as they are written."""
     misfits = []
-    for member in sorted(typing.get_args(bare), key=lambda each: _bare(each) is not type(value)):
+    for member in sorted(typing.get_args(bare), key=lambda each: bare_type(each) is not type(value)):
         try:
             return from_json(value, member)
         except MisfitError as misfit:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowckpt import maintenance
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
@@ -14,23 +15,24 @@ from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine.rules.reasons import MAX_CRASHES
+from flowckpt.engine.run.lease import existing
 from flowckpt.engine.run.live import Published, read_published
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
-from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving
-from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.execution import remote, world
+from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving, check_options, checked_functions
+from flowckpt.errors import FlowckptError
+from flowckpt.execution import remote
 from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.runner import Nondeterminism
 from flowckpt.stores.adapted import CheckpointStore, adapt
-from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from flowckpt.core.records import CheckpointData
+    from flowckpt.engine.history.checkpoints import RolledBack
     from flowckpt.engine.history.fork import Forked
-    from flowckpt.engine.history.rollback import RolledBack
     from flowckpt.engine.rules.plan import ResumePlan
     from flowckpt.engine.run.notify import Listener
     from flowckpt.engine.session.control import Cancelled
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution.executors.base import Given
-    from flowckpt.maintenance.retention.rule import Retention
+    from flowckpt.maintenance.retention import Retention
 
 
 # A loop of its own for what is called from code that is not async.
@@ -65,224 +67,7 @@ def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
         return run_alone(runner, work)
 
 
-# The doors of the engine for callers that send something to a run: signals, and answers to approvals.
-
-
-class AnswersRuns:
-    """Requests of an engine to the runs of its store."""
-
-    store: StoreBase
-    _clock: Clock
-    _new_id: IdFactory
-    _verifier: EvidenceVerifier | None
-
-    async def signal(
-        self,
-        workflow_id: str,
-        name: str,
-        data: Any = None,
-        *,
-        by: str = "",
-        signal_id: str | None = None,
-        wait: float | None = None,
-    ) -> Sent:
-        """Send a signal to a run; the next wait of this name takes it.
-
-        Args:
-            workflow_id: the run.
-            name: the signal's name.
-            data: its data.
-            by: the sender.
-            signal_id: identifies the message; sending it again has no further effect.
-            wait: how many seconds to wait for the `.reply()` of the run, returned as `reply`; not at all by default.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            SignalRefusedError: the run has completed, or waits for data of another type.
-            NoReplyError: the run has not replied in time, or has completed without a reply.
-            EncodingError: the data cannot be recorded.
-            SettingError: the store cannot deliver signals.
-        """
-        made = new_message_id() if signal_id is None else signal_id
-        if wait is not None:
-            how: Any = {"data": data, "by": by, "signal_id": made, "patience_seconds": wait}
-            return await session.respond.ask(self.store, self._clock, workflow_id, name, **how)
-        return await session.respond.send_signal(
-            self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made
-        )
-
-    async def approve(
-        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
-    ) -> Sent:
-        """Approve what a run asks for; the claims that the approval is bound to are checked first.
-
-        Args:
-            workflow_id: the run.
-            name: the approval's name, or the path of its step.
-            by: who approves.
-            comment: why.
-            options: how evidence is checked.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            SignalRefusedError: the run does not ask for it, or it was answered already.
-            ApprovalStaleError: what is to be approved has changed since the run asked.
-            SettingError: the store cannot deliver signals.
-        """
-        return await self._answer(workflow_id, name, by, comment, options, is_approved=True)
-
-    async def reject(
-        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
-    ) -> Sent:
-        """Reject what a run asks for; see `WorkflowEngine.approve`."""
-        return await self._answer(workflow_id, name, by, comment, options, is_approved=False)
-
-    async def _answer(
-        self, workflow_id: str, name: str, by: str, comment: str, options: RunOptions | None, *, is_approved: bool
-    ) -> Sent:
-        return await session.respond.send_answer(
-            self.store,
-            self._clock,
-            workflow_id,
-            name,
-            is_approved=is_approved,
-            by=by,
-            comment=comment,
-            signal_id=new_message_id(),
-            verifier=self._verifier,
-            options=options or RunOptions(),
-        )
-
-    def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
-        """Send a signal from sync code; see `WorkflowEngine.signal`."""
-        return in_own_loop(self.signal(workflow_id, name, data, **how))
-
-    def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Approve from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.approve(workflow_id, name, **how))
-
-    def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Reject from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.reject(workflow_id, name, **how))
-
-
-# The doors of the engine for requests that any process may make: cancel a run, tag it, have it save a checkpoint.
-
-
-class ControlsRuns:
-    """How an engine stops and labels the runs of its store."""
-
-    store: StoreBase
-    _clock: Clock
-
-    if TYPE_CHECKING:
-
-        def prepare_resume(  # noqa: D102 - the engine's
-            self,
-            workflow: Any,
-            workflow_id: str,
-            options: RunOptions | None,
-            inputs: dict[str, Any],
-            *,
-            is_cancel: bool = False,
-        ) -> Session: ...
-
-    async def cancel(
-        self,
-        workflow_id: str,
-        /,
-        *,
-        workflow: Workflow[..., Any] | None = None,
-        rolls_back: bool = True,
-        patience_seconds: float = 60.0,
-        options: RunOptions | None = None,
-        **inputs: Any,
-    ) -> Cancelled:
-        """Stop a run permanently and undo its steps.
-
-        The owner of a live run stops it: in this process at once, on this machine by a signal, elsewhere at its next
-        step. Its `run` returns a result with the status `cancelled` and a `RunCancelledError`. A run without an owner
-        is taken over.
-
-        Args:
-            workflow_id: the run.
-            workflow: its workflow; required if the run has no owner and steps have to be undone.
-            rolls_back: whether to undo steps that have a `.rollback()`.
-            patience_seconds: how long to wait for a live run to stop.
-            options: how the run is taken over.
-            **inputs: the run's secret inputs.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            CancelRefusedError: it has completed.
-            RequestPendingError: it is live and has not stopped in time.
-            RunLockedError: another process has taken it over meanwhile.
-            InputError: the workflow is required and missing.
-            WorkflowChangedError: it is another workflow, or its generator does not follow the record.
-        """
-        run = checked_id(workflow_id)
-
-        def undoing() -> Session:
-            return self.prepare_resume(needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
-
-        undo = undoing if rolls_back else None
-        return await session.control.cancel_run(
-            self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds
-        )
-
-    def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
-        """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
-        return in_own_loop(self.cancel(workflow_id, **how))
-
-    async def tag(
-        self, workflow_id: str, change: Mapping[str, str | None], /, *, patience_seconds: float = 60.0
-    ) -> Mapping[str, str]:
-        """Add, change or remove tags of a run, and return all its tags. The owner of a live run saves them itself.
-
-        Args:
-            workflow_id: the run.
-            change: the new value of each tag; None removes it.
-            patience_seconds: how long to wait for the owner of a live run.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            RequestPendingError: it is live, and its owner has not followed the request in time.
-            RunLockedError: another process took it meanwhile, or its owner cannot be asked.
-        """
-        run = checked_id(workflow_id)
-        data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
-        return dict(data.metadata.get("tags", {}))
-
-    async def published(self, workflow_id: str, /) -> Mapping[str, Published]:
-        """Return what a run published, by name: the last value, when, and by which step. A live run shows it within seconds.
-
-        Args:
-            workflow_id: the run.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            CheckpointCorruptedError: its record is damaged.
-        """
-        return await read_published(self.store, checked_id(workflow_id))
-
-    async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
-        """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.
-
-        Args:
-            workflow_id: the run.
-            patience_seconds: how long to wait for it.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            InputError: no process runs it.
-            RequestPendingError: its owner has not saved one in time.
-            RunLockedError: its owner cannot be asked.
-        """
-        run = checked_id(workflow_id)
-        return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
-
-
-class WorkflowEngine(AnswersRuns, ControlsRuns):
+class WorkflowEngine:
     """Runs and resumes workflows, under asyncio.
 
     A failing workflow is a result with the status `failed`, not an exception. A stale result or a step in doubt raises
@@ -337,13 +122,13 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
         self._clock = clock or SystemClock()
         self._new_id = new_id
-        self._world = world.Nondeterminism(self._clock, random, new_uuid)
+        self._world = Nondeterminism(self._clock, random, new_uuid)
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
             remote.executors.check_given(executors)
         self._executors = dict(executors or {})
-        self._listeners = tuple(listeners)
+        self._listeners = checked_functions("listeners", listeners, "that take an event")
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -452,19 +237,24 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             StepNotFoundError: the step of `from_step` is not in the record.
         """
         check_workflow(workflow)
+        check_options(options)
         run, options = checked_id(workflow_id), options or RunOptions()
-        latest = await self.store.load_latest(run)
-        if latest is None:
-            raise CheckpointNotFoundError(run)
+        latest = existing(run, await self.store.load_latest(run))
         most, given = self._saving.limits.max_crashes, self._verifier
-        how: Any = {
-            "inputs": inputs,
-            "options": options,
-            "verifier": given,
-            "max_crashes": most,
-            "clock": self._world.clock,
-        }
-        return (await undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
+        how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
+        planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
+        return (await self._explained(run, planning)).plan
+
+    async def _explained(self, workflow_id: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do work with a record; if its content, which another program wrote, makes that fail, raise an error of the record."""
+        try:
+            return await work
+        except FlowckptError:
+            raise
+        except Exception as error:
+            if (found := await maintenance.error_of_content(self.store, workflow_id)) is not None:
+                raise found from error
+            raise
 
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -484,13 +274,16 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
+            CheckpointCorruptedError: its record is damaged.
             TargetError: the workflow cannot be loaded, or the run was imported and no workflow is given.
             InputMismatchError: an input differs from the recorded one.
         """
-        latest = in_own_loop(self.store.load_latest(checked_id(workflow_id)))
-        if latest is None:
-            raise CheckpointNotFoundError(workflow_id)
-        return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
+        latest = existing(workflow_id, in_own_loop(self.store.load_latest(checked_id(workflow_id))))
+
+        async def opened() -> dry.time_travel.RunHistory:
+            return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
+
+        return in_own_loop(self._explained(workflow_id, opened()))
 
     # --- going back, and going another way ---------------------------------------------------------------------------
 
@@ -517,8 +310,8 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
         run = checked_id(workflow_id)
-        checks = history.rollback.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
-        return await history.rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
+        checks = history.checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        return await history.checkpoints.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
         """Roll back from sync code; see `WorkflowEngine.rollback`."""
@@ -568,6 +361,189 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
         return in_own_loop(self.fork(workflow_id, **how))
 
     # --- from code that is not async ---------------------------------------------------------------------------------
+
+    async def signal(
+        self,
+        workflow_id: str,
+        name: str,
+        data: Any = None,
+        *,
+        by: str = "",
+        signal_id: str | None = None,
+        wait: float | None = None,
+    ) -> Sent:
+        """Send a signal to a run; the next wait of this name takes it.
+
+        Args:
+            workflow_id: the run.
+            name: the signal's name.
+            data: its data.
+            by: the sender.
+            signal_id: identifies the message; sending it again has no further effect.
+            wait: how many seconds to wait for the `.reply()` of the run, returned as `reply`; not at all by default.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            SignalRefusedError: the run has completed, or waits for data of another type.
+            NoReplyError: the run has not replied in time, or has completed without a reply.
+            EncodingError: the data cannot be recorded.
+            SettingError: the store cannot deliver signals.
+        """
+        made = new_message_id() if signal_id is None else signal_id
+        if wait is not None:
+            how: Any = {"data": data, "by": by, "signal_id": made, "patience_seconds": wait}
+            return await session.respond.ask(self.store, self._clock, workflow_id, name, **how)
+        return await session.respond.send_signal(
+            self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made
+        )
+
+    async def approve(
+        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+    ) -> Sent:
+        """Approve what a run asks for; the claims that the approval is bound to are checked first.
+
+        Args:
+            workflow_id: the run.
+            name: the approval's name, or the path of its step.
+            by: the name of the approver.
+            comment: why.
+            options: how evidence is checked.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            SignalRefusedError: the run does not ask for it, or it was answered already.
+            ApprovalStaleError: what is to be approved has changed since the run asked.
+            SettingError: the store cannot deliver signals.
+        """
+        return await self._answer(workflow_id, name, by, comment, options, is_approved=True)
+
+    async def reject(
+        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+    ) -> Sent:
+        """Reject what a run asks for; see `WorkflowEngine.approve`."""
+        return await self._answer(workflow_id, name, by, comment, options, is_approved=False)
+
+    async def _answer(
+        self, workflow_id: str, name: str, by: str, comment: str, options: RunOptions | None, *, is_approved: bool
+    ) -> Sent:
+        return await session.respond.send_answer(
+            self.store,
+            self._clock,
+            workflow_id,
+            name,
+            is_approved=is_approved,
+            by=by,
+            comment=comment,
+            signal_id=new_message_id(),
+            verifier=self._verifier,
+            options=options or RunOptions(),
+        )
+
+    def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
+        """Send a signal from sync code; see `WorkflowEngine.signal`."""
+        return in_own_loop(self.signal(workflow_id, name, data, **how))
+
+    def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
+        """Approve from sync code; see `WorkflowEngine.approve`."""
+        return in_own_loop(self.approve(workflow_id, name, **how))
+
+    def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
+        """Reject from sync code; see `WorkflowEngine.approve`."""
+        return in_own_loop(self.reject(workflow_id, name, **how))
+
+    async def cancel(
+        self,
+        workflow_id: str,
+        /,
+        *,
+        workflow: Workflow[..., Any] | None = None,
+        rolls_back: bool = True,
+        patience_seconds: float = 60.0,
+        options: RunOptions | None = None,
+        **inputs: Any,
+    ) -> Cancelled:
+        """Stop a run permanently and undo its steps.
+
+        The owner of a live run stops it: in this process at once, on this machine by a signal, elsewhere at its next
+        step. Its `run` returns a result with the status `cancelled` and a `RunCancelledError`. A run without an owner
+        is taken over.
+
+        Args:
+            workflow_id: the run.
+            workflow: its workflow; required if the run has no owner and steps have to be undone.
+            rolls_back: whether to undo steps that have a `.rollback()`.
+            patience_seconds: how long to wait for a live run to stop.
+            options: how the run is taken over.
+            **inputs: the run's secret inputs.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            CancelRefusedError: it has completed.
+            RequestPendingError: it is live and has not stopped in time.
+            RunLockedError: another process has taken it over meanwhile.
+            InputError: the workflow is required and missing.
+            WorkflowChangedError: it is another workflow, or its generator does not follow the record.
+        """
+        run = checked_id(workflow_id)
+
+        def undoing() -> Session:
+            return self.prepare_resume(needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
+
+        undo = undoing if rolls_back else None
+        return await session.control.cancel_run(
+            self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds
+        )
+
+    def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
+        """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
+        return in_own_loop(self.cancel(workflow_id, **how))
+
+    async def tag(
+        self, workflow_id: str, change: Mapping[str, str | None], /, *, patience_seconds: float = 60.0
+    ) -> Mapping[str, str]:
+        """Add, change or remove tags of a run, and return all its tags. The owner of a live run saves them itself.
+
+        Args:
+            workflow_id: the run.
+            change: the new value of each tag; None removes it.
+            patience_seconds: how long to wait for the owner of a live run.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            RequestPendingError: it is live, and its owner has not followed the request in time.
+            RunLockedError: another process took it meanwhile, or its owner cannot be asked.
+        """
+        run = checked_id(workflow_id)
+        data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
+        return dict(data.metadata.get("tags", {}))
+
+    async def published(self, workflow_id: str, /) -> Mapping[str, Published]:
+        """Return what a run published, by name: the last value, when, and by which step. A live run shows it within seconds.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        return await read_published(self.store, checked_id(workflow_id))
+
+    async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
+        """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.
+
+        Args:
+            workflow_id: the run.
+            patience_seconds: how long to wait for it.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            InputError: no process runs it.
+            RequestPendingError: its owner has not saved one in time.
+            RunLockedError: its owner cannot be asked.
+        """
+        run = checked_id(workflow_id)
+        return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
 
     def run_sync(
         self,
@@ -631,6 +607,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             if_exists: what to do if the store has a run of this id.
         """
         check_workflow(workflow)
+        check_options(options)
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
@@ -657,6 +634,7 @@ class WorkflowEngine(AnswersRuns, ControlsRuns):
             is_cancel: only undo, and end the run as cancelled.
         """
         check_workflow(workflow)
+        check_options(options)
         return self._session(workflow, checked_id(workflow_id), options, inputs, is_cancel=is_cancel)
 
     def _session(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
 
 from flowckpt import evidence  # the codec lies a row above: claims are written down only where a store is at hand
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.functions import module_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EvidenceError
 
@@ -39,32 +39,20 @@ class EvidenceType(StrEnum):
 _KNOWN: dict[str, EvidenceType] = {str(kind): kind for kind in EvidenceType}
 
 
-def known_or_text(kind: str) -> EvidenceType | str:
-    """Return the member of a known kind; the text as it is where this version does not know it."""
-    return _KNOWN.get(kind, kind)
-
-
-# What is hidden from people: reports, errors and logs never show a secret, records of claims keep what they need.
-#
-# A name decides (`Authorization`, `api_key`, `db_password` …), because nothing else is known about a value. Programs that
-# know better name their secret columns, or leave credentials with the verifier, which never records them.
-
-
 HIDDEN = "(hidden)"
 
-_SENSITIVE = re.compile(
-    r"authoriz|authoris|\bauth\b|auth[-_]|[-_]auth|token|secret|passw|pwd|passphrase|api[-_ ]?key|access[-_ ]?key|"
-    r"private[-_ ]?key|credential|cookie|session|bearer|jwt|\bpin\b|\bdsn\b",
-    re.IGNORECASE,
+_SENSITIVE = (
+    r"(?i)authoriz|authoris|\bauth\b|auth[-_]|[-_]auth|token|secret|passw|pwd|passphrase|api[-_ ]?key|access[-_ ]?key|"
+    r"private[-_ ]?key|credential|cookie|session|bearer|jwt|\bpin\b|\bdsn\b"
 )
 # Not urllib.parse, which costs as much to import as all of the claims; what it cannot parse is not shown at all.
-_PARTS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*@)?([^/?#]*)([^?#]*)(\?)?.*", re.DOTALL)
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
+_PARTS = r"(?s)([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*@)?([^/?#]*)([^?#]*)(\?)?.*"
+_URL = r"(?i)[a-z][a-z0-9+.-]*://\S*"
 
 
 def is_sensitive(name: object) -> bool:
     """Tell whether a name is one of a secret."""
-    return isinstance(name, str) and _SENSITIVE.search(name) is not None
+    return isinstance(name, str) and re.search(_SENSITIVE, name) is not None
 
 
 def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
@@ -82,18 +70,18 @@ def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
 
 def redacted_text(text: str) -> str:
     """Return text whose URLs have lost what may be secret in them."""
-    return _URL.sub(lambda match: shown_url(match[0]), text) if "://" in text else text
+    return re.sub(_URL, lambda match: shown_url(match[0]), text) if "://" in text else text
 
 
 def shown_url(url: str) -> str:
     """Return a URL for people: without user, password, query and fragment."""
-    match = _PARTS.fullmatch(url)
+    match = re.fullmatch(_PARTS, url)
     return f"{match[1]}://{match[3]}{match[4]}{'?…' if match[5] else ''}" if match else "(a malformed URL)"
 
 
 def has_credentials(url: str) -> bool:
     """Tell whether a URL holds a user or a password."""
-    match = _PARTS.fullmatch(url)
+    match = re.fullmatch(_PARTS, url)
     return match is not None and match[2] is not None
 
 
@@ -136,7 +124,7 @@ class State(StrEnum):
     """A newer program recorded them in a form that this one cannot read; the document is kept as it is."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Capture(FieldEquality):
     """The state of the outside world that was captured when a step ended.
 
@@ -153,7 +141,7 @@ class Capture(FieldEquality):
 
 def _kind(value: object) -> EvidenceType | str:
     if isinstance(value, str) and value.strip() and value.isprintable():
-        return known_or_text(value)
+        return _KNOWN.get(value, value)
     raise EvidenceError(
         f"{value!r:.80} is not a kind of evidence",
         remedy="Give a member of EvidenceType, or the name of a plugin's kind.",
@@ -170,22 +158,13 @@ def _private_copy(value: object) -> Any:
 _LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 
 
-def _checked_quorum(claim: Evidence, _: object, value: object) -> None:
+def _checked_count(claim: Evidence, field: attrs.Attribute[int], value: object) -> None:
     if type(value) is not int or value < 1:
-        raise EvidenceError(
-            f"a quorum is a number of workers, not {value!r:.80}",
-            evidence_type=str(claim.evidence_type),
-            remedy="Write .quorum(3).",
-        )
-
-
-def _checked_attempts(claim: Evidence, _: object, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise EvidenceError(
-            f"attempts is a number of checks, not {value!r:.80}",
-            evidence_type=str(claim.evidence_type),
-            remedy="Write .retry(5, backoff=1).",
-        )
+        what, remedy = {
+            "workers": ("a quorum is a number of workers", "Write .quorum(3)."),
+            "attempts": ("attempts is a number of checks", "Write .retry(5, backoff=1)."),
+        }[field.name]
+        raise EvidenceError(f"{what}, not {value!r:.80}", evidence_type=str(claim.evidence_type), remedy=remedy)
 
 
 def _checked_backoff(claim: Evidence, _: object, value: object) -> None:
@@ -197,7 +176,7 @@ def _checked_backoff(claim: Evidence, _: object, value: object) -> None:
         )
 
 
-@attrs.frozen(repr=False, eq=True, unsafe_hash=False)
+@lazy_frozen(repr=False, eq=True, unsafe_hash=False)
 class Evidence:
     """A claim about the outside world.
 
@@ -223,8 +202,8 @@ class Evidence:
     metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_private_copy)
     state: State = attrs.field(default=State.STATED, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
-    workers: int = attrs.field(default=1, kw_only=True, validator=_checked_quorum)
-    attempts: int = attrs.field(default=1, kw_only=True, validator=_checked_attempts)
+    workers: int = attrs.field(default=1, kw_only=True, validator=_checked_count)
+    attempts: int = attrs.field(default=1, kw_only=True, validator=_checked_count)
     backoff: float = attrs.field(default=0.0, kw_only=True, validator=_checked_backoff)
     captured: Capture | None = attrs.field(default=None, kw_only=True)
     role: str = attrs.field(default="", kw_only=True)
@@ -319,7 +298,7 @@ def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class EvidencePack(FieldEquality):
     """The claims of one step or checkpoint, and the policy that combines them.
 
@@ -374,25 +353,20 @@ def function_name(function: Callable[..., Any]) -> str:
     Raises:
         EvidenceError: it has no name of its own, so that no other process could know which one is meant.
     """
+    if not callable(function):
+        raise EvidenceError(
+            f"predicate() needs a function, got {function!r:.80}",
+            evidence_type="predicate",
+            remedy="Write the function first, then its arguments: predicate(is_open, 'Rome').",
+        )
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not callable(function) or not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+    if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         raise EvidenceError(
             f"{function!r:.80} is not a function with a name of its own",
             evidence_type="predicate",
             remedy="Write it with 'def' at the top of a module: lambdas and inner functions have no lasting name.",
         )
-    return f"{_lasting(module)}:{name}"
-
-
-def _lasting(module: str) -> str:
-    """Return a module's name; a script's file instead of `__main__`, as the records of steps have it."""
-    if module != "__main__":
-        return module
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
-    return PurePath(file).stem if file else module
+    return f"{module_name(module)}:{name}"
 
 
 # The functions that the program lends to claims.
@@ -442,7 +416,7 @@ def register_database(name: str, spec: str) -> None:
         raise EvidenceError(
             f"{name!r:.80} is not a name for a database", evidence_type="db_row", remedy="Use one word: 'main'."
         )
-    if scheme == "sqlite" and rest:
+    if scheme == "sqlite" and rest and not rest.startswith("//"):  # some libraries read that as a relative path
         spec = f"sqlite:{Path(rest).absolute()}"
     elif scheme not in ("postgresql", "postgres"):
         raise EvidenceError(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import attrs
 
 from flowckpt import evidence
+from flowckpt.core.system.declared import shown, type_name
 from flowckpt.errors import EvidenceError, FlowckptError
 from flowckpt.evidence import claims
 from flowckpt.evidence.claims import Evidence, EvidenceType, State, has_credentials, shown_url
@@ -86,6 +87,19 @@ def db_row(
         secret_columns: columns that are never shown; their `values` are recorded only as salted digests.
     """
     hidden = tuple(secret_columns)
+    if not isinstance(database, str | os.PathLike):
+        raise EvidenceError(
+            f"{shown(database)} is not a database ({type_name(type(database))})",
+            evidence_type="db_row",
+            remedy="Write the path of a SQLite file, a name of the setting 'databases', or postgresql://user@host/database.",
+        )
+    for word, columns in (("where", where), ("values", values)):
+        if columns is not None and not isinstance(columns, Mapping):
+            raise EvidenceError(
+                f"{word}={shown(columns)} does not map columns to values",
+                evidence_type="db_row",
+                remedy=f"Write {word}={{'column': value}}: SQL is not accepted.",
+            )
     address = os.fspath(database)
     if isinstance(address, str) and "://" in address:
         if address.startswith(("postgresql://", "postgres://")):
@@ -224,7 +238,7 @@ def _register_server(url: str) -> None:
 
 
 def _path(path: AnyPath) -> str:
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text:
         raise EvidenceError(f"{text!r:.80} is not a path", remedy="Write a text that is not empty.")
     return text

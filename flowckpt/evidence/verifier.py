@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt.core.system.blocking import run_blocking
+from flowckpt.core.system.blocking import on_own_thread, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
 from flowckpt.evidence.checks import TABLE, check_for
@@ -62,30 +62,8 @@ async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
     Raises:
         TimeoutError: it did not end; its thread continues by itself.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # given up
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = context.run(work)
-        except BaseException as raised:
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="flowckpt-predicate", daemon=True).start()
     async with asyncio.timeout(seconds):
-        return await future
+        return await on_own_thread(partial(contextvars.copy_context().run, work))
 
 
 # What checks claims where blocking is allowed: in place, on a thread, or on any worker of an executor.

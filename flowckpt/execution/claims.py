@@ -15,7 +15,7 @@ from flowckpt import evidence
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
 from flowckpt.core.records import CheckpointData, StepResult
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ class CheckOptions(Protocol):
         ...
 
 
-if TYPE_CHECKING:
-    from flowckpt.execution.files import RunFiles
-
 READS, WRITES = "reads", "writes"
 """The roles of files."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Committed(FieldEquality):
     """The claims of a step as they were when it ended.
 

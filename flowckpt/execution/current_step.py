@@ -20,6 +20,7 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.checks import check_published_name
 from flowckpt.core.dsl.modifiers import PLAIN
 from flowckpt.core.identity.call import CallIdentity
+from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EncodingError, FlowckptError, InputError
 
@@ -170,7 +171,7 @@ class StepCall:
     done: Progress | None = attrs.field(init=False, default=None)
 
 
-@attrs.frozen
+@lazy_frozen()
 class CurrentStep:
     """The running step, from the point of view of its function.
 
@@ -312,7 +313,7 @@ set_call = _current.set
 """Set which step runs now, in this context and in those that are copied from it; None for none."""
 
 
-@attrs.frozen
+@lazy_frozen()
 class Carried:
     """The luggage of a running step: a listener packs it, in the context of the step.
 
@@ -378,7 +379,7 @@ def checked_published(now: CurrentStep, name: str, value: Any) -> Any:
         StepDefinitionError: the name is not text, is blank, or is too long.
     """
     place = f"{now.path}: published {check_published_name(name)!r:.80}"
-    tree = encode(value, place)
+    tree = encode(value, place=place)
     if (size := len(dumps(tree))) > _MOST_PUBLISHED:
         raise EncodingError(
             f"{place} has {size:,} bytes of JSON; a published value may have {_MOST_PUBLISHED:,}",
@@ -433,10 +434,12 @@ def validate_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
             )
         number = _as_number(value)
         if number is None or abs(number) > _MOST_FIGURE:
+            is_too_large = number is not None
+            why = f"is beyond {_MOST_FIGURE:g}" if is_too_large else "is not a finite number"
             raise InputError(
-                f"record({name}=…) got {value!r:.80} ({type(value).__name__}), which is not a finite number",
+                f"record({name}=…) got {value!r:.80} ({type(value).__name__}), which {why}",
                 parameter=name,
-                remedy="Pass an int or a float.",
+                remedy="Record it in a larger unit." if is_too_large else "Pass an int or a float.",
             )
         found[name] = number
     return found

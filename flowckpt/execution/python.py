@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.dsl import PythonAction
-from flowckpt.core.dsl.actions import Action
+from flowckpt.core.dsl.step import Action
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts

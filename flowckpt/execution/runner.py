@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +12,31 @@ import attrs
 
 from flowckpt import execution
 from flowckpt.core import codec, dsl, records
+from flowckpt.core.codec.annotations import return_annotation
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.codec.types import return_annotation
-from flowckpt.core.dsl.actions import Action, PythonAction
-from flowckpt.core.dsl.step import Step
+from flowckpt.core.dsl.step import Action, PythonAction, Step
 from flowckpt.core.identity.call import function_info
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.secrets import (
+    KnownSecrets,
+    hidden_output,
+    hide_output_of,
+    refuse_secret_claims,
+    refuse_secrets,
+)
 from flowckpt.core.records import StepResult
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
+from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.secret import Secret
-from flowckpt.execution import claims, redaction, remote
+from flowckpt.execution import claims, remote
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
-from flowckpt.execution.world import Nondeterminism
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from flowckpt.execution.executors.base import Given
     from flowckpt.execution.remote.submit import RunExecutor
 
@@ -37,7 +46,30 @@ STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 _NEVER_AWAITED = frozenset({int, str, float, bool, type(None), list, dict, tuple, bytes})
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False)
+class Nondeterminism:
+    """The clock and the sources of ids and numbers of a run; injected, so that tests control them.
+
+    Attributes:
+        clock: the time.
+        random: returns numbers in [0, 1).
+        new_uuid: makes UUIDs.
+    """
+
+    clock: Clock
+    random: Callable[[], float]
+    new_uuid: Callable[[], UUID]
+
+    def answer(self, action: dsl.world.WorldAction) -> datetime | UUID | float | bool:
+        """Return what an action asks for; the time is aware, and in UTC."""
+        if action.is_patch:
+            return True  # no recorded result waits, or replay would have answered
+        if isinstance(action, dsl.world.NowAction):
+            return self.clock.now().astimezone(UTC)
+        return self.new_uuid() if isinstance(action, dsl.world.UuidAction) else self.random()
+
+
+@lazy_define(eq=False, repr=False)
 class Outcome:
     """How one try of a step ended.
 
@@ -97,7 +129,8 @@ class StepRunner:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        modifiers, action = call.step.modifiers, call.step.action
+        step = call.step
+        modifiers, action = step.modifiers, step.action
         set_call(call)
         try:
             if not modifiers.is_plain or self.has_places or type(action) is not PythonAction or not may_block():
@@ -115,7 +148,7 @@ class StepRunner:
             return Outcome(error=stop)
         except (Exception, SystemExit) as error:
             if modifiers.content == "secret":
-                redaction.hide_output_of(error)
+                hide_output_of(error)
             return Outcome(error=error)
         finally:
             set_call(None)
@@ -153,10 +186,10 @@ class StepRunner:
         """Return an output as the generator gets it, and as it is recorded."""
         action, secrets, place = call.step.action, self._secrets, f"{call.path}: output"
         if action.is_command:
-            value = redaction.hidden_output(value, secrets)
+            value = hidden_output(value, secrets)
         tree = codec.encode(value, annotation := output_annotation(action), place=place)
         if secrets.is_any:
-            redaction.refuse_secrets(tree, secrets, place)
+            refuse_secrets(tree, secrets, place)
         return codec.decode(tree, annotation), tree
 
     async def open_files(self, call: StepCall) -> Outcome | None:
@@ -176,15 +209,7 @@ class StepRunner:
         set_call(call)
         try:
             if not may_block():
-                action = PythonAction(function, args, kwargs)
-                return await run_python(
-                    action,
-                    workflow_id=call.workflow_id,
-                    path=call.path,
-                    timeout_seconds=None,
-                    interrupts=self._interrupts,
-                    threads=self._threads,
-                )
+                return await self._done(PythonAction(function, args, kwargs), call, None, None)
             value = self._interrupts.call(function, args, kwargs)
             return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
         finally:
@@ -213,7 +238,7 @@ class StepRunner:
             else:
                 value = None if adopt is None else await self.call(adopt, args, kwargs, call)
             tree = codec.encode(value, annotation, place=f"{path}: output")
-            redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
+            refuse_secrets(tree, self._secrets, f"{path}: output")
             value = codec.decode(tree, annotation)
             if is_vouched:
                 return Outcome(value, tree)
@@ -298,16 +323,8 @@ class StepRunner:
     async def _sent(self, place: RunExecutor, action: PythonAction, call: StepCall) -> Outcome:
         """Have a step done elsewhere; its output comes back as it is recorded."""
         step = call.step
-        modifiers, placement = step.modifiers, step.modifiers.placement
-        tree = await place.tree_of(
-            action,
-            call,
-            {} if placement is None else placement.resources,
-            timeout_seconds=modifiers.timeout_seconds,
-            interrupts=self._interrupts,
-        )
-        if self._secrets.is_any:
-            redaction.refuse_secrets(tree, self._secrets, f"{call.path}: output")
+        modifiers, tree = step.modifiers, await place.tree_of(action, call, self._interrupts)
+        refuse_secrets(tree, self._secrets, f"{call.path}: output")
         value = codec.decode(tree, output_annotation(action))
         if modifiers.evidence is None and modifiers.files is None:
             return Outcome(value, tree)
@@ -339,13 +356,13 @@ class StepRunner:
         if has_files:
             pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._checker.verifier, step)])
         if self._secrets.is_any:
-            redaction.refuse_secret_claims(pack.to_document(), self._secrets, path)
+            refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel that comes while its claims are checked must not lose it.
         own = self.files if has_files else None
         committing = self._checker.commit(pack, path=path, exit_code=exit_code, files=own)
         committed = await finish_despite_cancel(committing)
         if self._secrets.is_any:  # what was taken from the world
-            redaction.refuse_secret_claims(committed.document["pack"], self._secrets, path)
+            refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
         error = None if committed.report.verified else claims.not_verified(path, committed.report)
         return Outcome(value, tree, error, committed)

@@ -77,7 +77,11 @@ class Call:
                 self._thread = None
 
     def leave(self) -> None:
-        """Ask it to end at its next bytecode, or not to begin; a call that has ended is not touched."""
+        """Ask it to end at its next bytecode, or not to begin; a call that has ended is not touched.
+
+        It asks once: a second time could end the `finally` blocks that the first one began. A step can miss it, as one
+        that catches everything does: Python drops an exception that is raised in the callback of a weak reference.
+        """
         with self._lock:
             if self._thread is not None and self._thread.ident is not None and not self._is_left:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(

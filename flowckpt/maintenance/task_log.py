@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.codec.tags import encode
-from flowckpt.core.dsl.path import MAX_NAME_LENGTH, path_of
+from flowckpt.core.dsl.checks import MAX_NAME_LENGTH, path_of
 from flowckpt.core.identity.inputs_hash import digest
 from flowckpt.core.records import CheckpointData, LazyValue, PartialState, Reason, Status, StepResult
 from flowckpt.core.records.listing import MANAGER, is_task
@@ -24,7 +24,7 @@ from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, Setting
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
 from flowckpt.stores.base import StoreBase
-from flowckpt.stores.verifications import LaterCheck
+from flowckpt.stores.queries import LaterCheck
 
 # What may be given to a manager, and the ids of tasks, steps and checkpoints.
 #
@@ -45,8 +45,14 @@ def split_id(given: object, setting: str) -> tuple[str, str]:
         setting: what the argument is called, for an error.
 
     Raises:
-        SettingError: it is not a text.
+        SettingError: it is not a text; or it is to be that of a step, and has no task.
     """
+    if setting == "step_id" and isinstance(given, str) and "@" not in given:
+        raise SettingError(
+            f"step_id is {given!r:.80}, and the id of a step is written TASK@STEP",
+            setting=setting,
+            remedy="Give the id that begin_step returned.",
+        )
     if not isinstance(given, str):
         raise SettingError(
             f"{setting} is {given!r:.80} ({type(given).__name__}), not the text of an id",

@@ -13,13 +13,14 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
+from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.plan import Decision
+from flowckpt.engine.run.lease import existing
 from flowckpt.engine.run.live import LiveNote, read_live
 from flowckpt.engine.run.resumption import started_steps_of
-from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import redacted_text
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.report.comparison import Comparison
@@ -68,7 +69,7 @@ class RunReport:
     @property
     def sentence(self) -> str:
         """The run in two or three sentences."""
-        parts = [_ending(self), _crashes(self.timeline), _reuse(self.timeline), _in_flight(self)]
+        parts = [_ending(self), _generation(self), _crashes(self.timeline), _reuse(self.timeline), _in_flight(self)]
         return " ".join(part for part in parts if part)
 
     def data(self, *, most_details: int = _MOST_DETAILS) -> dict[str, Any]:
@@ -204,9 +205,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptedError: its record is damaged.
     """
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
+    latest = existing(workflow_id, await store.load_latest(workflow_id))
     checkpoints = await store.list_checkpoints(workflow_id)
     if store.has(Ability.ATTEMPTS):
         attempts = await attempts_of(store, workflow_id, latest, checkpoints)
@@ -286,6 +285,11 @@ def _ending(report: RunReport) -> str:
         more = f" (and {len(report.waits) - 1} more)" if len(report.waits) > 1 else ""
         said += f"; {report.waits[0]}{more}"
     return f"{said}."
+
+
+def _generation(report: RunReport) -> str:
+    number = number_of(report.latest.metadata)
+    return f"This is generation {number}; the steps of earlier ones are not kept." if number > 1 else ""
 
 
 def _crashes(timeline: Timeline) -> str:

@@ -15,7 +15,7 @@ import attrs
 
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
-from flowckpt.core.identity.arguments import UNKNOWN, recorded_value
+from flowckpt.core.identity.call import UNKNOWN, recorded_value
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand

@@ -86,6 +86,8 @@ def _result(result: WorkflowResult) -> str:
         ["steps", f"{steps.executed} executed, {steps.restored} restored, {steps.failed} failed"],
         ["attempt", f"{result.attempt}, {duration_in_words(result.duration_ms / 1000)}"],
     ]
+    if result.generation > 1:
+        rows.append(["generation", str(result.generation)])
     if result.status.value == "completed":
         rows.append(["output", _shortened(repr(result.output))])
     if result.failure is not None:

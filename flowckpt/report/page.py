@@ -10,13 +10,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from flowckpt._version import __version__
 from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import shown_moment
 from flowckpt.engine.run.live import published_of
@@ -144,6 +144,7 @@ def _facts(report: RunReport) -> str:
     rows = [(f"input {name}", shown_value(value)) for name, value in inputs.items()]
     if latest.status.value == "completed":
         rows.append(("output", shown_value(latest.held_output)))
+    rows += [("generation", str(number))] if (number := number_of(latest.metadata)) > 1 else []
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
     totals = sum_figures(latest.step_results)
     rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
@@ -153,15 +154,11 @@ def _facts(report: RunReport) -> str:
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
         for attempt, versions in latest.metadata.get(PACKAGES, {}).items()
     ]
-    rows += [("started", _moment(report.timeline.attempts[0].started_at))] if report.timeline.attempts else []
-    rows.append(("last saved", _moment(latest.saved_at)))
+    rows += [("started", shown_moment(report.timeline.attempts[0].started_at))] if report.timeline.attempts else []
+    rows.append(("last saved", shown_moment(latest.saved_at)))
     return (
         f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd><code>{escape(value)}</code></dd>' for name, value in rows)}</dl>"
     )
-
-
-def _moment(moment: datetime) -> str:
-    return shown_moment(moment)
 
 
 def _waterfall(report: RunReport) -> Iterator[str]:

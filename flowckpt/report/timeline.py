@@ -397,17 +397,14 @@ def _mark_critical(lanes: Sequence[Lane]) -> None:
 
 
 def _mark_chain(members: list[Lane]) -> None:
-    members.sort(key=_end_time)
+    """Mark the members that ran one after another up to the last one that ended."""
+    members.sort(key=lambda lane: _seconds(lane.ended_at))
     limit = float("inf")
     for lane in reversed(members):
-        if _end_time(lane) <= limit + _ROUNDING:
+        if _seconds(lane.ended_at) <= limit + _ROUNDING:
             lane.is_critical = True
-            limit = _start_time(lane)
+            limit = _seconds(lane.started_at)
 
 
-def _end_time(lane: Lane) -> float:
-    return lane.ended_at.timestamp() if lane.ended_at else 0.0
-
-
-def _start_time(lane: Lane) -> float:
-    return lane.started_at.timestamp() if lane.started_at else 0.0
+def _seconds(moment: datetime | None) -> float:
+    return moment.timestamp() if moment else 0.0

@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, NoReturn
 import attrs
 
 from flowckpt import stores
+from flowckpt.core.records.generation import start_of_run
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.errors import CheckpointStorageError, RunLockedError, StoreAbilityError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter
     from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
+    from flowckpt.core.system.process import ProcessIdentity
     from flowckpt.errors import FencedError
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.queries import Compacted, Repaired
@@ -71,7 +73,7 @@ class Lease(FieldEquality):
     token: str = ""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Finding(FieldEquality):
     """A finding of an integrity check.
 
@@ -98,7 +100,7 @@ def refuse_failed(findings: Iterable[Finding]) -> None:
             raise CheckpointStorageError(finding.detail, workflow_id=finding.workflow_id, operation="read")
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class RunSurvey(FieldEquality):
     """The runs of a store, and those that its list leaves out.
 
@@ -126,7 +128,7 @@ class Ability(Enum):
     SEEN = ("last_seen",)
     LIVE = ("note_live", "live_note")
     RENEW = ("renew",)
-    GENERATIONS = ("begin_generation",)
+    GENERATIONS = ("begin_generation", "claimed_by")
     WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
     FIGURES = ("figures",)
@@ -176,6 +178,9 @@ class StoreBase(ABC):
             StoreAbilityError: always.
         """
         raise StoreAbilityError(repr(self), ability=str(ability), purpose=purpose)
+
+    spec: str = ""
+    """The description that `open_store` opened it by, without secrets; empty for a store made in another way."""
 
     @property
     def kind(self) -> str:
@@ -253,7 +258,6 @@ class StoreBase(ABC):
             RunLockedError: another live process owns it.
             CheckpointCorruptedError: its record is damaged.
         """
-        del take_over
         latest = await self.load_latest(workflow_id)
         if latest is None:
             return Lease(workflow_id, 1, None)
@@ -272,8 +276,11 @@ class StoreBase(ABC):
         Raises:
             FencedError: another owner has the run, or it was removed.
         """
-        del token
         return attrs.evolve(await self.acquire(workflow_id, take_over=True), latest=None)
+
+    async def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
+        """Return the process that claimed an attempt, dead or alive; None if the store does not know it."""
+        return None
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release a run; a claim without a save leaves no trace. No error if it is not owned.
@@ -286,7 +293,6 @@ class StoreBase(ABC):
 
     async def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of the run, or None."""
-        del workflow_id
         return None
 
     def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
@@ -316,7 +322,6 @@ class StoreBase(ABC):
             FencedError: another owner has the run, or it was removed.
             CheckpointStorageError: the medium still fails; the old attempt is unchanged.
         """
-        del workflow_id, history
         return None
 
     # --- the runs -------------------------------------------------------------------------------------------------
@@ -337,7 +342,8 @@ class StoreBase(ABC):
         if latest is None:
             return None
         references = await self.list_checkpoints(workflow_id)
-        started_at = references[-1].saved_at if references else latest.saved_at
+        oldest = references[-1] if references else latest
+        started_at = start_of_run(latest.metadata) or oldest.saved_at
         info = RunInfo.of(workflow_id, latest, started_at)
         return info.with_owner(await self.owner(workflow_id)) if self.has(Ability.OWNERS) else info
 
@@ -397,7 +403,6 @@ class StoreBase(ABC):
         Raises:
             StoreAbilityError: the store cannot.
         """
-        del workflow_id
         self.lacks(Ability.CHECK, "check itself")
 
     async def repair(self, workflow_id: str) -> Repaired:
@@ -411,7 +416,6 @@ class StoreBase(ABC):
             RunLockedError: another process owns it.
             CheckpointCorruptedError: no checkpoint of it can be read; nothing was changed.
         """
-        del workflow_id
         self.lacks(Ability.REPAIR, "repair a run")
 
     def medium(self) -> str:
@@ -454,7 +458,6 @@ class StoreBase(ABC):
             CheckpointCorruptedError: its record is damaged.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, attempt
         self.lacks(Ability.ATTEMPTS, "return what an attempt left")
 
     async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
@@ -470,7 +473,6 @@ class StoreBase(ABC):
             CheckpointCorruptedError: its record is damaged.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, attempt
         self.lacks(Ability.ATTEMPTS, "hand out a whole run")
 
     # --- a whole run, and values in common ------------------------------------------------------------------------
@@ -492,7 +494,6 @@ class StoreBase(ABC):
             CheckpointStorageError: the medium failed.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, checkpoints
         self.lacks(Ability.RECEIVE, "take in a whole run")
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
@@ -518,7 +519,6 @@ class StoreBase(ABC):
             CheckpointStorageError: the medium failed.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, signal
         self.lacks(Ability.SIGNALS, "deliver signals")
 
     async def signals(self, workflow_id: str) -> Sequence[Signal]:
@@ -529,7 +529,6 @@ class StoreBase(ABC):
         Raises:
             CheckpointCorruptedError: a message is damaged.
         """
-        del workflow_id
         return ()
 
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
@@ -549,7 +548,6 @@ class StoreBase(ABC):
         Args:
             workflow_id: the run; all runs by default.
         """
-        del workflow_id
         return nullcontext()
 
     # --- which steps have started: a hint that outlives the process, at next to no cost -------------------------------
@@ -567,7 +565,6 @@ class StoreBase(ABC):
 
         Without notes it is `(0, ())`. The notes survive a killed process, but not a power cut. Some of these steps may have ended and be in the record.
         """
-        del workflow_id
         return 0, ()
 
     async def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
@@ -575,7 +572,6 @@ class StoreBase(ABC):
 
         A process that was killed lived at least until then; an owner gives a sign every ten seconds.
         """
-        del workflow_id, attempt
         return None
 
     # --- the live note: what runs now, for people; nothing is decided by it, and it may be lost, old or damaged -----------
@@ -591,9 +587,26 @@ class StoreBase(ABC):
             FlowckptError, OSError: the medium failed; the engine tries again with the next note.
         """
 
+    def note_live_all(self, notes: Mapping[str, bytes]) -> None:
+        """Replace the live notes of several runs, as `note_live` does, with as few round trips as possible.
+
+        Args:
+            notes: the notes, by run.
+
+        Raises:
+            FlowckptError, OSError: some could not be written; the engine tries again with the next notes.
+        """
+        failure: Exception | None = None
+        for workflow_id, content in notes.items():
+            try:
+                self.note_live(workflow_id, content)
+            except Exception as error:  # the notes of the other runs are written all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
     async def live_note(self, workflow_id: str) -> bytes | None:
         """Return the last live note of a run; None if there is none. It may be that of an earlier attempt."""
-        del workflow_id
         return None
 
     # --- keeping it small -----------------------------------------------------------------------------------------
@@ -616,7 +629,6 @@ class StoreBase(ABC):
             FencedError: another process has taken the run over; whether the checkpoint was deleted is unknown.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, checkpoint_id
         self.lacks(Ability.DELETE, "delete single checkpoints")
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
@@ -629,7 +641,6 @@ class StoreBase(ABC):
         Raises:
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, sequences
         self.lacks(Ability.EVICT, "remove checkpoints of a live run")
 
     async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
@@ -644,7 +655,6 @@ class StoreBase(ABC):
             FencedError: another process has taken the run over; see `delete_checkpoint`.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, sequences
         self.lacks(Ability.EVICT, "remove single checkpoints")
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
@@ -658,7 +668,6 @@ class StoreBase(ABC):
             CheckpointNotFoundError: the checkpoint does not exist.
             StoreAbilityError: the store cannot.
         """
-        del workflow_id, sequence
         self.lacks(Ability.PINS, "pin checkpoints")
 
     async def unpin(self, workflow_id: str, sequence: int) -> None:
@@ -671,7 +680,6 @@ class StoreBase(ABC):
 
     async def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
-        del workflow_id
         return frozenset()
 
     async def compactable(self, after: str, limit: int) -> Sequence[str]:
@@ -681,7 +689,6 @@ class StoreBase(ABC):
             after: start after this run; an empty string for the start.
             limit: at most this many.
         """
-        del after, limit
         return ()
 
     async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
@@ -695,7 +702,6 @@ class StoreBase(ABC):
             RunLockedError: another process owns the run.
             CheckpointCorruptedError: its record is damaged; nothing was changed.
         """
-        del workflow_id, is_forced
         return stores.queries.Compacted()
 
     async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
@@ -708,7 +714,6 @@ class StoreBase(ABC):
         Raises:
             StoreAbilityError: the store cannot list its runs.
         """
-        del limit
         return await self.list_runs() if before is None else ()
 
     async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int | None]:
@@ -747,7 +752,6 @@ class StoreBase(ABC):
 
     async def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results; None if there is none, as in a store that keeps no index."""
-        del name
         return None
 
     async def write_index(self, name: str, content: bytes) -> None:
@@ -760,15 +764,3 @@ class StoreBase(ABC):
 
     async def clear_index(self) -> None:
         """Remove the index of results."""
-
-
-async def released(store: StoreBase, lease: Lease) -> None:
-    """Release a lease; a later owner through the same store object keeps the run.
-
-    Raises:
-        CheckpointStorageError: the medium failed.
-    """
-    if lease.token:
-        await store.release(lease.workflow_id, token=lease.token)
-    else:  # of a store that cannot tell owners apart
-        await store.release(lease.workflow_id)

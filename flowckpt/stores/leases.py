@@ -1,4 +1,4 @@
-"""Leases: the owner of a run, and for how long, in every store without locks."""
+"""Leases: the owner of a run, and for how long, in every store without locks; the release of one in any store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
-from flowckpt.core.system.process import ProcessIdentity, is_alive
+from flowckpt.core.system.attrs_base import lazy_frozen
+from flowckpt.core.system.blocking import start_thread
+from flowckpt.core.system.process import is_alive
 from flowckpt.errors import FlowckptError
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
+    from flowckpt.stores.base import Lease, StoreBase
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -37,7 +41,7 @@ class LeaseTimes:
         return self.seconds / 3
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class LeaseHolder:
     """Whom a store names as the owner of a run.
 
@@ -59,7 +63,7 @@ class LeaseHolder:
             now: the time by the store's clock.
         """
         owner = self.owner
-        lives = is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time))
+        lives = is_alive(owner.process)
         return now < self.expires_at if lives is None else lives
 
 
@@ -106,7 +110,11 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start, unless it runs already in this process. Everything that it is to keep alive must be known by now."""
+        """Start, unless it runs already in this process. Everything that it is to keep alive must be known by now.
+
+        Raises:
+            CheckpointStorageError: no thread can be started.
+        """
         if self._pid != os.getpid():  # a forked child has no thread, and a lock and an event of unknown state
             self._pid, self._lock, self._stop, self._thread = os.getpid(), threading.Lock(), threading.Event(), None
         with self._lock:
@@ -114,9 +122,8 @@ class Heartbeat:
             if self._thread is not None and self._thread.is_alive():
                 return
             self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._beat, args=(self._stop,), name=self._name, daemon=True)
             with _signals_blocked():
-                self._thread.start()
+                self._thread = start_thread(partial(self._beat, self._stop), self._name)
 
     def beat_every(self, seconds: float) -> None:
         """Change the interval; a pause that has begun is not cut short.
@@ -156,3 +163,15 @@ class Heartbeat:
             if self._stop is stop:
                 self._thread = None
             return True
+
+
+async def released(store: StoreBase, lease: Lease) -> None:
+    """Release a lease; a later owner through the same store object keeps the run.
+
+    Raises:
+        CheckpointStorageError: the medium failed.
+    """
+    if lease.token:
+        await store.release(lease.workflow_id, token=lease.token)
+    else:  # of a store that cannot tell owners apart
+        await store.release(lease.workflow_id)

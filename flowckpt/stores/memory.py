@@ -15,21 +15,21 @@ from typing import Any
 
 import attrs
 
+from flowckpt import stores
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED, decode_head, encode_head
 from flowckpt.core.codec.results import decode_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.core.records.generation import start_of_run
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
-from flowckpt.core.system.process import current_process
+from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
-from flowckpt.stores.async_store import RetainingStore
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase
-from flowckpt.stores.queries import Compacted, Repaired
-from flowckpt.stores.runs_base import RunsBase, RunWriter, refused_as_encoding_error
+from flowckpt.stores.runs_base import RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
 
 
 class _Record:
@@ -113,7 +113,6 @@ class _Run:
         return heads + sum(map(len, self.now.encoded)) + sum(map(len, self.blobs.values()))
 
     def fetch(self, digest: str, size: int) -> bytes:
-        del size
         return self.blobs[digest]
 
     def history(self, course: _Course, length: int | None = None) -> History:
@@ -200,9 +199,9 @@ class MemoryRunWriter(RunWriter):
         dumps(head).encode()
         return head, blobs
 
-    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[Sequence[Any], HistoryView]:
+    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[Sequence[Any], HistoryView]:
         run = self.run
-        if is_generation:
+        if first is not None and first.reason is Reason.CONTINUED:
             run.forget()
             return (), view.history.view(0)
         shared = run.history(run.now).view().shared_length(view)
@@ -222,7 +221,6 @@ class MemoryRunWriter(RunWriter):
         beginning: Sequence[Any],
         evicted: frozenset[int],
     ) -> None:
-        del beginning
         run, (head, blobs), count, history = self.run, encoded, len(view), view.history
         if blobs or history.blobs:
             named, missing = self._new_values(view, held, blobs)
@@ -236,7 +234,7 @@ class MemoryRunWriter(RunWriter):
             said = head or {}
             run.firsts[self.attempt] = {name: said[name] for name in CARRIED if name in said}
             run.written_by.add(self.attempt)
-            run.started_at = run.started_at or data.saved_at
+            run.started_at = run.started_at or start_of_run(data.metadata) or data.saved_at
         run.last_sequence = data.sequence
         if run.steps:
             run.steps = {}
@@ -282,7 +280,6 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def _claim(
         self, workflow_id: str, *, take_over: bool, at_least: int, previous: MemoryRunWriter | None
     ) -> tuple[MemoryRunWriter, CheckpointData | None, tuple[str, ...]]:
-        del take_over
         run = self.held.setdefault(workflow_id, _Run())
         writer = MemoryRunWriter(run, workflow_id, max(run.attempt + 1, at_least))
         if previous is not None:
@@ -308,6 +305,10 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
             return None
         me = current_process()
         return Owner(me.host, me.boot_id, me.pid, me.start_time, writer.acquired_at)
+
+    def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
+        """Return this process: no other one sees the store."""
+        return current_process() if workflow_id in self.held else None
 
     def note_started(self, workflow_id: str, path: str) -> None:
         """Note that a step starts."""
@@ -428,13 +429,13 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
             run.latest()
         return [Finding(each, "ok", counted(len(run.now.live), "checkpoint")) for each, run in found.items()]
 
-    def repair(self, workflow_id: str) -> Repaired:
+    def repair(self, workflow_id: str) -> stores.queries.Repaired:
         """Return that nothing is damaged: nothing but this process has the bytes."""
         latest = self.load_latest(workflow_id)
         if latest is None:
             raise CheckpointNotFoundError(workflow_id)
         count = sum(len(self.list_attempt(workflow_id, attempt)) for attempt in self.attempts(workflow_id))
-        return Repaired(workflow_id, "", (), count, len(latest.step_results), latest.checkpoint_id)
+        return stores.queries.Repaired(workflow_id, "", (), count, len(latest.step_results), latest.checkpoint_id)
 
     # --- messages, encoded as in the durable stores ----------------------------------------------------------------
 
@@ -484,19 +485,18 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         found = (each for each in sorted(self.held) if each > after)
         return [each for each in found if any(record.is_deleted for record in self.held[each].now.records)][:limit]
 
-    def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+    def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
         """Drop deleted checkpoints, and the values that only they named."""
-        del is_forced  # it costs little
         run, writer = self.held.get(workflow_id), self.owned.get(workflow_id)
         if run is None:
-            return Compacted()
+            return stores.queries.Compacted()
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
         before, records = run.size, run.now.records
         run.now.records = [each for each in records if not each.is_deleted or each is records[-1]]
         run.drop_unnamed_values()
         freed = before - run.size
-        return Compacted(freed > 0, freed)
+        return stores.queries.Compacted(freed > 0, freed)
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, most recently started first."""

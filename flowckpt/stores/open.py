@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from flowckpt import stores
@@ -16,8 +17,8 @@ from flowckpt.stores.file import FileCheckpointStore
 
 ENTRY_POINTS = "flowckpt.stores"
 
-_PASSWORD = re.compile(r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@")
-_PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)[^&#]*", re.IGNORECASE)
+_LOGIN = r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@"
+_LOGIN_OPTION = r"(?i)([?&](?:password|sslpassword|passfile|service)=)[^&#]*"
 
 _NOT_AT_REST = "memory"
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
@@ -76,11 +77,19 @@ def open_store(
         KeyFileError: the key file is missing, invalid, or readable by other users.
         SettingError: the compression is unknown, or a package is missing.
     """
+    opened = _opened(spec, key_file, compression, trust=trust)
+    with suppress(AttributeError):  # of a third party, it may be frozen
+        opened.spec = shown_spec(spec)
+    return opened
+
+
+def _opened(spec: str, key_file: str | os.PathLike[str] | None, compression: str, *, trust: bool) -> StoreBase:
     scheme, colon, rest = spec.partition(":")
     if not colon:
         raise StoreSpecError(
             f"{spec!r} is not the description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
         )
+    check_slashes(spec)
     if scheme == "file":
         return FileCheckpointStore(rest or ".flowckpt", key_file=key_file, compression=compression, trust=trust)
     if scheme != _NOT_AT_REST:
@@ -98,6 +107,26 @@ def open_store(
         spec=shown,
         remedy=f"Known here: {', '.join(['file', *_BUILT_IN, *others])}.",
     )
+
+
+def check_slashes(spec: str) -> None:
+    """Refuse a path that is written as a URL: `sqlite:///runs.db` is a file here for some libraries, and at the root for others.
+
+    Args:
+        spec: the description of a store.
+
+    Raises:
+        StoreSpecError: two or more slashes follow `sqlite:`, or just two follow `file:`.
+    """
+    scheme, _, rest = spec.partition(":")
+    slashes = len(rest) - len(rest.lstrip("/"))
+    if slashes >= 2 and (scheme == "sqlite" or (scheme == "file" and slashes == 2)):
+        path = rest.lstrip("/")
+        raise StoreSpecError(
+            f"{spec!r} can mean two files",
+            spec=spec,
+            remedy=f"Write {scheme}:{path}, from the current directory, or {scheme}:/{path}, from the root.",
+        )
 
 
 def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
@@ -122,4 +151,6 @@ def shown_spec(spec: str) -> str:
     Args:
         spec: the description of a store.
     """
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", spec))
+    if "://" not in spec and "=" not in spec:
+        return spec
+    return re.sub(_LOGIN_OPTION, r"\1***", re.sub(_LOGIN, r"\1***@", spec))

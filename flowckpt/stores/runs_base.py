@@ -3,22 +3,26 @@
 `RunsBase` has the runs that this process owns, and `RunWriter` is one of them: the only object that writes to it. The rules
 of a save are here, once, in `RunWriter.save`: who may save, under which attempt and sequence, and that the history continues
 the stored one. `Medium` and the abstract methods of `RunWriter` are what a medium adds: how it claims a run, how bytes become
-durable, and how a writer learns that the run has a new owner. `flowckpt.stores.async_store` adds the async methods.
+durable, and how a writer learns that the run has a new owner. `BlockingStore` is the store around them: its async methods
+run on a worker thread, or in place if nothing else could run meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.listing import RunList, Selection
+from flowckpt.core.system.blocking import may_block, run_blocking
 from flowckpt.errors import (
     CheckpointStorageError,
     EncodingError,
@@ -27,12 +31,13 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import Finding, Lease, RunSurvey, refuse_failed
+from flowckpt.stores.base import Finding, Lease, RunSurvey, StoreBase, refuse_failed
 from flowckpt.stores.leases import Heartbeat
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+
 
 _log = logging.getLogger("flowckpt")
 
@@ -146,12 +151,14 @@ class RunWriter(ABC):
             encoded = self._encode(data, view)
         except (TypeError, ValueError, RecursionError) as error:
             raise refusal_of_field(error) from error
-        is_generation = data.reason is Reason.CONTINUED and not self.is_adopted
-        if is_generation:
-            self._values = set()
-        beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view, is_generation=is_generation)
-        held = len(saved)
-        if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):
+        beginning: Sequence[Any] = ()
+        saved = self.saved
+        if not self.is_adopted:
+            if data.reason is Reason.CONTINUED:
+                self._values = set()
+            beginning, saved = self._begin(view, data)
+        held = saved.length
+        if (view.history is not saved.history or view.length < held) and not view.continues(saved):
             raise ForeignRecordError(
                 f"the history to be saved for run {self.workflow_id!r} does not continue the stored one",
                 workflow_id=self.workflow_id,
@@ -202,6 +209,17 @@ class RunWriter(ABC):
             self._check_usable()
             yield
 
+    def settle(self) -> None:  # noqa: B027 - only if a medium can repeat a save
+        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+            CheckpointStorageError: the medium still fails.
+        """
+
+    def note_started(self, path: str) -> None:  # noqa: B027 - a hint, which a medium may leave out
+        """Note, without a sync, that a step starts; nothing where the medium keeps no such notes."""
+
     # --- the medium ------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -222,12 +240,12 @@ class RunWriter(ABC):
         """
 
     @abstractmethod
-    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[Sequence[Any], HistoryView]:
+    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[Sequence[Any], HistoryView]:
         """Find the records that the attempt continues: those whose history the new one shares.
 
         Args:
             view: the history of the new one.
-            is_generation: whether it starts a generation, which continues nothing.
+            first: the checkpoint that begins the attempt, if it is one. The first of a generation continues nothing.
 
         Returns:
             What the same write must record about it, and the history stored there.
@@ -357,6 +375,15 @@ class RunsBase(Medium[W]):
         if data.reason is Reason.CONTINUED:
             self._drop_former(writer, data.sequence)
 
+    def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
+        """Save a checkpoint together with others that wait; None if it is to be saved by itself."""
+
+    def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None] | None:
+        """Claim a run together with others; None, also as the answer, if it is to be claimed by itself."""
+
+    def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
+        """Release a run together with others; None if it is to be released by itself."""
+
     def _drop_former(self, writer: W, sequence: int) -> None:
         """Remove what former generations left, if the save that started this one did not. Failures are only logged.
 
@@ -381,11 +408,24 @@ class RunsBase(Medium[W]):
         previous = self.owned.get(workflow_id)
         if previous is not None and not take_over:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
+        self._prepare_leases()
         writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
-        self.owned[workflow_id] = writer
+        return self._own(writer, latest, notices)
+
+    def _own(self, writer: W, latest: CheckpointData | None, notices: tuple[str, ...]) -> Lease:
+        """Note that this process owns a run, and return what its owner gets."""
+        self.owned[writer.workflow_id] = writer
+        self._prepare_leases()
+        return Lease(writer.workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
+
+    def _prepare_leases(self) -> None:
+        """Start the thread that gives signs of life: before a claim, which is refused without it, and after it.
+
+        Raises:
+            CheckpointStorageError: no thread can be started.
+        """
         if self.has_leases:
             self._heartbeat.start()
-        return Lease(workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
 
     def begin_generation(self, workflow_id: str, *, token: str = "") -> Lease:
         """Claim the next attempt of a run, if the owner with that token still owns it."""
@@ -403,6 +443,13 @@ class RunsBase(Medium[W]):
         if writer is not None and token in ("", writer.token):
             del self.owned[workflow_id]
             self._give_up(writer)
+
+    def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Find out the outcome of a failed save, so that the same attempt can continue; the next save holds the history."""
+        writer = self.owned.get(workflow_id)
+        if writer is not None and writer.is_mine:
+            writer.settle()
+        return None
 
     def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Call a function once an owned run is lost."""
@@ -428,7 +475,9 @@ class RunsBase(Medium[W]):
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
         """Return the selected checkpoints, newest first."""
-        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return self._chosen(workflow_id, Selection(attempt=attempt, reason=reason, verified=verified, limit=limit))
+
+    def _chosen(self, workflow_id: str, wanted: Selection) -> Sequence[CheckpointRef]:
         return wanted.of(self.references(workflow_id))
 
     def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
@@ -486,3 +535,140 @@ class RunsBase(Medium[W]):
     def unreadable_runs(self) -> list[Finding]:
         """Return the damaged runs."""
         return [*self.survey_runs().unreadable]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound="RunsBase[Any]")
+
+
+def in_runs(method: F) -> F:
+    """Return a method that calls the method of the same name of the store's `runs`.
+
+    Args:
+        method: of `StoreBase`; it gives the name, the signature and the docstring.
+    """
+    name = method.__name__
+
+    @functools.wraps(method)
+    async def call(self: BlockingStore[Any], *given: Any, **options: Any) -> Any:
+        return await self._run(functools.partial(getattr(self.runs, name), *given, **options))
+
+    call.__dict__.pop("__isabstractmethod__", None)
+    return cast("F", call)
+
+
+class BlockingStore(StoreBase, Generic[R]):
+    """A store whose runs are read and written in place.
+
+    Attributes:
+        runs: the runs, with a synchronous method for each of the store's.
+    """
+
+    runs: R
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Make a checkpoint durable; see `CheckpointStore.save`."""
+        if may_block():
+            self.runs.save(workflow_id, data)
+        elif (saved := self.runs.save_later(workflow_id, data)) is not None:
+            await saved
+        else:
+            await self._run(lambda: self.runs.save(workflow_id, data))
+
+    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
+        """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
+        if not take_over and workflow_id not in self.runs.owned and not may_block():
+            claimed = self.runs.acquire_new_later(workflow_id)
+            new = None if claimed is None else await claimed
+            if new is not None:
+                return new
+        lease: Lease = await self._run(lambda: self.runs.acquire(workflow_id, take_over=take_over))
+        return lease
+
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Release the run, if the owner with that token still owns it; see `StoreBase.release`."""
+        release = functools.partial(self.runs.release, workflow_id, token=token)
+        try:
+            released = None if may_block() else self.runs.release_later(workflow_id, token)
+        except CheckpointStorageError:  # no thread can be started, and without a release no process can resume the run
+            release()
+        else:
+            await (self._run(release) if released is None else released)
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        return await run_blocking(work)
+
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        try:
+            return await self._load(workflow_id, checkpoint_id)
+        except CheckpointStorageError as error:
+            error.ref = error.ref or f"{workflow_id}@{checkpoint_id}"
+            raise
+
+    _load = in_runs(StoreBase.load)
+    load_latest = in_runs(StoreBase.load_latest)
+    clear = in_runs(StoreBase.clear)
+    list_checkpoints = in_runs(StoreBase.list_checkpoints)
+    begin_generation = in_runs(StoreBase.begin_generation)
+    claimed_by = in_runs(StoreBase.claimed_by)
+    owner = in_runs(StoreBase.owner)
+    list_runs = in_runs(StoreBase.list_runs)
+    survey_runs = in_runs(StoreBase.survey_runs)
+    unreadable_runs = in_runs(StoreBase.unreadable_runs)
+    describe_run = in_runs(StoreBase.describe_run)
+    delete_checkpoint = in_runs(StoreBase.delete_checkpoint)
+    delete_sequences = in_runs(StoreBase.delete_sequences)
+    load_attempt = in_runs(StoreBase.load_attempt)
+    attempts = in_runs(StoreBase.attempts)
+    list_attempt = in_runs(StoreBase.list_attempt)
+    read_attempt = in_runs(StoreBase.read_attempt)
+    receive_run = in_runs(StoreBase.receive_run)
+    share_values = in_runs(StoreBase.share_values)
+    send_signal = in_runs(StoreBase.send_signal)
+    signals = in_runs(StoreBase.signals)
+    remove_signals = in_runs(StoreBase.remove_signals)
+    check = in_runs(StoreBase.check)
+    repair = in_runs(StoreBase.repair)
+    tidy = in_runs(StoreBase.tidy)
+    read_index = in_runs(StoreBase.read_index)
+    write_index = in_runs(StoreBase.write_index)
+    clear_index = in_runs(StoreBase.clear_index)
+    live_note = in_runs(StoreBase.live_note)
+
+    def note_started(self, workflow_id: str, path: str) -> None:
+        """Note, without a sync, that a step starts; see `StoreBase.note_started`."""
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None:
+            writer.note_started(path)
+
+    def note_live(self, workflow_id: str, content: bytes) -> None:
+        """Replace the live note of an owned run; see `StoreBase.note_live`."""
+        writer = self.runs.owned.get(workflow_id)
+        if writer is not None and writer.is_mine:
+            self.runs.note_live(writer, content)
+
+    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Call a function once an owned run is lost; see `StoreBase.call_when_lost`."""
+        self.runs.call_when_lost(workflow_id, tell)
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Remove checkpoints in the same write as the next save."""
+        self.runs.evict_with_next_save(workflow_id, sequences)
+
+    def close(self) -> None:
+        """Release every run that this store owns, and all its resources."""
+        self.runs.close()
+
+
+class RetainingStore(BlockingStore[R]):
+    """A store whose runs can also be pinned, compacted, and removed in bounded batches."""
+
+    pin = in_runs(StoreBase.pin)
+    unpin = in_runs(StoreBase.unpin)
+    pinned = in_runs(StoreBase.pinned)
+    compactable = in_runs(StoreBase.compactable)
+    compact = in_runs(StoreBase.compact)
+    page_runs = in_runs(StoreBase.page_runs)
+    stored_bytes = in_runs(StoreBase.stored_bytes)
+    clear_unchanged = in_runs(StoreBase.clear_unchanged)

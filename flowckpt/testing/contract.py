@@ -133,18 +133,18 @@ class IndexContract(StoreUnderTest):
     """The index of results, which `.cache()` reads."""
 
     async def test_a_part_of_the_index_is_what_was_written_last_until_all_is_removed(self, store: StoreBase) -> None:
-        index, large = self.able(store, Ability.INDEX), bytes(range(256)) * 300
-        assert await index.read_index("3f") is None
+        self.needs(store, Ability.INDEX)
+        large = bytes(range(256)) * 300
+        assert await store.read_index("3f") is None
         await store.save(RUN, checkpoint(1, results("a")))
         for name, content in (("3f", b"{}"), ("runs", large), ("3f", b"[1]")):
-            await index.write_index(name, content)
+            await store.write_index(name, content)
         await store.release(RUN)
         again = self.another(store)
         assert [await again.read_index(name) for name in ("3f", "runs", "40")] == [b"[1]", large, None]
         await again.clear_index()
-        assert await index.read_index("runs") is None
-        latest = await store.load_latest(RUN)
-        assert latest is not None
+        assert await store.read_index("runs") is None
+        latest = await self.latest(store)
         assert latest.step_results == results("a")
 
 
@@ -152,33 +152,44 @@ class LiveContract(StoreUnderTest):
     """The live note of a run: what runs now, for people."""
 
     async def test_a_live_note_is_what_its_owner_wrote_last_and_goes_with_the_run(self, store: StoreBase) -> None:
-        live, large = self.able(store, Ability.LIVE), bytes(range(256)) * 300
-        assert await live.live_note(RUN) is None
+        self.needs(store, Ability.LIVE)
+        large = bytes(range(256)) * 300
+        assert await store.live_note(RUN) is None
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, results("a")))
-        assert await live.live_note(RUN) is None
+        assert await store.live_note(RUN) is None
         for content in (b'{"steps":["a"]}', large, b"[1]"):
-            live.note_live(RUN, content)
+            store.note_live(RUN, content)
             assert await self.another(store).live_note(RUN) == content
         await store.save(RUN, checkpoint(2, results("a", "b")))
-        assert await live.live_note(RUN) == b"[1]"
+        assert await store.live_note(RUN) == b"[1]"
         await store.release(RUN)
-        live.note_live(RUN, b"of a former owner")
+        store.note_live(RUN, b"of a former owner")
         assert await self.another(store).live_note(RUN) != b"of a former owner"
         await store.clear(RUN)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, results("c")))
-        assert await live.live_note(RUN) is None
+        assert await store.live_note(RUN) is None
+
+    async def test_live_notes_of_several_runs_are_written_together(self, store: StoreBase) -> None:
+        self.needs(store, Ability.LIVE)
+        for run in (RUN, "other"):
+            await store.acquire(run)
+            await store.save(run, checkpoint(1, results("a")))
+        for content in (b"[1]", b"[2]"):
+            store.note_live_all({RUN: content, "not-owned": b"[0]", "other": content * 2})
+            found = [await self.another(store).live_note(run) for run in (RUN, "other", "not-owned")]
+            assert found == [content, content * 2, None]
+        store.note_live_all({})
 
     async def test_a_live_note_changes_nothing_of_the_record(self, store: StoreBase) -> None:
-        live = self.able(store, Ability.LIVE)
+        self.needs(store, Ability.LIVE)
         await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, results("a")))
-        live.note_live(RUN, b'{"birth":')
+        store.note_live(RUN, b'{"birth":')
         await store.save(RUN, checkpoint(2, results("a", "b")))
         await store.release(RUN)
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(self.another(store))
         assert latest.step_results == results("a", "b")
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]
         if store.has(Ability.CHECK):
@@ -250,8 +261,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_a_value_comes_back_with_its_type(self, store: StoreBase, value: Any) -> None:
         data = checkpoint(1, results(value), inputs={"it": value}, snapshot=[value], output=(value,))
         await store.save(RUN, data)
-        loaded = await self.another(store).load_latest(RUN)
-        assert loaded is not None
+        loaded = await self.latest(self.another(store))
         assert same(loaded.step_results[0].output, value)
         assert same(loaded.inputs, {"it": value})
         assert same(loaded.snapshot, [value])
@@ -270,8 +280,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         extra["new"]["list"].append(2)
         steps.clear()
         for _ in range(2):
-            loaded = await store.load_latest(RUN)
-            assert loaded is not None
+            loaded = await self.latest(store)
             assert loaded.step_results[0].output == {"rows": [[1]]}
             assert loaded.inputs == {"deep": [[1]]}
             assert loaded.snapshot == [{"a": [1]}]
@@ -297,8 +306,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_fields_of_a_newer_version_are_kept(self, store: StoreBase) -> None:
         steps = [StepResult("step-1", extra={"colour": {"red": [1]}})]
         await store.save(RUN, checkpoint(1, steps, extra={"later": {"a": [1, None]}}))
-        loaded = await self.another(store).load_latest(RUN)
-        assert loaded is not None
+        loaded = await self.latest(self.another(store))
         assert dict(loaded.extra) == {"later": {"a": [1, None]}}
         assert dict(loaded.step_results[0].extra) == {"colour": {"red": [1]}}
 
@@ -318,8 +326,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
 
     async def test_the_history_grows_and_each_checkpoint_shows_its_own_part(self, store: StoreBase) -> None:
         steps = results(*range(20))
-        for sequence in range(1, 21):
-            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        await self.save_each(store, steps)
         for sequence in (1, 7, 20):
             assert list((await self.another(store).load(RUN, f"c{sequence}")).step_results) == steps[:sequence]
 
@@ -341,8 +348,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         for sequence, saved_at in zip((1, 5, 6), times, strict=True):
             await store.save(RUN, checkpoint(sequence, saved_at=saved_at))
         assert await self.shown(store) == [(6, "c6"), (5, "c5"), (1, "c1")]
-        latest = await store.load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(store)
         assert latest.sequence == 6
         assert [ref.saved_at for ref in reversed(await store.list_checkpoints(RUN))] == list(times)
 
@@ -352,8 +358,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id=name))
         assert await self.shown(store) == [(3, "first"), (2, "second"), (1, "first")]
         assert len((await self.another(store).load(RUN, "first")).step_results) == 3
-        latest = await store.load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(store)
         assert latest.checkpoint_id == "first"
 
     async def test_a_reference_says_what_the_checkpoint_is(self, store: StoreBase) -> None:
@@ -373,8 +378,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         ]
         for sequence, partial in enumerate(states, 1):
             await store.save(RUN, checkpoint(sequence, partial=partial))
-            latest = await self.another(store).load_latest(RUN)
-            assert latest is not None
+            latest = await self.latest(self.another(store))
             assert latest.partial == partial
         for sequence, partial in enumerate(states, 1):
             assert (await self.another(store).load(RUN, f"c{sequence}")).partial == partial
@@ -419,8 +423,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert await self.shown(store) == [(1, "c1")]
         await store.save(RUN, checkpoint(2, steps))
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(self.another(store))
         assert list(latest.step_results) == steps
 
     async def test_a_first_save_that_is_refused_leaves_the_run_usable(self, store: StoreBase) -> None:
@@ -456,13 +459,10 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await store.save(run, checkpoint(1, results(number)))
         door = self.another(store)
         for number, run in enumerate(HOSTILE_IDS):
-            loaded = await door.load_latest(run)
-            assert loaded is not None
+            loaded = await self.latest(door, run)
             assert loaded.step_results[0].output == number, run
         if store.has(Ability.LIST):
-            assert sorted(info.workflow_id for info in await self.able(door, Ability.LIST).list_runs()) == sorted(
-                HOSTILE_IDS
-            )
+            assert sorted(info.workflow_id for info in await door.list_runs()) == sorted(HOSTILE_IDS)
         await store.clear(HOSTILE_IDS[0])
         assert await door.load_latest(HOSTILE_IDS[0]) is None
         for run in HOSTILE_IDS[1:]:
@@ -482,8 +482,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     ) -> None:
         """Large values are read when somebody asks for them: a record that is gone by then was not damaged."""
         await store.save(RUN, checkpoint(1, results("ä" * 70_000)))
-        loaded = await self.another(store).load_latest(RUN)
-        assert loaded is not None
+        loaded = await self.latest(self.another(store))
         await store.clear(RUN)
         try:
             assert loaded.step_results[0].output == "ä" * 70_000
@@ -508,29 +507,27 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     # --- ability: deleting one checkpoint -------------------------------------------------------------------------
 
     async def test_a_deleted_checkpoint_is_gone_and_later_ones_keep_its_results(self, store: StoreBase) -> None:
-        deleting = self.able(store, Ability.DELETE)
+        self.needs(store, Ability.DELETE)
         steps = results("a", "b", "c")
         for sequence, name in enumerate(("one", "two", "one", "three"), 1):
             await store.save(RUN, checkpoint(sequence, steps[: min(sequence, 3)], checkpoint_id=name))
-        assert await deleting.delete_checkpoint(RUN, "one") is True
-        assert await deleting.delete_checkpoint(RUN, "one") is False
-        assert await deleting.delete_checkpoint(RUN, "never") is False
-        assert await deleting.delete_checkpoint("no run", "one") is False
+        assert await store.delete_checkpoint(RUN, "one") is True
+        assert await store.delete_checkpoint(RUN, "one") is False
+        assert await store.delete_checkpoint(RUN, "never") is False
+        assert await store.delete_checkpoint("no run", "one") is False
         assert await self.shown(store) == [(4, "three"), (2, "two")]
         with pytest.raises(CheckpointNotFoundError):
             await self.another(store).load(RUN, "one")
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(self.another(store))
         assert list(latest.step_results) == steps
         assert latest.workflow_name == "etl"
 
     async def test_after_the_newest_was_deleted_the_one_before_is_the_newest(self, store: StoreBase) -> None:
-        deleting = self.able(store, Ability.DELETE)
+        self.needs(store, Ability.DELETE)
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence, metadata={"n": sequence}))
-        assert await deleting.delete_checkpoint(RUN, "c2")
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        assert await store.delete_checkpoint(RUN, "c2")
+        latest = await self.latest(self.another(store))
         assert (latest.sequence, latest.metadata) == (1, {"n": 1})
         with pytest.raises(SaveConflictError):
             await store.save(RUN, checkpoint(2))
@@ -538,45 +535,38 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert await self.shown(store) == [(3, "c3"), (1, "c1")]
 
     async def test_a_deletion_stands_when_the_run_goes_back_behind_it(self, store: StoreBase) -> None:
-        deleting = self.able(store, Ability.DELETE)
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.DELETE, Ability.OWNERS)
         steps = results("a", "b", "c")
-        for sequence in (1, 2, 3):
-            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
-        await deleting.delete_checkpoint(RUN, "c1")
-        await owning.release(RUN)
+        await self.save_each(store, steps)
+        await store.delete_checkpoint(RUN, "c1")
+        await store.release(RUN)
         for last in (3, 4):
-            lease = await owning.acquire(RUN)
+            lease = await store.acquire(RUN)
             assert lease.last_sequence == last
             await store.save(RUN, checkpoint(last + 1, steps[:2], attempt=lease.attempt))
-            await owning.release(RUN)
+            await store.release(RUN)
         assert await self.shown(store) == [(5, "c5"), (4, "c4"), (2, "c2")]
 
     async def test_a_run_stays_listed_when_one_of_its_checkpoints_was_deleted(self, store: StoreBase) -> None:
-        deleting = self.able(store, Ability.DELETE)
-        listing = self.able(store, Ability.LIST)
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.DELETE, Ability.LIST, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, metadata={"tags": {"a": "b"}}))
         await store.save(RUN, checkpoint(2, results(1), reason=Reason.COMPLETED))
-        await owning.release(RUN)
-        await deleting.delete_checkpoint(RUN, "c2")
-        (info,) = await listing.list_runs()
+        await store.release(RUN)
+        await store.delete_checkpoint(RUN, "c2")
+        (info,) = await store.list_runs()
         assert (info.workflow_id, info.workflow_name, info.steps, info.tags) == (RUN, "etl", 0, {"a": "b"})
         assert info.status is Status.CRASHED
-        await deleting.delete_checkpoint(RUN, "c1")
-        assert list(await listing.list_runs()) == []
+        await store.delete_checkpoint(RUN, "c1")
+        assert list(await store.list_runs()) == []
 
     async def test_an_owner_may_delete_before_it_saves(self, store: StoreBase) -> None:
-        deleting = self.able(store, Ability.DELETE)
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.DELETE, Ability.OWNERS)
         steps = results("a", "b", "c")
-        for sequence in (1, 2, 3):
-            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
-        assert await deleting.delete_checkpoint(RUN, "c3")
-        await owning.release(RUN)
-        lease = await owning.acquire(RUN)
+        await self.save_each(store, steps)
+        assert await store.delete_checkpoint(RUN, "c3")
+        lease = await self.resume(store)
         assert lease.latest is not None
-        assert await deleting.delete_checkpoint(RUN, "c1")
+        assert await store.delete_checkpoint(RUN, "c1")
         history = [*lease.latest.step_results, *results("new", first=3)]
         await store.save(RUN, checkpoint(4, history, attempt=lease.attempt))
         assert await self.shown(store) == [(4, "c4"), (2, "c2")]
@@ -584,28 +574,28 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_what_a_fenced_writer_left_behind_cannot_be_deleted_nor_hide_what_comes(
         self, store: StoreBase
     ) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         thief = self.another(store)
-        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
+        lease = await thief.acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, checkpoint_id="x"))
-        assert await self.able(thief, Ability.DELETE).delete_checkpoint(RUN, "x") is False
+        assert await thief.delete_checkpoint(RUN, "x") is False
         await thief.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
         assert await self.shown(store) == [(2, "kept"), (1, "c1")]
 
     # --- ability: listing runs ------------------------------------------------------------------------------------
 
     async def test_runs_are_listed_with_where_they_stand(self, store: StoreBase) -> None:
-        listing = self.able(store, Ability.LIST)
-        assert list(await listing.list_runs()) == []
+        self.needs(store, Ability.LIST)
+        assert list(await store.list_runs()) == []
         await store.save("one", checkpoint(1, metadata={"tags": {"team": "ops"}}))
         await store.save(
             "one", checkpoint(2, results(1, 2), reason=Reason.COMPLETED, metadata={"tags": {"team": "ops"}})
         )
         await store.save("two", checkpoint(1, results("x" * 100_000), workflow_name="other"))
-        found = {info.workflow_id: info for info in await listing.list_runs()}
+        found = {info.workflow_id: info for info in await store.list_runs()}
         assert sorted(found) == ["one", "two"]
         one = found["one"]
         assert (one.workflow_name, one.status, one.attempt, one.steps) == ("etl", Status.COMPLETED, 1, 2)
@@ -613,48 +603,47 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert found["two"].workflow_name == "other"
 
     async def test_a_running_run_without_an_owner_has_crashed(self, store: StoreBase) -> None:
-        listing = self.able(store, Ability.LIST)
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
-        assert list(await listing.list_runs()) == []
+        self.needs(store, Ability.LIST, Ability.OWNERS)
+        await store.acquire(RUN)
+        assert list(await store.list_runs()) == []
         await store.save(RUN, checkpoint())
-        (info,) = await listing.list_runs()
+        (info,) = await store.list_runs()
         assert info.status is Status.RUNNING
         assert info.owner is not None
-        await owning.release(RUN)
-        (info,) = await listing.list_runs()
+        await store.release(RUN)
+        (info,) = await store.list_runs()
         assert info.status is Status.CRASHED
         assert info.owner is None
 
-    # --- ability: owning runs -------------------------------------------------------------------------------------
+    # --- ability: owning runs ------------------------------------------------------------------------------------
 
     async def test_a_new_run_is_acquired_under_attempt_one(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        lease = await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        lease = await store.acquire(RUN)
         assert (lease.workflow_id, lease.attempt, lease.latest, lease.last_sequence) == (RUN, 1, None, 0)
-        owner = await owning.owner(RUN)
+        owner = await store.owner(RUN)
         assert owner is not None
         assert str(owner.pid) in str(owner)
 
     async def test_a_run_that_is_owned_cannot_be_acquired_twice(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        await store.acquire(RUN)
         for door in (store, self.another(store)):
             with pytest.raises(RunLockedError) as refused:
-                await self.able(door, Ability.OWNERS).acquire(RUN)
+                await door.acquire(RUN)
             assert refused.value.workflow_id == RUN
             assert refused.value.holder
         await store.save(RUN, checkpoint())
         assert await self.shown(store) == [(1, "c1")]
 
     async def test_a_resumed_run_goes_on_under_the_next_attempt(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.OWNERS)
         steps = results("a", "b")
         await store.save(RUN, checkpoint(1, steps[:1]))
-        await owning.release(RUN)
-        assert await owning.owner(RUN) is None
+        await store.release(RUN)
+        assert await store.owner(RUN) is None
         door = self.another(store)
-        lease = await self.able(door, Ability.OWNERS).acquire(RUN)
+        lease = await door.acquire(RUN)
         assert (lease.attempt, lease.last_sequence) == (2, 1)
         assert lease.latest is not None
         assert list(lease.latest.step_results) == steps[:1]
@@ -662,11 +651,11 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert [ref.attempt for ref in await self.another(store).list_checkpoints(RUN)] == [2, 1]
 
     async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         thief = self.another(store)
-        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
+        lease = await thief.acquire(RUN, take_over=True)
         assert lease.attempt == 2
         for sequence in (2, 3):
             with pytest.raises(FencedError) as refused:
@@ -676,77 +665,77 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert await self.shown(store) == [(2, "from the new owner"), (1, "c1")]
 
     async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.OWNERS)
         for _ in range(2):
-            assert (await owning.acquire(RUN)).attempt == 1
-            await owning.release(RUN)
-        assert await owning.owner(RUN) is None
+            assert (await store.acquire(RUN)).attempt == 1
+            await store.release(RUN)
+        assert await store.owner(RUN) is None
         assert await self.another(store).load_latest(RUN) is None
         if store.has(Ability.LIST):
             assert list(await store.list_runs()) == []
         await store.save(RUN, checkpoint())
-        await owning.release(RUN)
+        await store.release(RUN)
         for _ in range(2):
-            assert (await owning.acquire(RUN)).attempt == 2
-            await owning.release(RUN)
-        await owning.release(RUN)
-        await owning.release("never acquired")
+            assert (await store.acquire(RUN)).attempt == 2
+            await store.release(RUN)
+        await store.release(RUN)
+        await store.release("never acquired")
 
     async def test_an_owner_gives_up_what_it_owns_itself_and_never_the_thiefs_run(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        first = await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        first = await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        second = await owning.acquire(RUN, take_over=True)
+        second = await store.acquire(RUN, take_over=True)
         assert first.token
         assert second.token
         assert first.token != second.token
         for sequence in (2, 3):
-            await owning.release(RUN, token=first.token)
-            assert await owning.owner(RUN) is not None
+            await store.release(RUN, token=first.token)
+            assert await store.owner(RUN) is not None
             await store.save(RUN, checkpoint(sequence, attempt=second.attempt))
-        await owning.release(RUN, token=second.token)
-        assert await owning.owner(RUN) is None
-        third = await owning.acquire(RUN)
-        await owning.release(RUN, token=second.token)
+        await store.release(RUN, token=second.token)
+        assert await store.owner(RUN) is None
+        third = await store.acquire(RUN)
+        await store.release(RUN, token=second.token)
         await store.save(RUN, checkpoint(4, attempt=third.attempt))
         assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
     async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1))
-        await owning.release(RUN)
+        await store.release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2))
         assert await self.shown(store) == [(1, "c1")]
 
     async def test_an_old_owner_stays_fenced_when_the_one_between_gave_up_unwritten(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         between, last = self.another(store), self.another(store)
-        await self.able(between, Ability.OWNERS).acquire(RUN, take_over=True)
-        lease = await self.able(last, Ability.OWNERS).acquire(RUN, take_over=True)
+        await between.acquire(RUN, take_over=True)
+        lease = await last.acquire(RUN, take_over=True)
         await last.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
         if between is not last:
-            await self.able(between, Ability.OWNERS).release(RUN)
+            await between.release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, checkpoint_id="lost"))
         assert await self.shown(store) == [(2, "kept"), (1, "c1")]
 
     async def test_a_claim_that_skips_numbers_fences_all_below(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, attempt=1))
-        await owning.release(RUN)
+        await store.release(RUN)
         await store.save(RUN, checkpoint(2, attempt=1_000_000_000))
-        await owning.release(RUN)
-        assert (await owning.acquire(RUN)).attempt == 1_000_000_001
+        await store.release(RUN)
+        assert (await store.acquire(RUN)).attempt == 1_000_000_001
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, attempt=2))
 
     async def test_an_owner_may_clear_its_run_and_nobody_else_may(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         door = self.another(store)
         if door is not store:
@@ -755,20 +744,19 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             assert await self.shown(store) == [(1, "c1")]
         await store.clear(RUN)
         assert await self.shown(store) == []
-        assert await owning.owner(RUN) is None
-        assert (await owning.acquire(RUN)).attempt == 1
+        assert await store.owner(RUN) is None
+        assert (await store.acquire(RUN)).attempt == 1
 
     # --- going back -------------------------------------------------------------------------------------------------
 
     async def test_after_going_back_the_later_checkpoints_no_longer_belong_to_the_run(self, store: StoreBase) -> None:
-        owning = self.able(store, Ability.OWNERS)
+        self.needs(store, Ability.OWNERS)
         old = results("a", "b", "c", "d")
-        for sequence in (1, 2, 3, 4):
-            await store.save(RUN, checkpoint(sequence, old[:sequence]))
-        await owning.release(RUN)
+        await self.save_each(store, old)
+        await store.release(RUN)
         door = self.another(store)
-        owning = self.able(door, Ability.OWNERS)
-        lease = await owning.acquire(RUN)
+        store = door
+        lease = await store.acquire(RUN)
         assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
         new = [*old[:2], *results("other", first=3)]
         with pytest.raises(SaveConflictError):
@@ -777,42 +765,39 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
         assert await self.shown(store) == [(5, "c5"), (2, "c2"), (1, "c1")]
         with pytest.raises(CheckpointNotFoundError):
             await self.another(store).load(RUN, "c4")
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(self.another(store))
         assert list(latest.step_results) == new
-        await owning.release(RUN)
-        lease = await owning.acquire(RUN)
+        lease = await self.resume(store)
         assert (lease.attempt, lease.last_sequence) == (3, 5)
         await door.save(RUN, checkpoint(6, results("quite", "new"), attempt=3))
         assert await self.shown(store) == [(6, "c6")]
-        await owning.release(RUN)
-        assert (await owning.acquire(RUN)).last_sequence == 6
+        await store.release(RUN)
+        assert (await store.acquire(RUN)).last_sequence == 6
 
     # --- what attempts left behind -----------------------------------------------------------------------------------
 
     async def test_all_that_an_attempt_saved_can_be_read_also_when_a_later_one_went_back(
         self, store: StoreBase
     ) -> None:
-        owning, reading = self.able(store, Ability.OWNERS), self.able(store, Ability.ATTEMPTS)
+        self.needs(store, Ability.OWNERS, Ability.ATTEMPTS)
         old = results("a", "b" * 70_000, "c")
         await store.save(RUN, checkpoint(1, []))
         for sequence in (2, 3, 4):  # ids that come again
             await store.save(RUN, checkpoint(sequence, old[: sequence - 1], checkpoint_id="again"))
-        await owning.release(RUN)
-        await owning.acquire(RUN)
+        await self.resume(store)
         new = [*old[:1], *results("other", first=2)]
         await store.save(RUN, checkpoint(5, new, attempt=2, snapshot={"at": (5,)}))
-        await owning.release(RUN)
-        reading = self.able(self.another(store), Ability.ATTEMPTS)
-        first, second = await reading.read_attempt(RUN, 1), await reading.read_attempt(RUN, 2)
+        await store.release(RUN)
+        store = self.another(store)
+        first, second = await store.read_attempt(RUN, 1), await store.read_attempt(RUN, 2)
         assert [(data.sequence, list(data.step_results)) for data in first] == [
             *((sequence, old[: sequence - 1]) for sequence in (1, 2, 3, 4))
         ]
         assert [(data.sequence, list(data.step_results), data.snapshot) for data in second] == [(5, new, {"at": (5,)})]
-        assert list(await reading.read_attempt(RUN, 3)) == list(await reading.read_attempt("no-such-run", 1)) == []
+        assert list(await store.read_attempt(RUN, 3)) == list(await store.read_attempt("no-such-run", 1)) == []
 
     async def test_a_whole_run_is_taken_in_at_once_or_not_at_all(self, store: StoreBase) -> None:
-        receiving, reading = self.able(store, Ability.RECEIVE), self.able(store, Ability.ATTEMPTS)
+        self.needs(store, Ability.RECEIVE, Ability.ATTEMPTS)
         old = results("a", "b" * 70_000)
         new = [*old[:1], *results("other", first=2)]
         run = [
@@ -830,22 +815,20 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             raise StoppedError
 
         with pytest.raises(StoppedError):
-            await receiving.receive_run(RUN, stopped)
+            await store.receive_run(RUN, stopped)
         assert await self.another(store).load_latest(RUN) is None
         if store.has(Ability.LIST):
             assert list(await store.list_runs()) == []
-        await receiving.receive_run(RUN, lambda: iter(run))
+        await store.receive_run(RUN, lambda: iter(run))
         again = self.another(store)
-        reading = self.able(again, Ability.ATTEMPTS)
-        taken = [data for attempt in (1, 2, 3) for data in await reading.read_attempt(RUN, attempt)]
+        taken = [data for attempt in (1, 2, 3) for data in await again.read_attempt(RUN, attempt)]
         assert [(d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in taken] == [
             (d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in run
         ]
-        latest = await again.load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(again)
         assert (latest.sequence, latest.output, latest.status) == (7, (1,), Status.COMPLETED)
         with pytest.raises(RunExistsError):
-            await receiving.receive_run(RUN, lambda: iter(run))
+            await store.receive_run(RUN, lambda: iter(run))
         if again.has(Ability.OWNERS):
             assert await again.owner(RUN) is None
             lease = await again.acquire(RUN)
@@ -854,14 +837,13 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
             await again.release(RUN)
 
     async def test_a_run_that_another_has_taken_and_not_begun_is_not_taken_in(self, store: StoreBase) -> None:
-        owning, receiving = self.able(store, Ability.OWNERS), self.able(store, Ability.RECEIVE)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS, Ability.RECEIVE)
+        await store.acquire(RUN)
         with pytest.raises(RunLockedError):
-            await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
-        await owning.release(RUN)
-        await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
+            await store.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
+        await store.release(RUN)
+        await store.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
         await store.clear(RUN)
-        await receiving.receive_run(RUN, lambda: iter([checkpoint(1, results("a"))]))
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        await store.receive_run(RUN, lambda: iter([checkpoint(1, results("a"))]))
+        latest = await self.latest(self.another(store))
         assert list(latest.step_results) == results("a")

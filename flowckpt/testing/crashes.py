@@ -28,12 +28,13 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.system.attrs_base import complete_all
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
-from flowckpt.engine.determinism import driven_again, driven_in_other_process
-from flowckpt.engine.dry.other_world import other_world
+from flowckpt.engine.determinism import driven_again, driven_in_other_process, other_world
 from flowckpt.engine.engine import in_own_loop
 from flowckpt.engine.values.inputs import bind_inputs, check_workflow
 from flowckpt.engine.values.target import describe_target
@@ -222,6 +223,8 @@ class _Explorer:
                 with suppress(ImportError):  # a module that another one made, and no file
                     importlib.import_module(module)
         versions_of(["flowckpt"])  # it keeps the lists of the directories
+        complete_all()
+        code_of(self.workflow.function)  # it keeps the syntax trees of the modules that it reaches
         self._check_whole()
         self._check_determinism()
         self._compare_whole(self._play(None))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -21,9 +22,9 @@ class GenerationContract(StoreUnderTest):
     """A generation starts with one save; after it, nothing of the generation before is there."""
 
     async def test_a_generation_continues_nothing_and_leaves_nothing_of_the_one_before(self, store: StoreBase) -> None:
-        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
+        self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
         large, shared = "a" * 70_000, "b" * 70_000
-        await owning.acquire(RUN)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, []))
         await store.save(RUN, checkpoint(2, results(large, shared)))
         await store.save(RUN, checkpoint(3, results(large, shared, "c"), checkpoint_id="again"))
@@ -34,7 +35,7 @@ class GenerationContract(StoreUnderTest):
         if store.has(Ability.SIGNALS):
             await store.send_signal(RUN, Signal("one", "go", NOON))
         for attempt in (2, 3):
-            lease = await following.begin_generation(RUN)
+            lease = await store.begin_generation(RUN)
             assert (lease.attempt, lease.latest, lease.last_sequence) == (attempt, None, 2 * attempt - 1)
             first = checkpoint(
                 2 * attempt, [], attempt=attempt, reason=Reason.CONTINUED, snapshot=shared, saved_at=_LATER
@@ -43,8 +44,7 @@ class GenerationContract(StoreUnderTest):
             assert await self.shown(store) == [(2 * attempt, first.checkpoint_id)]
             await store.save(RUN, checkpoint(2 * attempt + 1, results("new" * attempt), attempt=attempt))
         for door in (store, self.another(store)):
-            latest = await door.load_latest(RUN)
-            assert latest is not None
+            latest = await self.latest(door)
             assert [result.output for result in latest.step_results] == ["new" * 3]
             assert (await door.load(RUN, "c6")).snapshot == shared
             for gone in ("c1", "c2", "again", "c4"):
@@ -54,8 +54,7 @@ class GenerationContract(StoreUnderTest):
                 assert list(await door.attempts(RUN)) == [3]
                 assert [list(await door.read_attempt(RUN, each)) for each in (1, 2)] == [[], []]
             if door.has(Ability.LIST):
-                info = await door.describe_run(RUN)
-                assert info is not None
+                info = await self.described(door)
                 assert (info.started_at, info.steps, info.attempt) == (NOON, 1, 3)
             if door.has(Ability.PINS):
                 assert await door.pinned(RUN) == frozenset()
@@ -63,39 +62,53 @@ class GenerationContract(StoreUnderTest):
                 assert [each.signal_id for each in await door.signals(RUN)] == ["one"]
             if door.has(Ability.CHECK):
                 assert {each.severity for each in await door.check(RUN)} == {"ok"}
-        await owning.release(RUN)
-        lease = await owning.acquire(RUN)
+        lease = await self.resume(store)
         assert lease.latest is not None
         assert (lease.attempt, lease.last_sequence, len(lease.latest.step_results)) == (4, 7, 1)
         await store.save(RUN, checkpoint(8, results("new" * 3, "more"), attempt=4))
         assert await self.shown(store) == [(8, "c8"), (7, "c7"), (6, "c6")]
 
     async def test_only_the_newest_owner_of_a_run_starts_a_generation(self, store: StoreBase) -> None:
-        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
+        self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
         with pytest.raises(FencedError):
-            await following.begin_generation(RUN)
-        token = (await owning.acquire(RUN)).token
+            await store.begin_generation(RUN)
+        token = (await store.acquire(RUN)).token
         await store.save(RUN, checkpoint(1))
         thief = self.another(store)
-        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
+        lease = await thief.acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
-            await following.begin_generation(RUN, token=token)
+            await store.begin_generation(RUN, token=token)
         await thief.save(RUN, checkpoint(2, results("a"), attempt=lease.attempt))
         assert [sequence for sequence, _ in await self.shown(thief)] == [2, 1]
 
     async def test_a_generation_that_was_claimed_and_not_begun_leaves_the_one_before(self, store: StoreBase) -> None:
-        owning, following = self.able(store, Ability.OWNERS), self.able(store, Ability.GENERATIONS)
-        await owning.acquire(RUN)
+        self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
+        await store.acquire(RUN)
         await store.save(RUN, checkpoint(1, results("a")))
-        lease = await following.begin_generation(RUN)
-        await owning.release(RUN, token=lease.token)
-        assert await owning.owner(RUN) is None
-        again = await owning.acquire(RUN)
+        lease = await store.begin_generation(RUN)
+        claimed = [await store.claimed_by(RUN, attempt) for attempt in (1, lease.attempt)]
+        assert claimed[0] == claimed[1] and claimed[0] is not None and claimed[0].pid == os.getpid()
+        assert await store.claimed_by(RUN, lease.attempt + 1) in (None, claimed[0])
+        await store.release(RUN, token=lease.token)
+        assert await store.owner(RUN) is None
+        again = await store.acquire(RUN)
         assert again.latest is not None
         assert [result.output for result in again.latest.step_results] == ["a"]
-        lease = await following.begin_generation(RUN)
+        lease = await store.begin_generation(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, results("a", "b"), attempt=again.attempt))
         first = checkpoint(2, [], attempt=lease.attempt, reason=Reason.CONTINUED)
         await store.save(RUN, first)
         assert [sequence for sequence, _ in await self.shown(store)] == [2]
+
+    async def test_a_run_that_arrives_in_a_later_generation_keeps_its_start(self, store: StoreBase) -> None:
+        self.needs(store, Ability.GENERATIONS, Ability.RECEIVE, Ability.LIST)
+        said = {"generation": {"number": 3, "run_started_at": NOON.isoformat()}}
+        later = checkpoint(7, [], attempt=3, reason=Reason.CONTINUED, metadata=said, saved_at=_LATER)
+        await store.receive_run(RUN, lambda: [later])
+        for door in (store, self.another(store)):
+            info = await self.described(door)
+            assert (info.started_at, info.updated_at) == (NOON, _LATER)
+        assert [each.started_at for each in await store.list_runs()] == [NOON]
+        if store.has(Ability.CHECK):
+            assert {each.severity for each in await store.check(RUN)} == {"ok"}

@@ -19,13 +19,10 @@ class RepairContract(StoreUnderTest):
 
     async def saved(self, store: StoreBase) -> StoreBase:
         """Return another door to a run of two attempts: 1, 2, 3 and 4, then 5 and 6, which continue 2."""
-        self.able(store, Ability.REPAIR)
-        outputs = ["one", "two", "three", "four"]
+        self.needs(store, Ability.REPAIR)
         await store.acquire(RUN)
-        for sequence in (1, 2, 3, 4):
-            await store.save(RUN, checkpoint(sequence, results(*outputs[:sequence])))
-        await store.release(RUN)
-        lease = await store.acquire(RUN)
+        await self.save_each(store, results("one", "two", "three", "four"))
+        lease = await self.resume(store)
         assert lease.latest is not None
         back = list(lease.latest.step_results[:2])
         for sequence in (5, 6):
@@ -55,8 +52,9 @@ class RepairContract(StoreUnderTest):
         assert await self.read(other) == before
 
     async def test_a_run_that_is_missing_cannot_be_repaired(self, store: StoreBase) -> None:
+        self.needs(store, Ability.REPAIR)
         with pytest.raises(CheckpointNotFoundError):
-            await self.able(store, Ability.REPAIR).repair("none")
+            await store.repair("none")
 
     @pytest.mark.parametrize("sequence", [1, 2, 5, 6])
     async def test_a_repair_keeps_what_is_intact(self, store: StoreBase, sequence: int) -> None:
@@ -90,8 +88,7 @@ class RepairContract(StoreUnderTest):
         steps = [*lease.latest.step_results, *results("next", first=9)]
         await other.save(RUN, checkpoint(7, steps, attempt=lease.attempt))
         await other.release(RUN)
-        latest = await self.another(store).load_latest(RUN)
-        assert latest is not None
+        latest = await self.latest(self.another(store))
         assert latest.step_results[-1].output == "next"
 
     @pytest.mark.parametrize("sequence", [3, 4])

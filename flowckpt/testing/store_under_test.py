@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.listing import RunInfo
 from flowckpt.stores.adapted import AdaptedStore, CheckpointStore, adapt
-from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.base import Ability, Lease, StoreBase
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -119,11 +120,33 @@ class StoreUnderTest:
         """Return what `reopen` returns, adapted as the store is."""
         return adapt(self.reopen(store.store if isinstance(store, AdaptedStore) else store))
 
-    def able(self, store: StoreBase, ability: Ability) -> StoreBase:
-        """Return the store, or skip the test if it lacks the ability."""
-        if not store.has(ability):
-            pytest.skip(f"{store.kind} lacks {ability}")
-        return store
+    def needs(self, store: StoreBase, *abilities: Ability) -> None:
+        """Skip the test if the store lacks one of the abilities."""
+        for ability in abilities:
+            if not store.has(ability):
+                pytest.skip(f"{store.kind} lacks {ability}")
+
+    async def latest(self, store: StoreBase, run: str = RUN) -> CheckpointData:
+        """Return the newest checkpoint of a run that has one."""
+        found = await store.load_latest(run)
+        assert found is not None
+        return found
+
+    async def described(self, store: StoreBase, run: str = RUN) -> RunInfo:
+        """Return a run that exists, as the store describes it."""
+        found = await store.describe_run(run)
+        assert found is not None
+        return found
+
+    async def save_each(self, store: StoreBase, steps: Sequence[StepResult], run: str = RUN) -> None:
+        """Save the checkpoints 1, 2, 3 … of a new run, one after each step."""
+        for sequence in range(1, len(steps) + 1):
+            await store.save(run, checkpoint(sequence, steps[:sequence]))
+
+    async def resume(self, store: StoreBase, run: str = RUN) -> Lease:
+        """Give the run up, and become its owner again."""
+        await store.release(run)
+        return await store.acquire(run)
 
     async def shown(self, store: StoreBase, run: str = RUN) -> list[tuple[int, str]]:
         """Return sequence and id of each checkpoint, as the store lists them through another door."""

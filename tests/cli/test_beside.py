@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flowckpt.cli.progress.lines import PlainLines
 from flowckpt.cli.progress.live import LiveProgress, Running
-from flowckpt.cli.progress.plain import PlainLines
 from flowckpt.events import (
     CheckpointSaved,
     Event,

@@ -129,6 +129,11 @@ def version(old: str, new: str) -> Edit:
     return made
 
 
+CHILD = edit(
+    '@workflow("shop")',
+    "@workflow\ndef tidy(count: int, by: int = 10):\n"
+    '    return (yield step("clean").python(clean, count, 10).checkpoint())\n\n@workflow("shop")',
+)
 OTHER_ARGUMENT = edit("clean, 5, 10)", "clean, 5, 11)")
 CASES: dict[str, list[Case]] = {
     "the function of a recorded step": [Case(edit('note("clean")', 'note("cleaner")'))],
@@ -224,6 +229,10 @@ CASES: dict[str, list[Case]] = {
     "the name of the workflow": [Case(edit('@workflow("shop")', '@workflow("store")'))],
     "an input given to the resume": [Case(nothing, words=("-i", "limit=4"))],
     "the default of an input": [Case(edit("limit: int = 3", "limit: int = 4"), words=("-i", "city=Ulm"))],
+    "the default of a child workflow's input": [
+        Case(edit("by: int = 10", "by: int = 11"), both(edit(CLEAN, f"step('tidy').{made}.checkpoint()"), CHILD))
+        for made in ("workflow(tidy, count=5)", "map(tidy, [5])")
+    ],
     "a class that a recorded result is built from": [
         Case(
             both(edit("    count: int", "    amount: int", "helpers.py")),
@@ -271,7 +280,7 @@ def test_the_row_says_what_happens(flowckpt: Any, tmp_path: Path, detected: str,
     case.before(tmp_path)
     if case.is_finished:
         (tmp_path / "ready").touch()
-    flowckpt("run", "shop.py", "--id", "one", "--no-rollback", **path).expect(0 if case.is_finished else 1)
+    flowckpt("run", "shop.py:shop", "--id", "one", "--no-rollback", **path).expect(0 if case.is_finished else 1)
     assert flowckpt.log() == ["fetch", "price", "clean", "load"]
     (tmp_path / "ready").touch()
     case.after(tmp_path)

@@ -73,16 +73,30 @@ def test_a_step_without_memory_fails_and_leaves_the_store_whole(sizes: Command):
     assert "'handled'" in sizes("resume", "s").expect(0).out
 
 
-def test_a_command_without_memory_says_so_in_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), ["flowckpt: out of memory; saved checkpoints are intact"]),
+        (
+            RuntimeError("can't start new thread"),
+            [
+                "flowckpt: no more threads can be started; saved checkpoints are intact",
+                "Raise the limit (ulimit -u, or that of the container), or end other programs.",
+            ],
+        ),
+    ],
+    ids=["memory", "threads"],
+)
+def test_a_command_without_memory_or_threads_says_so(monkeypatch, capsys, error, said):
     def greedy(*arguments, **options):
-        raise MemoryError
+        raise error
 
     main = importlib.import_module("flowckpt.cli.main")
     monkeypatch.setattr(main.group, "main", greedy)
     with pytest.raises(SystemExit) as ended:
         main.main(["list"])
     assert ended.value.code == 71
-    assert capsys.readouterr().err.splitlines() == ["flowckpt: out of memory; saved checkpoints are intact"]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 @pytest.mark.parametrize("column", ["runs.started_at", "checkpoints.saved_at", "step_results.started_at"])

@@ -98,6 +98,7 @@ def test_an_edit_of_a_step_that_was_done_stops_by_every_default(
             "flowckpt plan",
         ):
             assert shown in ran.err, (shown, ran.err)
+        assert ("unless its evidence shows that it was done" in ran.err) is (option == "--on-code-change")
     plan = shop.command("plan", "one").expect(10)
     assert "The resume would stop: charge: " in plan.out and "--from charge one" in plan.out
     assert shop.command.log() == before

@@ -174,3 +174,29 @@ def test_a_suspended_run_whose_code_was_edited_is_cancelled(sagas: Any) -> None:
     assert "--from" not in refused.err and "flowckpt resume" not in refused.err
     document = sagas("cancel", "two", "--force", "--json").expect(0).document
     assert (document["undone"], document["not_undone"]) == (["a"], ["b"])
+
+
+def test_a_compensation_never_gets_another_default_than_its_step_had(flowckpt):
+    program = flowckpt.directory / "pay.py"
+    program.write_text(
+        "from flowckpt import step, workflow\n"
+        "def charge(account, amount=7):\n"
+        "    return amount\n"
+        "def refund(receipt, amount):\n"
+        "    print('refund', receipt, amount)\n"
+        "@workflow\n"
+        "def pays():\n"
+        "    yield step('one').python(charge, 'ann').rollback(refund).checkpoint()\n"
+        "    yield step('ask').wait('go')\n"
+        "    raise KeyError('end')\n"
+    )
+    flowckpt("run", "pay.py", "--id", "one").expect(3)
+    program.write_text(program.read_text().replace("amount=7", "amount=9"))
+    said = flowckpt("cancel", "one").expect(14)
+    assert "its function was edited, and may have another default of 'amount' now" in said.err
+    flowckpt("signal", "one", "go").expect(0)
+    said = flowckpt("resume", "one", "--on-code-change", "reuse").expect(1)
+    assert "another default of 'amount' now" in said.err and "refund" not in said.out + said.err
+    flowckpt("resume", "one", "--on-code-change", "reuse", "--json")
+    program.write_text(program.read_text().replace("amount=9", "amount=7"))
+    assert "refund 7 7" in (said := flowckpt("cancel", "one")).out + said.err

@@ -50,6 +50,22 @@ def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
     assert with_store(f"See 'flowckpt show {its} --steps', or go.") == f'See "flowckpt show {its} --steps", or go.'
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["store", "prune", "--yes"], "unknown option '--yes'"),  # it has six letters of '--max-bytes', and two dashes
+        (["store", "prune", "--olderthan"], "unknown option '--olderthan'; did you mean --older-than?"),
+        (
+            ["resume", "one", "--on-code-chnage", "rerun"],
+            "unknown option '--on-code-chnage'; did you mean --on-code-change?",
+        ),
+        (["list", "-q"], "unknown option '-q'"),
+    ],
+)
+def test_an_unknown_option_names_one_that_is_like_it(flowckpt, words, said):
+    assert flowckpt(*words).expect(2).err.splitlines()[-1] == f"flowckpt: {said}"
+
+
 def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flowckpt):
     store = ("--store", "sqlite:runs.db")
     flowckpt("run", "pipeline.py:naps", "--id", "one", *store).expect(0)
@@ -99,11 +115,14 @@ def test_a_mistyped_command_is_told_the_nearest_one(flowckpt, typed, meant):
     err = flowckpt(typed).expect(2).err
     assert f"unknown command {typed!r}; did you mean {meant}" in err and "completion" not in err
     assert "the commands are run, resume" in flowckpt("qqq").expect(2).err
+    assert "did you mean store stats?" in flowckpt("store", "stat").expect(2).err
 
 
 def test_a_program_that_is_not_there_is_told_apart_from_one_that_has_moved(flowckpt):
     err = flowckpt("run", "nope.py").expect(2).err
-    assert "there is no file" in err and "resume" not in err and "Check the path" in err
+    assert "there is no file" in err and "resume" not in err
+    assert f"Check the path; it is relative to the current directory, {flowckpt.directory.resolve()}." in err
+    assert "Check the path.\n" in flowckpt("run", "/nowhere/nope.py").expect(2).err
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
     (flowckpt.directory / "pipeline.py").rename(flowckpt.directory / "moved.py")
     err = flowckpt("resume", "one").expect(2).err
@@ -187,3 +206,27 @@ def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
     assert "has no run of the workflow nope that is completed" in err
     assert "has no run" not in flowckpt("store", "prune", "--workflow", "naps", "--keep", "5").expect(0).err
     assert "has no run that is failed" in flowckpt("store", "prune", "--status", "failed", "--keep", "0").expect(0).err
+
+
+def test_a_package_that_was_renamed_is_named_with_its_file_and_the_way_to_the_new_one(flowckpt, tmp_path):
+    package = tmp_path / "old"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "job.py").write_text((tmp_path / "pipeline.py").read_text())
+    flowckpt("run", "old.job:naps", "--id", "one").expect(0)
+    package.rename(tmp_path / "new")
+    for command in ("plan", "resume"):
+        ran = subprocess.run(
+            [sys.executable, "-m", "flowckpt", command, "one"],
+            cwd=tmp_path,
+            env=flowckpt.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (
+            f"there is no module 'old.job' and no file {package / 'job.py'}, where run 'one' has its workflow"
+            in ran.stderr
+        )
+        assert "--target package.module:name" in ran.stderr and ran.returncode == 2
+    flowckpt("plan", "one", "--target", "new.job:naps").expect(0)

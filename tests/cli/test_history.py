@@ -71,3 +71,19 @@ def test_what_a_fork_took_over(shop):
     first, second = shop("show", "two", "--history", "--json").expect(0).document["history"]
     assert [(each["path"], each["attempt"]) for each in first["results"]] == [("fetch", 0), ("clean", 0), ("count", 0)]
     assert [each["path"] for each in second["results"]] == ["load"]
+
+
+def test_the_generation_of_an_endless_run_is_in_its_document(flowckpt):
+    (flowckpt.directory / "desk.py").write_text(
+        "from flowckpt import continue_as, step, workflow\n"
+        "@workflow\n"
+        "def desk(day: int = 1):\n"
+        "    yield step('work').python(print, day)\n"
+        "    return day if day == 3 else continue_as(day=day + 1)\n"
+    )
+    flowckpt("run", "desk.py", "--id", "d").expect(0)
+    assert flowckpt("show", "d", "--json").expect(0).document["generation"] == 3
+    assert "\ngeneration: 3\n" in flowckpt("show", "d").expect(0).out
+    flowckpt("report", "d", "-o", "d.html").expect(0)
+    page = (flowckpt.directory / "d.html").read_text()
+    assert "This is generation 3; " in page and "<dt>generation</dt><dd><code>3</code></dd>" in page

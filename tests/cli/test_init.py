@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flowckpt.cli.commands.init import FILES
+from flowckpt.cli.commands.setup import FILES
 
 
 def test_the_pipeline_runs_and_its_test_passes_as_written(flowckpt):

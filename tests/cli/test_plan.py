@@ -6,6 +6,10 @@ import os
 
 import pytest
 
+from flowckpt.cli.render.plan import _time_of
+from flowckpt.cli.render.tables import duration_text
+from flowckpt.engine.rules.plan import Decision, PlannedStep
+
 ALL = {"fetch": "rerun", "clean": "rerun", "count": "rerun", "load": "rerun"}
 HELD = {"fetch": "reuse", "clean": "reuse", "count": "reuse", "load": "rerun"}
 FROM_CLEAN = {**ALL, "fetch": "reuse"}
@@ -153,6 +157,9 @@ def test_from_a_step_on_everything_is_run_again(shop):
     assert "forced: everything is run again from this step on" in shop("plan", "one", "--from", "clean").out
     ran = shop("resume", "one", "--from", "nix").expect(12)
     assert "run 'one' has no step 'nix'" in ran.err and "It has: fetch, clean, count, load." in ran.err
+    assert "Did you mean" not in ran.err
+    for words in (["resume", "one", "--from", "cleen"], ["plan", "one", "cleen"]):
+        assert "Did you mean 'clean'?" in shop(*words).expect(12).err
     shop("resume", "one", "--from", "clean").expect(0)
     assert shop.log() == ["clean", "count", "load"]
     shop("resume", "one", "--from", "count").expect(0)  # it is complete by now
@@ -210,6 +217,24 @@ def test_resume_can_show_its_plan_and_do_nothing(shop):
     assert shop("resume", "one", "--plan", "--json").expect(10).document == shop("plan", "one", "--json").document
     assert "exclude each other" in shop("resume", "one", "--plan", "--events").expect(2).err
     assert shop.log() == []
+
+
+@pytest.mark.parametrize("use", ["key > 99", "2 - key", "key % 2", "-key", "f'{key:>9}'", "open(key)", "abs(key)"])
+def test_a_plan_that_ends_early_does_not_promise_to_reuse_the_rest(shop, use):
+    shop("resume", "one").expect(0)
+    line = '    number = yield step("count").python(count, 1).checkpoint()\n'
+    shop.edit(line, f'    key = yield step("key").python(count, 1).ephemeral()\n    {use}\n{line}')
+    shown = shop("plan", "one").expect(0).out.splitlines()[-3:]
+    assert shown[0] == "nothing to run as far as the plan sees (4 recorded results)"
+    assert shown[1].startswith("The plan sees no further: the workflow uses the output of 'key'")
+    assert shown[2] == "Resume with: flowckpt resume one"
+
+
+def test_an_end_is_shown_with_one_full_stop(shop):
+    line = '    number = yield step("count").python(count, 1).checkpoint()\n'
+    shop.edit(line, '    raise ValueError("The shop is closed.")\n' + line)
+    shown = shop("plan", "one")
+    assert ": The shop is closed.\n" in shown.out
 
 
 def test_a_complete_run_has_nothing_to_run(shop):
@@ -376,3 +401,61 @@ def test_the_code_of_a_map_is_compared_in_its_members(flowckpt, tmp_path):
     flowckpt("run", "mapped.py", "--id", "m").expect(0)
     assert "code: mapped:double: compared in its members\n" in flowckpt("plan", "m", "n").out
     assert "code: mapped:double: no change seen\n" in flowckpt("plan", "m", "n/[0]").out
+
+
+MAP = """
+from flowckpt import step, workflow
+
+def ask():
+    return 1
+
+def double(n):
+    return n * 2
+
+def save(n, asked):
+    return n
+
+@workflow
+def doubled():
+    rows = yield step("ask").python(ask).checkpoint()
+    both = yield step("double").map(double, [rows, 2], concurrency=2).checkpoint()
+    model = yield step("model").python(ask).ephemeral()
+    for n in range(3) if model else ():
+        yield step("save").python(save, n, both).at_most_once().checkpoint()
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "together"),
+    [
+        ({"double": 4000.0, "double/[0]": 3000.0, "double/[1]": 3900.0}, 4000.0),  # its members ran in parallel
+        ({"double": 8000.0, "double/[1]": 3900.0}, 3900.0),  # the other member is reused
+        ({"double": None, "double/[0]": 3000.0, "double/[1]": 3900.0}, 6900.0),
+        ({"fetch": 2000.0, "child/a/b/[0]": 1000.0, "child": 5000.0}, 3000.0),
+    ],
+)
+def test_steps_within_steps_count_once_in_the_time(times, together):
+    assert _time_of([PlannedStep(path, Decision.RERUN, duration_ms=ms) for path, ms in times.items()]) == together
+
+
+def test_a_map_that_runs_again_counts_once_in_the_time(flowckpt):
+    (flowckpt.directory / "map.py").write_text(MAP)
+    flowckpt("run", "map.py", "--id", "one").expect(0)
+    words = ("plan", "one", "--from", "double")
+    whole, *members = (
+        step["duration_ms"]
+        for step in sorted(flowckpt(*words, "--json").document["steps"], key=lambda step: step["path"])
+        if step["path"].startswith("double")
+    )
+    assert f"3 run again (they took {duration_text(min(whole, sum(members)))})" in flowckpt(*words).out
+
+
+def test_the_plan_says_once_that_the_resume_may_stop(flowckpt):
+    program = flowckpt.directory / "map.py"
+    program.write_text(MAP)
+    flowckpt("run", "map.py", "--id", "one").expect(0)
+    program.write_text(MAP.replace("return n * 2", "return n + n"))
+    out = flowckpt("plan", "one", "--reuse", "inputs", "--on-code-change", "rerun").expect(10).out
+    lines = [line.strip() for line in out.splitlines() if " leave the same result as before" in line]
+    assert len(lines) == 3 and len({line.partition(";")[0] for line in lines}) == 1
+    assert [line.endswith("; otherwise the resume stops here") for line in lines] == [True, False, False]

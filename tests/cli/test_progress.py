@@ -40,7 +40,7 @@ def test_evidence_is_told_as_events(shop, tmp_path):
 
 
 def test_adoption_is_told_as_an_event_and_lines(capsys):
-    from flowckpt.cli.progress.plain import PlainLines
+    from flowckpt.cli.progress.lines import PlainLines
     from flowckpt.events import EvidenceVerified, StepAdopted, StepCompleted, StepOutput, StepRestored
 
     lines = PlainLines()

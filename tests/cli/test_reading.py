@@ -247,3 +247,28 @@ def test_json_prints_a_document_on_errors_too(flowckpt):
     document = flowckpt("run", "pipeline.py:naps", "-i", "count=x", "--json").expect(2).document
     assert "'count'" in document["error"]["message"]
     assert "--nope" in flowckpt("list", "--json", "--nope").expect(2).document["error"]["message"]
+
+
+def test_one_step_is_shown_with_its_whole_output_and_what_is_in_it(flowckpt):
+    (flowckpt.directory / "words.py").write_text(
+        "from flowckpt import step, workflow\n"
+        "def long():\n    return ['x' * 300, 1]\n"
+        "def half(n):\n    return 10 / n\n"
+        "@workflow\ndef words():\n"
+        "    yield step('long').python(long).checkpoint()\n"
+        "    try:\n        yield step('each').map(half, [5, 0], concurrency=1).checkpoint()\n"
+        "    except Exception:\n        yield step('long').python(long).checkpoint()\n"
+    )
+    flowckpt("run", "words.py", "--id", "one").expect(0)
+    out = flowckpt("show", "one", "--at", "long").expect(0).out
+    assert "output of long:\n[" in out and f'"{"x" * 300}"' in out and "each" not in out and "long[1]" not in out
+    steps = flowckpt("show", "one", "--at", "each", "--json").expect(0).document["steps"]
+    assert {each["path"] for each in steps} == {"each", "each/[0]", "each/[1]"}
+    out = flowckpt("show", "one", "--at", "each/[1]").expect(0).out
+    assert "each/[0]" not in out and out.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    err = flowckpt("show", "one", "--at", "lung").expect(12).err
+    assert "Did you mean 'long'?" in err and "It has: long, each/[0], each/[1], each, long[1]." in err
+    assert "exclude each other" in flowckpt("show", "one", "--at", "long", "--steps").expect(2).err
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "two").expect(1)
+    out = flowckpt("show", "two", "--at", "load").expect(0).out
+    assert out.count("ValueError: no file") == 3  # the error of the run with its traceback, and the row of the step

@@ -28,6 +28,17 @@ def test_inputs_given_again_must_match(flowckpt):
     flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
     ran = flowckpt("resume", "one", "-i", "source=b.csv").expect(14)
     assert "source: 'a.csv' → 'b.csv'" in ran.err
+    ways = dict(line.split(": flowckpt ") for line in ran.err.splitlines()[1:])
+    assert ways["Resume with the recorded inputs"] == "resume one"
+    _, fork = ways.popitem()
+    assert fork == "fork -i source=b.csv one"
+    made = flowckpt(*fork.split(), "--id", "two").expect(0)
+    assert "input source: 'a.csv' → 'b.csv'" in made.out and "Resume with: flowckpt resume two" in made.err
+    for command in ("plan", "resume"):  # limit was left to its default: it is not a typed input that differs
+        pipeline = flowckpt.directory / "pipeline.py"
+        pipeline.write_text(pipeline.read_text().replace("limit: int = 1000", "limit: int = 2000"))
+        ran = flowckpt(command, "one", "-i", "source=a.csv").expect(14)
+        assert "limit: 1000 → 2000" in ran.err and "'flowckpt fork RUN -i limit=…'" in ran.err
     assert "must be an integer" in flowckpt("resume", "one", "-i", "limit=x").expect(2).err
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.errors import InputError, InputMismatchError, RunExistsError, RunLockedError, RunNotCompletedError
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    InputError,
+    InputMismatchError,
+    RunExistsError,
+    RunLockedError,
+    RunNotCompletedError,
+)
 from flowckpt.events import CheckpointSaved
 from tests.reopening import reopened_memory
 
@@ -128,6 +135,23 @@ def test_from_python():
     with pytest.raises(InputMismatchError, match="n: 1 → 2"):
         engine.run_sync(adding, workflow_id="x", if_exists="resume", n=2)
     assert len(CALLS) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: {"tags": {"team": "data"}}, r"options=\{.*\} \(dict\) are not RunOptions"),
+        (lambda: RunOptions(tags={"team": 1}), r"tags=\{'team': 1\} does not map text to text"),
+        (lambda: RunOptions(tags=["team"]), r"tags=\['team'\] does not map text to text"),
+    ],
+)
+def test_options_of_another_kind_are_refused_before_the_run_starts(make, said):
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    for call in (engine.run_sync, engine.resume_sync, engine.plan_sync):
+        with pytest.raises(InputError, match=said):
+            call(adding, workflow_id="x", n=1, options=make())
+    with pytest.raises(CheckpointNotFoundError):
+        engine.resume_sync(adding, workflow_id="x")
 
 
 def test_a_failure_of_the_workflow_itself_is_told_again():

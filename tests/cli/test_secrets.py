@@ -162,3 +162,41 @@ def test_the_record_holds_it_nowhere(upload):
     upload("run", "upload.py", "-i", "token=hunter2", "--id", "one").expect(0)
     exported = json.dumps(upload("export", "one").expect(0).document)
     assert '"$secret": true' in exported and "hunter2" not in exported
+
+
+KNOWN = 'hunter2/@"%+ö'
+WAITS = """
+from flowckpt import Secret, step, workflow
+
+@workflow
+def waits(token: Secret[str]):
+    yield step("a").python(len, "x").checkpoint()
+    yield step("go").wait("go")
+    yield step("ok").approval("Go?")
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("signal", "one", "go", "--data", json.dumps({"a": [KNOWN]})),
+        ("signal", "one", "go", "--data", "1", "--by", KNOWN),
+        ("signal", "one", "go", "--id", f"x{KNOWN}"),
+        ("signal", "one", f"go{KNOWN}"),
+        ("approve", "one", "ok", "--comment", f"see {KNOWN}"),
+        ("reject", "one", "ok", "--by", KNOWN.replace("/", "%2F")),
+        ("tag", "one", f"a={KNOWN}"),
+        ("tag", "one", f"{KNOWN.replace('=', '')}=a"),
+        ("import", "file", "--id", f"x{KNOWN}"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_person_gives_a_command_may_hold_no_secret_of_the_environment(flowckpt, words):
+    (flowckpt.directory / "waits.py").write_text(WAITS)
+    given = {"FLOWCKPT_SECRET_TOKEN": KNOWN}
+    flowckpt("run", "waits.py", "--id", "one", **given).expect(3)
+    said = flowckpt(*words, **given).expect(2)
+    assert "holds the value of a secret input" in said.err
+    assert "hunter2" not in said.err
+    for file in flowckpt.directory.rglob("*"):
+        assert file.suffix == ".py" or not file.is_file() or b"hunter2" not in file.read_bytes(), file

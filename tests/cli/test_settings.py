@@ -56,6 +56,21 @@ def test_each_source_goes_before_the_next(tmp_path, deep):
     assert spec("runs") == "runs"  # no scheme: the store refuses it with its own words
 
 
+@pytest.mark.parametrize("spec", ["sqlite:///runs.db", "sqlite://runs.db", "sqlite:////runs.db", "file://runs"])
+def test_a_path_written_as_a_url_that_can_mean_two_files_is_refused_with_both(flowckpt, spec):
+    path = spec.partition(":")[2].lstrip("/")
+    scheme = spec.partition(":")[0]
+    for refused in (flowckpt("list", "--store", spec), flowckpt("list", FLOWCKPT_STORE=spec)):
+        assert refused.expect(2).err.splitlines() == [
+            f"flowckpt: {spec!r} can mean two files",
+            f"Write {scheme}:{path}, from the current directory, or {scheme}:/{path}, from the root.",
+        ]
+
+
+def test_a_file_url_is_an_absolute_path(tmp_path, flowckpt):
+    flowckpt("list", "--store", f"file://{tmp_path}/runs").expect(0)
+
+
 def test_a_link_to_nothing_is_the_nearest_store_and_not_passed_over_for_another(tmp_path, deep):
     (tmp_path / ".flowckpt").mkdir()
     (deep / ".flowckpt").symlink_to(tmp_path / "unmounted")
@@ -71,6 +86,8 @@ def test_the_option_is_repeated_only_where_it_is_needed(deep):
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 VALUES = {  # by setting: as text, in TOML, and what both mean
+    "mirror": ("file:/m", '"file:/m"', "file:/m"),
+    "on_mirror_error": ("continue", '"continue"', "continue"),
     "store": ("sqlite:/r.db", '"sqlite:/r.db"', "sqlite:/r.db"),
     "key_file": ("/k/keys", '"/k/keys"', "/k/keys"),
     "compression": ("gzip", '"gzip"', "gzip"),
@@ -156,7 +173,7 @@ def test_an_unrelated_pyproject_is_not_even_parsed(deep):
         ("store = ''", "tool.flowckpt.store must be text", ""),
         ("sotre = 'x'", "tool.flowckpt.sotre is not a setting", "Did you mean store?"),
         ("on-stale = 'fail'", "tool.flowckpt.on-stale is not a setting", "Did you mean on_stale?"),
-        ("xyz = 1", "tool.flowckpt.xyz is not a setting", "The settings are store, key_file"),
+        ("xyz = 1", "tool.flowckpt.xyz is not a setting", "The settings are store, mirror"),
         ("color = 'no'", "tool.flowckpt.color must be true or false, got 'no'", ""),
         ("every = true", "tool.flowckpt.every must be a whole number of at least 1, got True", ""),
         ("every = 1.0", "tool.flowckpt.every must be a whole number of at least 1, got 1.0", ""),
@@ -260,7 +277,8 @@ def test_what_is_set_is_not_repeated_in_the_commands_that_go_on(flowckpt):
 
 def test_config_shows_each_value_and_where_it_comes_from_and_no_password(flowckpt):
     write(flowckpt.directory, 'verify = "stat"')
-    environ = {"FLOWCKPT_STORE": "postgresql://me:secret@db/x", "FLOWCKPT_STROE": "x"}
+    address = "postgresql://me:secret@db/x"
+    environ = {"FLOWCKPT_STORE": address, "FLOWCKPT_MIRROR": f"{address}y", "FLOWCKPT_STROE": "x"}
     ran = flowckpt("config", "--json", **environ).expect(0)
     assert "secret" not in ran.out + ran.err
     assert "FLOWCKPT_STROE is not a setting. Did you mean FLOWCKPT_STORE?" in ran.err

@@ -74,6 +74,7 @@ TEXTS = [
     (timedelta, "1.5", timedelta(seconds=1.5)),
     (timedelta, "1h 30m", timedelta(minutes=90)),
     (timedelta, "2d", timedelta(days=2)),
+    (timedelta, "1w 500ms", timedelta(weeks=1, milliseconds=500)),
     (Decimal, "1.10", Decimal("1.10")),
     (Fraction, "1/3", Fraction(1, 3)),
     (UUID, "12345678123456781234567812345678", UUID("12345678123456781234567812345678")),

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
+
+from flowckpt import CheckpointManager, EvidencePack, FileCheckpointStore, in_sync
+from flowckpt.evidence import file_sha256
 
 PROGRAM = """
 from pathlib import Path
@@ -80,6 +86,20 @@ def test_without_its_program_a_run_can_be_verified_as_far_as_nobody_asks_it(made
     assert made("verify", "one", "--target", "made.py:made").expect(0).err == ""
 
 
+def test_a_program_that_yields_other_steps_now_answers_the_claims_that_it_still_makes(made, tmp_path):
+    program = tmp_path / "made.py"
+    program.write_text(f'{PROGRAM}    yield step("more").python(make, 1)\n')
+    assert made("verify", "one").expect(0).err == ""
+    program.write_text(PROGRAM.replace('step("make")', 'step("built")'))
+    ran = made("verify", "one").expect(10)
+    assert "cannot be checked: made:is_ready says True" in ran.out
+    (line,) = ran.err.splitlines()
+    assert "warning: not every claim of the run's program is known: workflow 'made' yields the step 'built'" in line
+    assert "--from" not in line and "--force" not in line  # a verification resumes nothing
+    program.write_text(PROGRAM.replace('step("ask")', 'step("asked")'))
+    assert made("verify", "one").expect(0).err == ""  # its function is known although the step has another name
+
+
 def test_relative_paths_are_those_of_the_directory_of_the_run(made, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -152,3 +172,39 @@ def test_a_step_whose_evidence_fails_says_so(flowckpt, tmp_path):
     assert "f: evidence does not hold: 0 of 1 claims hold, 1 must\n" in ran.err
     assert "  nix does not exist\n" in ran.err
     assert "EvidenceNotVerifiedError" in ran.err
+
+
+def test_the_evidence_of_a_task_of_a_manager_up_to_where_the_task_is(flowckpt, tmp_path):
+    with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"), tmp_path)) as manager:
+        made = []
+        for name in ("one", "two"):
+            step = manager.begin_step("letters", "write", name)
+            (tmp_path / name).write_text(name)
+            made.append(manager.commit_step(step, EvidencePack([file_sha256(name)])))
+    assert flowckpt("verify", "letters").expect(0).out.splitlines()[-1] == "claims: 2 verified"
+    (tmp_path / "two").unlink()
+    ran = flowckpt("verify", "letters").expect(10)
+    assert ran.out.splitlines()[-1] == "claims: 1 verified, 1 failed" and "two does not exist" in ran.out
+    assert flowckpt("verify", "letters", "--json").expect(10).document["stale"] == 1
+    with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"), tmp_path)) as manager:
+        manager.rollback_to_checkpoint(made[0])
+    assert flowckpt("verify", "letters").expect(0).out.splitlines()[-1] == "claims: 1 verified"
+
+
+def test_a_single_difference_of_a_claim_is_said_once(flowckpt, tmp_path):
+    (tmp_path / "rows.py").write_text(
+        "import sqlite3\nfrom contextlib import closing\nfrom flowckpt import step, workflow\n"
+        "from flowckpt.evidence import db_row\n"
+        "def save(state):\n"
+        "    with closing(sqlite3.connect('shop.db')) as shop, shop:\n"
+        "        shop.execute('CREATE TABLE IF NOT EXISTS loads (state TEXT)')\n"
+        "        shop.execute('DELETE FROM loads')\n"
+        "        shop.execute('INSERT INTO loads VALUES (?)', [state])\n"
+        "@workflow\ndef rows():\n"
+        "    yield step('save').python(save, 'done').evidence(db_row('shop.db', 'loads', {}, {'state': 'done'}))\n"
+    )
+    flowckpt("run", "rows.py", "--id", "one").expect(0)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
+        shop.execute("UPDATE loads SET state = 'open'")
+    out = flowckpt("verify", "one").expect(10).out
+    assert out.count("state is 'open', not 'done'") == 1

@@ -162,7 +162,10 @@ def test_what_cannot_be_sent_is_told(waits):
     waits("run", "waits.py:asks", "--id", "r").expect(3)
     assert "--data is not JSON" in waits("signal", "r", "go", "--data", "yes").expect(2).err
     assert "no run 'nope'" in waits("signal", "nope", "go").expect(12).err
-    assert "is not waiting for this approval" in waits("approve", "r", "go").expect(2).err
+    assert "is not waiting for this approval" in waits("approve", "r", "nope").expect(2).err
+    refused = waits("approve", "r", "go").expect(2).err
+    assert "it is waiting for the signal 'go', not for an approval" in refused
+    assert "Send it with 'flowckpt signal r go'." in refused
     assert waits("show", "r", "--json").expect(0).document["signals"] == []
 
 

@@ -154,6 +154,7 @@ GENERATION = {
     "started_at": "2026-11-20T15:30:02.000000Z",
     "attempt": 2,
     "first_inputs": "sha256:v1:" + "cd" * 32,
+    "run_started_at": "2026-11-20T15:30:00.000000Z",
     "former": [FORMER],
 }
 CONTINUED = _saved(

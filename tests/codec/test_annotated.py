@@ -50,7 +50,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.core.codec import decode, dumps, encode, register_type
-from flowckpt.core.codec.types import return_annotation
+from flowckpt.core.codec.annotations import return_annotation
 from flowckpt.errors import DecodingError, EncodingError
 from tests.stable_ids import stable
 
@@ -423,9 +423,9 @@ def test_what_was_recorded_before_a_class_was_registered_is_read_after_it():
     values[LateRegistered | None] = LateRegistered(2)
     before = {annotation: dumps(encode(value, annotation)) for annotation, value in values.items()}
     register_type(LateRegistered)
-    from flowckpt.core.codec import types
+    from flowckpt.core.codec import annotations
 
-    types._is_structured.cache_clear()  # as in the next process
+    annotations._is_structured.cache_clear()  # as in the next process
     for annotation, text in before.items():
         assert decode(json.loads(text), annotation) == values[annotation]
         assert dumps(encode(values[annotation], annotation)) == text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -71,7 +70,7 @@ def test_a_decimal_that_is_not_a_number_comes_back(text: str, made: Any, annotat
 
 
 def test_another_decimal_is_a_difference():
-    from flowckpt.core.codec.difference import difference
+    from flowckpt.core.codec.types import difference
 
     assert difference(Decimal("sNaN"), Decimal("sNaN"), "x") == ""
     assert difference(Decimal("sNaN"), Decimal("NaN"), "x")
@@ -131,11 +130,10 @@ PRIME = 2**61 - 1
     ids=["integers", "tuples", "decimals"],
 )
 def test_what_hashes_alike_is_refused_before_it_takes_long(tag, item):
-    items = [[item(number), 1] if tag == "$dict" else item(number) for number in range(20_000)]
-    started = time.monotonic()
+    """Else each is compared with all before it: five minutes for these, which is longer than a test may take."""
+    items = [[item(number), 1] if tag == "$dict" else item(number) for number in range(100_000)]
     with pytest.raises(DecodingError, match="hash"):
         codec.decode({tag: items})
-    assert time.monotonic() - started < 2.0
     assert len(codec.decode({tag: items[:500]})) == 500
 
 

@@ -23,8 +23,8 @@ from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import DecodingError, UnsupportedSchemaError
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.file.claim import write_tombstone
-from flowckpt.stores.log.line import START as CHAIN_START
-from flowckpt.stores.log.line import chain_line
+from flowckpt.stores.log.segment import START as CHAIN_START
+from flowckpt.stores.log.segment import chain_line
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ["0.1"]

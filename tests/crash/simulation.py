@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable
 from random import Random
 
-from flowckpt.core.system.filesystem import FileStatus
+from flowckpt.core.system.filesystem import FileStatus, Place
 
 SECTOR = 512
 CHANGES = frozenset(
@@ -479,7 +479,7 @@ class SimulatedFileSystem:
             return FileStatus(len(inode.data), inode.links, False, True, inode.is_writable, inode.number)
         return FileStatus(0, 0 if inode.is_removed else 2, is_directory=True, is_regular=False)
 
-    def is_untouched(self, file: int) -> bool:
+    def is_untouched(self, file: int, path: str = "", identity: tuple[int, int] = (0, 0)) -> bool:
         self.called("is_untouched", "")
         inode = self.file(file)
         return inode.links == 1 and inode.is_writable
@@ -496,6 +496,9 @@ class SimulatedFileSystem:
     def is_named(self, file: int, parent: int, name: str) -> bool:
         self.called("is_named", name)
         return self.directory(parent).names.get(name) is self.inode(file)
+
+    def place_of(self, file: int, parent: int, name: str, path: str) -> Place:
+        return Place.HERE if self.is_named(file, parent, name) else Place.UNNAMED
 
     def lock(self, file: int) -> bool:
         self.called("lock", "")

@@ -16,7 +16,7 @@ from flowckpt.stores.file.layout import LOCK, marked_segment, segment_name, segm
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.file.runs import FileRuns
 from flowckpt.stores.log.image import RunImage
-from flowckpt.stores.log.line import chain_line
+from flowckpt.stores.log.segment import chain_line
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
 
@@ -531,17 +531,17 @@ def leave_marks_of_what_has_gone(monkeypatch):
 
 def read_before_the_claim(monkeypatch):
     """Read the run, then claim it: a former owner may save in between."""
-    claim = flowckpt.stores.file.claim.claim
+    claiming = flowckpt.stores.file.claim.claiming
 
     def hasty(filesystem, directory, **options):
         early = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
-        owned = claim(filesystem, directory, **options)
+        owned = yield from claiming(filesystem, directory, **options)
         if not owned.image.is_cleared and not early.is_cleared:
             owned.image = early
             owned.last_sequence = early.last_sequence
         return owned
 
-    monkeypatch.setattr(flowckpt.stores.file.runs, "claim", hasty)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claiming", hasty)
 
 
 def retry_a_failed_sync(monkeypatch):
@@ -570,7 +570,7 @@ def go_on_after_a_failure(monkeypatch):
 
 def append_to_the_old_segment(monkeypatch):
     """Go on in the segment of the attempt before, as most journals do."""
-    claim = flowckpt.stores.file.claim.claim
+    claiming = flowckpt.stores.file.claim.claiming
 
     def reusing(filesystem, directory, **options):
         with contextlib.suppress(FileNotFoundError):
@@ -604,9 +604,9 @@ def append_to_the_old_segment(monkeypatch):
                 owned.is_adopted = True
                 owned.saved = image.history.view()
                 return owned
-        return claim(filesystem, directory, **options)
+        return (yield from claiming(filesystem, directory, **options))
 
-    monkeypatch.setattr(flowckpt.stores.file.runs, "claim", reusing)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claiming", reusing)
 
 
 def no_copy_of_the_last_line(monkeypatch):

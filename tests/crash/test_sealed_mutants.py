@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 import flowckpt.stores.file.store_keys
-from flowckpt.stores.file.hints import TruncationGuard
+from flowckpt.stores.file.directory import TruncationGuard
 from flowckpt.stores.file.layout import IDENTITY, keys_name
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
-from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
+from flowckpt.stores.log.segment import START, chain_line
 from tests.crash.test_mutants import SCENES, caught, in_turn
 from tests.crash.workload import Tally, Workload, patched
 

@@ -1,15 +1,17 @@
 """What there is, is documented; what is documented, there is."""
 
 import builtins
-import importlib
+import pkgutil
 import re
 from importlib import import_module
 
+import click
 import pytest
-from pages import DOCS, PAGES, ROOT, anchors, blocks, code_spans, headings, links, prose, section, shown
+from pages import DOCS, PAGES, anchors, blocks, code_spans, headings, links, prose, section, shown
 
 import flowckpt
 from flowckpt import errors, events
+from flowckpt.cli import commands, groups
 from flowckpt.core.records import Reason
 
 CLI = DOCS / "reference" / "cli.md"
@@ -17,12 +19,7 @@ ERRORS = DOCS / "reference" / "errors.md"
 EVENTS = DOCS / "reference" / "events.md"
 FORMAT = DOCS / "reference" / "record-format.md"
 
-_FOLDER = ROOT / "flowckpt" / "cli" / "commands"
-COMMANDS = sorted(
-    " ".join(file.relative_to(_FOLDER).with_suffix("").parts)
-    for file in _FOLDER.rglob("*.py")
-    if not file.stem.startswith("_")
-)
+COMMANDS = sorted(groups.COMMANDS)
 EVENT_NAMES = [name for name in events.__all__ if name != "Event"]
 
 
@@ -66,7 +63,7 @@ def test_the_order_names_every_event():
 
 
 def test_every_error_has_one_row_with_a_remedy_and_its_exit_code():
-    codes = importlib.import_module("flowckpt.cli.exit_codes")
+    codes = import_module("flowckpt.cli.exit_codes")
     rows = re.findall(
         r"^\| \[`(\w+)`\]\(api/errors\.md#(\w+)\) \| (.+) \| (\d+) \|$", ERRORS.read_text("utf-8"), re.MULTILINE
     )
@@ -79,7 +76,7 @@ def test_every_error_has_one_row_with_a_remedy_and_its_exit_code():
 
 
 def test_every_exit_code_is_documented():
-    codes = importlib.import_module("flowckpt.cli.exit_codes").ExitCode
+    codes = import_module("flowckpt.cli.exit_codes").ExitCode
     written = [int(code) for code in re.findall(r"^\| (\d+) \|", section(ERRORS, "Exit codes"), re.MULTILINE)]
     assert written == sorted(code.value for code in codes)
 
@@ -91,11 +88,24 @@ def test_there_are_commands():
     assert {"run", "resume", "list", "show", "export", "store clear", "store check", "completion"} <= set(COMMANDS)
 
 
+def test_the_table_of_commands_has_all_that_are_written():
+    modules = [import_module(f"{commands.__name__}.{each.name}") for each in pkgutil.iter_modules(commands.__path__)]
+    written = {
+        id(each): name
+        for module in modules
+        for name, each in vars(module).items()
+        if isinstance(each, click.Command) and name.endswith("_command")
+    }
+    found = [groups.load_command(name) for name in COMMANDS]
+    assert {id(each) for each in found} == written.keys()
+    assert [each.name for each in found] == [name.rpartition(" ")[2] for name in COMMANDS]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_documented_with_every_option(name):
     text = CLI.read_text(encoding="utf-8")
     assert any(re.search(rf"\b{name}\b", heading) for heading in headings(CLI)), f"no heading names {name!r}"
-    command = importlib.import_module(f"flowckpt.cli.commands.{name.replace(' ', '.')}").command
+    command = groups.load_command(name)
     for parameter in command.params:
         for option in (*parameter.opts, *parameter.secondary_opts):
             if option.startswith("-"):
@@ -117,7 +127,7 @@ def test_every_command_that_a_page_shows_exists_with_its_options():
             if words[0] not in COMMANDS:
                 wrong.append(f"{where}: there is no command {words[0]!r}")
                 continue
-            command = importlib.import_module(f"flowckpt.cli.commands.{words[0].replace(' ', '.')}").command
+            command = groups.load_command(words[0])
             known = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
             given = {word.split("=")[0].rstrip(".,;:`)") for word in words[1:] if re.match(r"--?[a-z]", word)}
             wrong += [f"{where}: {words[0]} has no option {option}" for option in sorted(given - known)]
@@ -159,7 +169,7 @@ def resolves(dotted: str) -> bool:
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:length]))
+            found = import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:

@@ -1,12 +1,9 @@
 """The reference of the settings is the table in the code."""
 
-import importlib
-
 from pages import DOCS, prose
 
-from flowckpt.cli.config.kinds import Choice, Count
-from flowckpt.cli.config.settings import SETTINGS, Part, Setting
-from flowckpt.cli.groups import COMMANDS
+from flowckpt.cli.config.settings import SETTINGS, Choice, Count, Part, Setting
+from flowckpt.cli.groups import COMMANDS, load_command
 from flowckpt.cli.options import SettingOption
 
 PAGE = DOCS / "reference" / "settings.md"
@@ -19,7 +16,7 @@ def commands_with(option: str) -> str:
     found = {
         name
         for name in COMMANDS
-        for parameter in importlib.import_module(f"flowckpt.cli.commands.{name.replace(' ', '.')}").command.params
+        for parameter in load_command(name).params
         if option in parameter.opts and (isinstance(parameter, SettingOption) or parameter.is_flag)
     }
     others = [name for name in COMMANDS if name not in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +102,7 @@ def test_a_number_that_says_nothing_is_refused_with_its_place(name: str, number:
     [
         (lambda: step("m").map(work, "text"), "needs items"),
         (lambda: step("m").map(work, 5), "needs items"),
+        (lambda: step("m").map(work, pd.DataFrame({"a": [1]})), "DataFrame, which gives its columns"),
         (lambda: step("m").map(lambda x: x, [1]), "lambda"),
         (lambda: step("m").map(5, [1]), "map"),
         (lambda: step("m").map(work, [1], key="name"), "must be a function"),
@@ -114,7 +116,7 @@ def test_a_number_that_says_nothing_is_refused_with_its_place(name: str, number:
         (lambda: parallel(step("a").python(work, 1), name=" "), "blank"),
     ],
     ids=[
-        "text", "number", "lambda", "no function", "key", "no concurrency", "true", "two actions", "no workflow",
+        "text", "number", "frame", "lambda", "no function", "key", "no concurrency", "true", "two actions", "no workflow",
         "by position", "no action", "a list", "blank name",
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.core.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepBuilder, step
-from flowckpt.core.dsl.actions import function_name
+from flowckpt.core.dsl.step import function_name
 from flowckpt.errors import StepDefinitionError
 from tests.stable_ids import stable
 
@@ -136,7 +136,7 @@ def test_an_ephemeral_step_with_a_checkpoint_is_refused_in_either_order():
 
 
 def test_a_second_action_is_refused():
-    with pytest.raises(StepDefinitionError, match=r"step 's' has an action already: .python\(\)") as caught:
+    with pytest.raises(StepDefinitionError, match=r"step 's': it has an action already: .python\(\)") as caught:
         step("s").python(work).checkpoint().python(work)
     assert caught.value.where == here(-1)
 
@@ -385,3 +385,25 @@ def test_times_may_be_given_as_timedeltas():
             step("one").timeout(refused)
         with pytest.raises(StepDefinitionError):
             step("one").retry(2, deadline=refused)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (
+            lambda: step("s").pyhton(operator.add, 1, 2),
+            "step 's' has no action or modifier 'pyhton' (did you mean 'python'?)",
+        ),
+        (lambda: step("s").chekpoint(), "no action or modifier 'chekpoint' (did you mean 'checkpoint'?)"),
+        (
+            lambda: step("s").python(operator.add, 1, 2).checkpont(),
+            "no attribute 'checkpont' (did you mean 'checkpoint'?)",
+        ),
+        (lambda: step("s").python(operator.add, 1, 2).splitlines(), "no attribute 'splitlines': it is a step"),
+    ],
+)
+def test_a_misspelt_action_or_modifier_names_the_one_that_is_like_it(write, said):
+    with pytest.raises(AttributeError) as caught:
+        write()
+    assert said in str(caught.value)
+    assert not hasattr(step("s"), "nothing like it")

@@ -138,11 +138,11 @@ def sound(a):
         (no_generator, "is not a generator function"),
         (coroutine, "is an async function"),
         (async_generator, "is an async function"),
-        (varargs, re.escape("its input '*rows' cannot be given by name")),
-        (keywords, re.escape("its input '**rows' cannot be given by name")),
-        (by_place, "its input 'a' cannot be given by name"),
-        (reserved, "its input 'workflow_id' has the name of an engine argument"),
-        (reserved_options, "its input 'options' has the name of an engine argument"),
+        (varargs, re.escape("has an input '*rows' that cannot be given by name")),
+        (keywords, re.escape("has an input '**rows' that cannot be given by name")),
+        (by_place, "has an input 'a' that cannot be given by name"),
+        (reserved, "has an input 'workflow_id' with the name of an engine argument"),
+        (reserved_options, "has an input 'options' with the name of an engine argument"),
     ],
 )
 def test_what_is_no_workflow_is_refused_with_the_place_of_its_definition(function, said):

@@ -37,6 +37,8 @@ class Node:
     items: tuple[tuple[str, int], ...] = ()
     is_keyed: bool = False
     is_generator: bool = False
+    is_race: bool = False
+    """Whether a map stops at its first success; one call at a time, so that it is known which."""
     concurrency: int | None = None
     place: str = ""
     """Where its function runs, if that is said."""
@@ -58,10 +60,13 @@ PLAIN = ("pure", "async", "file", "file", "once", "fails", "flaky", "model", "co
 WAITS = ("sleep", "wait", "timed", "approval")
 RUNS = ("start", "mail", "reply")
 """Starts another run; sends a signal, here to the run itself, which waits for it; waits for a signal, and replies."""
+LIVES = ("publish", "race", "race", "patient")
+"""Publishes a value; takes the first of two, one of which never comes; fails once, and waits an hour for its next try."""
 SENT = "sent"
 """Runs in another process: a function of a module that one can import."""
 COMPOSITES = ("map", "map", "map", "group", "child")
 WORKS = ("pure", "async", "file", "file", "once", "flaky", "odd", "lost", "child")
+RACED = ("pure", "async", "file")
 PLACED = ("pure", "file", "once", "flaky")
 
 
@@ -86,7 +91,8 @@ def _blocks(draw: st.DrawFn, counter: Any, depth: int, plain: tuple[str, ...], m
 @st.composite
 def _nodes(draw: st.DrawFn, counter: Any, depth: int, plain: tuple[str, ...], *, is_member: bool = False) -> Node:
     number = next(counter)
-    kinds = (*plain, *COMPOSITES, *COMPOSITES, *COMPOSITES) if depth < 2 else plain
+    flat = tuple(each for each in plain if each != "race")
+    kinds = (*plain, *COMPOSITES, *COMPOSITES, *COMPOSITES) if depth < 2 else flat
     kind = draw(st.sampled_from([each for each in kinds if not (is_member and each == "fails")]))
     name = draw(st.sampled_from(["loop", f"n{number}", f"n{number}"]))
     node = Node(number, kind, name, draw(st.sampled_from([True, True, False])))
@@ -98,6 +104,8 @@ def _nodes(draw: st.DrawFn, counter: Any, depth: int, plain: tuple[str, ...], *,
     if kind == "group":
         inner = tuple(draw(_nodes(counter, depth + 1, plain, is_member=True)) for _ in range(draw(st.integers(1, 3))))
         return attrs.evolve(node, inner=inner, concurrency=draw(width))
+    if kind == "race":
+        return attrs.evolve(node, inner=(draw(_nodes(counter, depth + 1, flat, is_member=True)),))
     if kind == "child":
         return attrs.evolve(node, inner=draw(_blocks(counter, depth + 1, plain)))
     if kind == "map":
@@ -111,6 +119,7 @@ def _nodes(draw: st.DrawFn, counter: Any, depth: int, plain: tuple[str, ...], *,
             is_keyed=draw(st.booleans()),
             is_generator=draw(st.booleans()),
             concurrency=draw(width),
+            is_race="race" in plain and works in RACED and bool(values) and draw(st.booleans()),
             place=draw(st.sampled_from(["", "", "thread"])) if works in PLACED else "",
         )
     return node
@@ -164,4 +173,6 @@ def _replaced(block: tuple[Node, ...], other: Node) -> tuple[Node, ...]:
 
 def breakable(block: tuple[Node, ...]) -> list[int]:
     """Return the nodes whose failure ends the run: the workflow does not handle it, and nothing tolerates it."""
-    return [node.number for node in all_nodes(block) if (node.works or node.kind) in ("pure", "async", "file")]
+    raced = {each.number for node in all_nodes(block) if node.kind == "race" for each in all_nodes(node.inner)}
+    kinds = ("pure", "async", "file")
+    return [each.number for each in all_nodes(block) if (each.works or each.kind) in kinds and each.number not in raced]

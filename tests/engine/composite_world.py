@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from composite_program import RECORDED, Node, all_nodes
+from composite_program import PLAIN, RECORDED, Node, all_nodes
 
-from flowckpt import current_step, now, parallel, random, step, uuid, workflow
+from flowckpt import continue_as, current_step, now, parallel, publish, random, step, uuid, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import StepFailedError
@@ -35,7 +35,7 @@ WAITING: dict[str, Any] = {
     "sleep": lambda made, _: made.sleep(3600),
     "wait": lambda made, signal: made.wait(signal),
     "timed": lambda made, _: made.wait("never", timeout=60, default="nobody"),
-    "approval": lambda made, _: made.approval(),
+    "approval": lambda made, name: made.approval(ask={"for": name}),
 }
 
 
@@ -84,7 +84,9 @@ class World:
                 raise AbandonedStepError
             if kind != "model":  # that is done at each replay
                 self.done.append(path)
-            if kind == "flaky" and current_step().tries == 1:
+                if number % 2 and kind != "once":  # one that is adopted does not run, and publishes nothing
+                    publish(f"by {digest(path)}", said)
+            if kind in ("flaky", "patient") and current_step().tries == 1:
                 raise OSError("busy")
             if number == self.broken:
                 raise OSError("broken")
@@ -124,19 +126,30 @@ class World:
             if name:
                 (self.root / name).unlink(missing_ok=True)
 
+    def undo_call(self, output: Any, constant: int, seed: str, last: str) -> None:
+        """Undo a step by its output and its arguments."""
+        assert output.partition(":")[0].partition("-")[2] == digest(constant, seed, last)
+        self.undo(output)
+
     def claim(self, output: Any) -> Any:
         return file_sha256(self.root / output.partition(":")[0])
 
-    def workflow(self, block: tuple[Node, ...]) -> Workflow[Any, Any]:
-        """Import the program into a new process; the threads of the one before it can do nothing any more."""
+    def workflow(self, block: tuple[Node, ...], *later: tuple[Node, ...]) -> Workflow[Any, Any]:
+        """Import the program into a new process; the threads of the one before it can do nothing any more.
+
+        Args:
+            block: the program.
+            *later: what the generations of the run do after it.
+        """
         with self._lock:
             self._process += 1
-            self._undone = {node.number for node in all_nodes(block) if node.is_undone}
-        functions = self._functions(block)
+            self._undone = {node.number for each in (block, *later) for node in all_nodes(each) if node.is_undone}
+        functions = self._functions((*block, *itertools.chain(*later)))
 
         @workflow(name="random")
-        def random() -> Generator[Any, Any, list[Any]]:
-            return (yield from self._block(block, functions, "top"))
+        def random(part: int = 0, before: Any = ()) -> Generator[Any, Any, list[Any]]:
+            found = [*before, *(yield from self._block((block, *later)[part], functions, f"top{part or ''}"))]
+            return continue_as(part=part + 1, before=found) if part < len(later) else found
 
         return random
 
@@ -149,8 +162,9 @@ class World:
         for node in all_nodes(block):
             kind = node.works or node.kind
             asynchronous, pause = ("async ", "    await sleep(0)\n") if kind == "async" else ("", "")
+            told = "*told" if node.works else "constant, seed, last"
             source += (
-                f"{asynchronous}def made{node.number}(*told):\n{pause}"
+                f"{asynchronous}def made{node.number}({told}):\n{pause}    told = {told.removeprefix('*')}\n"
                 f"    return act({node.number}, {kind!r}, told, digest({node.edition}, *told))\n\n"
             )
         file = self.root.parent / f"edition{next(_numbers)}.py"
@@ -181,6 +195,11 @@ class World:
         if node.kind == "group":
             steps = [self._step(each, functions, seed, last) for each in node.inner]
             made = parallel(*steps, name=node.name, concurrency=node.concurrency)
+        elif node.kind == "race":
+            steps = [self._step(node.inner[0], functions, seed, last), step("late").wait("never")]
+            made = parallel(*(steps[::-1] if node.number % 2 else steps), name=node.name, min_success=1)
+        elif node.kind == "publish":
+            made = publish(f"{node.number} {digest(seed)}", digest(*told))
         elif node.kind == "child":
             made = made.workflow(self._child(node, functions), item=told)
         elif node.kind == "map":
@@ -190,7 +209,8 @@ class World:
                 function,
                 (each for each in items) if node.is_generator else items,
                 key=first_of if node.is_keyed else None,
-                concurrency=node.concurrency,
+                concurrency=1 if node.is_race else node.concurrency,
+                min_success=1 if node.is_race else None,
                 tolerate=1.0 if node.works == "odd" else None,
             )
         elif node.kind in RECORDED:
@@ -217,18 +237,22 @@ class World:
         kind = node.works or node.kind
         if kind == "model":
             return made.ephemeral()
+        if node.number % 3 == 0 and node.kind in PLAIN and node.kind not in ("command", *RECORDED):
+            made = made.record_arguments()
         if node.version is not None:
             made = made.version(node.version)
         if node.has_checkpoint:
             made = made.checkpoint()
         if node.is_undone:
-            made = made.rollback(self.undo)
+            made = made.rollback(self.undo_call if node.kind in ("pure", "file") else self.undo)
         elif kind in ("pure", "async", "file") and node.number % 2:
             made = made.cache()
         if node.place:
             made = made.on(node.place)
         if kind == "flaky":
             made = made.retry(2)
+        if kind == "patient":
+            made = made.retry(None, backoff=3600, factor=1)
         if kind == "command":
             made = made.evidence(file_sha256(self.root / name))
         if kind == "file":
@@ -254,6 +278,8 @@ def recorded(node: Node, output: Any) -> Any:
     """Return what of an output is recorded: a plan does not have the rest."""
     if node.kind == "group" and output != "failed":
         return [recorded(each, of) for each, of in zip(node.inner, output, strict=True) if each.kind != "model"]
+    if node.kind == "race" and output != "failed":
+        return recorded(node.inner[0], output[node.number % 2])
     if node.kind in RECORDED or node.kind == "start":
         return node.kind
     if node.kind == "approval":

@@ -31,11 +31,15 @@ class Saves:
 class MortalStore:
     """Passes everything on to a store, and dies at chosen saves of the run."""
 
-    def __init__(self, inner: Any, saves: Saves) -> None:
+    def __init__(self, inner: Any, saves: Saves, beside: MortalStore | None = None) -> None:
         self._inner = inner
         self._saves = saves
-        self._is_dead = False
+        self._deaths: list[bool] = [] if beside is None else beside._deaths  # of one process
         pass_on(self, inner)
+
+    @property
+    def _is_dead(self) -> bool:
+        return bool(self._deaths)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -67,11 +71,11 @@ class MortalStore:
         self._saves.count += 1
         is_last = self._saves.count in self._saves.at
         if is_last and not self._saves.is_after:
-            self._is_dead = True
+            self._deaths.append(True)
             raise SimulatedCrash
         await self._inner.save(workflow_id, data)
         if is_last:
-            self._is_dead = True
+            self._deaths.append(True)
             raise SimulatedCrash
 
 

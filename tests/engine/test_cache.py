@@ -20,18 +20,20 @@ from flowckpt import (
     RunOptions,
     Secret,
     WorkflowEngine,
+    events,
     parallel,
     step,
     workflow,
 )
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.engine.run import result_cache
-from flowckpt.errors import StepDefinitionError
+from flowckpt.errors import CheckpointStorageError, StepDefinitionError
 from flowckpt.evidence import file_sha256
 from flowckpt.maintenance import export_run, import_run
 from flowckpt.stores import open_store
 from flowckpt.stores.log.sealing.keys import KeyRing, new_key
 from flowckpt.testing import FakeClock
+from tests.reopening import spec_of
 
 calls: list[Any] = []
 
@@ -74,11 +76,7 @@ def test_a_second_run_takes_the_result_of_the_first(reopen):
 @pytest.fixture(params=["memory", "file", "sqlite", "objects", "postgresql"])
 def spec(request, tmp_path):
     """The description of a store of each kind."""
-    if request.param == "postgresql":
-        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
-        return f"{server.url(name)}?allow_unsafe=true"
-    places = {"memory": "memory:", "file": f"file:{tmp_path}/runs", "sqlite": f"sqlite:{tmp_path}/runs.db"}
-    return places.get(request.param, f"objects+file://{tmp_path}/bucket?allow_unsafe=true")
+    return spec_of(request.param, request, tmp_path)
 
 
 def large(source: str) -> str:
@@ -126,6 +124,33 @@ def test_all_members_of_a_map_wait_for_the_one_look_at_the_runs(spec):
     finally:
         if close := getattr(store, "close", None):
             close()
+
+
+def test_a_member_whose_look_is_slower_than_that_of_another_takes_its_result_too():
+    @workflow
+    def mapping():
+        return (yield step("each").map(fetch, ["a", "b"], concurrency=2).cache().checkpoint())
+
+    store = MemoryCheckpointStore()
+    WorkflowEngine(store).run_sync(mapping, options=RunOptions(no_cache=True))
+    read_index, write_index, made = store.read_index, store.write_index, asyncio.Event()
+    reads: list[str] = []
+
+    async def read(name: str) -> bytes | None:
+        reads.append(name)
+        is_first, found = len(reads) == 1, await read_index(name)
+        if is_first:
+            await made.wait()
+        return found
+
+    async def write(name: str, content: bytes) -> None:
+        await write_index(name, content)
+        if name == "runs":
+            made.set()
+
+    store.read_index, store.write_index = read, write
+    assert WorkflowEngine(store).run_sync(mapping).steps.restored == 2
+    assert made.is_set()
 
 
 @pytest.mark.parametrize("change", [{"source": "b"}, {"version": "2"}])
@@ -331,6 +356,27 @@ def test_an_index_that_cannot_be_written_costs_time_only(tmp_path):
     WorkflowEngine(store).run_sync(etl)
     (tmp_path / "store" / "index").write_text("a file in the way")
     assert WorkflowEngine(store).run_sync(etl).steps.restored == 1
+
+
+def test_an_index_that_can_be_read_no_more_is_said(caplog):
+    @workflow
+    def both():
+        yield step("a").python(fetch, "a").cache().checkpoint()
+        yield step("b").python(fetch, "b").cache().checkpoint()
+
+    store = MemoryCheckpointStore()
+    WorkflowEngine(store).run_sync(both)
+
+    async def fail(name: str) -> None:
+        raise CheckpointStorageError("the server is gone")
+
+    def heard(event: Any) -> None:
+        if isinstance(event, events.StepRestored):
+            store.read_index = fail
+
+    assert WorkflowEngine(store, listeners=[heard]).run_sync(both).steps.restored == 1
+    assert calls == ["a", "b", "b"]
+    assert "step b: no result of another run is taken: the server is gone" in caplog.text
 
 
 def test_nothing_is_taken_from_an_imported_run_before_a_person_has_resumed_it(tmp_path):

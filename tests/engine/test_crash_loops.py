@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
+import attrs
 import pytest
 from crashing import SimulatedCrash, pass_on
 
@@ -40,6 +41,10 @@ class Dying:
 
     async def attempts(self, workflow_id: str) -> Any:
         return await self.inner.attempts(workflow_id)
+
+    async def claimed_by(self, workflow_id: str, attempt: int) -> Any:
+        found = await self.inner.claimed_by(workflow_id, attempt)
+        return found and attrs.evolve(found, pid=attempt)  # each attempt had a process of its own
 
     async def started_steps(self, workflow_id: str) -> Any:
         return await self.inner.started_steps(workflow_id)
@@ -139,7 +144,7 @@ def test_deaths_before_anything_is_saved_count_too(reopen: Callable[[], Any]) ->
     world["dies in the generator"] = True
     die(reopen, 5)
     with pytest.raises(CrashLoopError, match="before its next step") as refused:
-        WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run")
+        WorkflowEngine(Dying(reopen())).resume_sync(flow, workflow_id="run")
     assert refused.value.count == 5
 
 

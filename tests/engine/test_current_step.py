@@ -239,3 +239,18 @@ def test_the_key_is_the_same_in_every_process(tmp_path: Path) -> None:
         told.append(found.stdout.split())
     assert [attempt for attempt, _ in told] == ["1", "2"]
     assert told[0][1] == told[1][1]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(9e307, "is beyond 1e+300"), (float("inf"), "is not a finite number"), ("7", "is not a finite number")],
+)
+def test_a_figure_that_no_sum_can_hold_is_refused_for_what_it_is(value: object, said: str) -> None:
+    def measures() -> None:
+        current_step().record(size=value)  # type: ignore[arg-type]
+
+    @workflow
+    def flow() -> Generator[Any, Any, None]:
+        yield step("one").python(measures)
+
+    assert said in str(WorkflowEngine(MemoryCheckpointStore()).run_sync(flow).error)

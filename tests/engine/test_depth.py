@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, parallel, step, workflow
-from flowckpt.core.dsl.path import MAX_DEPTH
+from flowckpt.core.dsl.checks import MAX_DEPTH
 from flowckpt.errors import StepDefinitionError
 
 

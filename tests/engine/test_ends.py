@@ -407,7 +407,7 @@ def test_a_signal_reaches_the_step_and_everything_before_it_is_saved(number: sig
     out, _ = child.communicate(timeout=120)
     assert out == f"reached the step\n{number.name} suspended True\n"
     assert child.returncode == 9
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
     saved = latest(FileCheckpointStore(tmp_path / "store"))
     assert (saved.reason, [r.path for r in saved.step_results]) == ("suspended", ["first"])
 

@@ -1,8 +1,8 @@
 """A run of a random program out of all constructs, that dies again and again, ends as one that was never interrupted.
 
 Functions, async and on threads, commands, retries, answers that are recorded, maps, groups, child workflows, sleeps, signals
-and approvals; other runs that are started, signals to a run, and replies; steps at most once; failures that are handled, and
-one that ends the run, which is undone and then mended.
+and approvals; other runs that are started, signals to a run, and replies; published values, recorded arguments, races, and
+generations; steps at most once; failures that are handled, and one that ends the run, which is undone and then mended.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any
 
 import attrs
 import pytest
-from composite_program import RECORDED, RUNS, SENT, WAITS, Node, all_nodes, breakable, programs
+from composite_program import LIVES, RECORDED, RUNS, SENT, WAITS, Node, all_nodes, breakable, programs
 from composite_world import World, started
 from crashing import SimulatedCrash
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine
-from flowckpt.core.records import StepResult, WaitKind
+from flowckpt import MemoryCheckpointStore, MirroredStore, RunOptions, WorkflowEngine
+from flowckpt.core.records import StepResult, WaitKind, generation
 from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.execution import python
+from flowckpt.maintenance.export import gathered
 from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
 
@@ -39,19 +40,22 @@ class Life:
 
     Attributes:
         world: what it acts upon.
-        block: its program.
+        blocks: its program, a block for each of its generations.
         saves: at which of them a process dies.
         store: its record.
+        mirror: the second store, if there is one: a process dies at its saves, too.
         durable: what was durable when a process died, by path, as long as nothing of it was undone.
     """
 
     world: World
-    block: tuple[Node, ...]
+    blocks: tuple[tuple[Node, ...], ...]
     saves: Saves
     store: MemoryCheckpointStore = attrs.field(factory=MemoryCheckpointStore)
+    mirror: MemoryCheckpointStore | None = None
     clock: FakeClock = attrs.field(factory=FakeClock)
     durable: dict[str, StepResult] = attrs.field(factory=dict)
     is_mended: bool = False
+    generation: int = 1
 
     def lead(self) -> Any:
         """Lead it to its end; return its newest checkpoint."""
@@ -94,8 +98,12 @@ class Life:
     def _process(self, *, is_forced: bool) -> Any:
         self.store.runs.owned.clear()  # the process before it is gone
         python._left.clear()
-        engine = WorkflowEngine(MortalStore(self.store, self.saves), clock=self.clock)
-        program = self.world.workflow(self.block)
+        store: Any = MortalStore(self.store, self.saves)
+        if self.mirror is not None:
+            self.mirror.runs.owned.clear()
+            store = MirroredStore(store, MortalStore(self.mirror, self.saves, store))
+        engine = WorkflowEngine(store, clock=self.clock)
+        program = self.world.workflow(*self.blocks)
         if self._latest() is None:
             return engine.run_sync(program, workflow_id="run")
         options = RunOptions(force=is_forced)
@@ -113,7 +121,8 @@ class Life:
         """Let the time pass, or people answer, each wait once."""
         event("suspended")
         outside = WorkflowEngine(self.store, clock=self.clock)
-        asked = [wait for wait in result.waits if wait.kind is not WaitKind.SLEEP and wait.name != "never"]
+        passing = (WaitKind.SLEEP, WaitKind.RETRY)
+        asked = [wait for wait in result.waits if wait.kind not in passing and wait.name != "never"]
         assert not any(wait.name.startswith("mail") for wait in asked), "it was sent, and is lost"
         for wait in asked:
             if wait.kind is WaitKind.SIGNAL:
@@ -132,13 +141,30 @@ class Life:
             assert engine.resume_sync(started, workflow_id=due.workflow_id).status == "completed"
         for info in asyncio.run(self.store.list_runs()):
             if info.workflow_id != "run":
-                path = info.metadata["started_by"]["path"]
+                output = repr(asyncio.run(self.store.load_latest(info.workflow_id)).output)
+                path = f"{info.metadata['started_by']['path']} {output}"  # each generation has its own
                 assert path not in outputs, "it was started twice"
-                outputs[path] = repr(asyncio.run(self.store.load_latest(info.workflow_id)).output)
+                outputs[path] = output
         return outputs
 
+    def check_the_mirror(self) -> None:
+        """Check that the mirror has the whole run: what a crash kept from it came with the next resume."""
+        if self.mirror is not None:
+            self.mirror.runs.owned.clear()
+            assert in_mirror(self.mirror) == in_mirror(self.store)
+
     def _latest(self) -> Any:
-        return asyncio.run(self.store.load_latest("run"))
+        latest = asyncio.run(self.store.load_latest("run"))
+        if latest is not None and (now := generation.number_of(latest.metadata)) != self.generation:
+            event("another generation")
+            self.generation, self.durable = now, {}
+            self.world.undoable.clear()
+        return latest
+
+    def published(self) -> dict[str, tuple[Any, str]]:
+        """Return the published values, each with the step that published it."""
+        found = asyncio.run(WorkflowEngine(self.store).published("run"))
+        return {name: (each.value, each.step) for name, each in found.items()}
 
     def _note_what_is_durable(self) -> None:
         latest = self._latest()
@@ -182,7 +208,7 @@ def history(results: Any) -> dict[str, tuple[Any, ...]]:
         elif isinstance(output, dict) and "by" in output:
             output = output["by"]
         if not f"{each.path}/".startswith(lost):
-            told[each.path] = each.step_type, each.success, repr(output)
+            told[each.path] = each.step_type, each.success, repr(output), repr(each.argument_values)
     return told
 
 
@@ -213,25 +239,41 @@ LAST = Node(1000, "pure", "end")
 """Where it fails, all that was done is undone."""
 
 
-def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int | None) -> None:
+def in_mirror(store: MemoryCheckpointStore) -> list[Any]:
+    """The checkpoints of the run in a store, but for their attempts, which a mirror numbers and notes itself."""
+    found = asyncio.run(gathered(store, "run")).checkpoints
+    return [
+        attrs.evolve(each, attempt=1, metadata={key: each.metadata[key] for key in each.metadata if key != "mirrored"})
+        for each in found
+    ]
+
+
+def law(
+    block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int | None, cut: int, has_mirror: bool = False
+) -> None:
     """Compare a run that dies with one that does not.
 
     Args:
         block: the program.
+        cut: how many of its nodes the first of two generations has, as far as there are more; all in one generation for 0.
         deaths: how many saves each process lives, counted round by those that the whole run takes.
         is_after: whether they die behind those saves, and not before.
         broken: which of the nodes that can end the run does so, counted from the last, until it is mended.
+        has_mirror: whether each save goes to a second store, too.
     """
     block = (*block, LAST)
+    blocks = (block[:cut], block[cut:]) if 0 < cut < len(block) else (block,)
     with a_world() as world, a_world() as clean:
-        whole = Life(clean, block, Saves())
+        whole = Life(clean, blocks, Saves(), mirror=MemoryCheckpointStore() if has_mirror else None)
         wanted = whole.lead()
         lived = [1 + each % whole.saves.count for each in deaths]
         can_break = breakable(block)
         if broken is not None:
             world.broken = can_break[-1 - broken % len(can_break)]
-        life = Life(world, block, Saves(*itertools.accumulate(lived), is_after=is_after))
+        mirror = MemoryCheckpointStore() if has_mirror else None
+        life = Life(world, blocks, Saves(*itertools.accumulate(lived), is_after=is_after), mirror=mirror)
         latest = life.lead()
+        life.check_the_mirror()
         assert latest.output == wanted.output
         assert world.state() == clean.state()
         assert world.standing >= clean.standing
@@ -252,6 +294,7 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
             if each.step_type == "reply" and each.success:
                 assert each.signal == took[each.path.replace("/answer", "/ask")] != "", "the sender finds its reply"
         lost = fan_outs_that_failed(latest.step_results)
+        assert counting(life.published(), lost) == counting(whole.published(), lost)
         assert of_others(life.started(), lost) == of_others(whole.started(), lost)
 
 
@@ -259,14 +302,20 @@ def of_others(outputs: dict[str, Any], lost: tuple[str, ...]) -> dict[str, Any]:
     return {path: output for path, output in outputs.items() if not f"{path}/".startswith(lost)}
 
 
+def counting(published: dict[str, tuple[Any, str]], lost: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
+    return {name: found for name, found in published.items() if not f"{found[1]}/".startswith(lost)}
+
+
 def any_of(*more: str) -> Any:
     """Draw a program, and how it is interrupted."""
     deaths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
     return given(
-        programs(*WAITS, *RUNS, *more, most=5),
+        programs(*WAITS, *RUNS, *LIVES, *more, most=5),
         deaths,
         st.booleans(),
         st.one_of(st.none(), st.integers(0, 3), st.integers(0, 9)),
+        st.one_of(st.just(0), st.integers(0, 4)),
+        st.booleans(),
     )
 
 
@@ -276,14 +325,16 @@ UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(Hea
 @settings(max_examples=90, **UNHURRIED)
 @any_of()
 def test_a_run_of_all_constructs_that_dies_again_and_again_ends_as_an_uninterrupted_one(
-    block: Any, deaths: Any, is_after: bool, broken: int | None
+    block: Any, deaths: Any, is_after: bool, broken: int | None, cut: int, has_mirror: bool
 ) -> None:
-    law(block, deaths, is_after, broken)
+    law(block, deaths, is_after, broken, cut, has_mirror)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @settings(max_examples=20_000, **UNHURRIED)
 @any_of(SENT)
-def test_so_do_twenty_thousand_of_them(block: Any, deaths: Any, is_after: bool, broken: int | None) -> None:
-    law(block, deaths, is_after, broken)
+def test_so_do_twenty_thousand_of_them(
+    block: Any, deaths: Any, is_after: bool, broken: int | None, cut: int, has_mirror: bool
+) -> None:
+    law(block, deaths, is_after, broken, cut, has_mirror)

@@ -144,6 +144,17 @@ def test_a_process_that_dies_at_each_boundary_is_not_a_crash_loop(reopen: Callab
     assert result.output == sum(range(24))
 
 
+def test_the_plan_of_a_run_that_died_at_a_boundary_says_that_it_continues(reopen: Callable[[], Any]) -> None:
+    with contextlib.suppress(SimulatedCrash):
+        WorkflowEngine(CrashingStore(reopen(), 4, is_after=False)).run_sync(batches, workflow_id="run")
+    engine = WorkflowEngine(reopen())
+    plan = engine.plan_sync(batches, workflow_id="run")
+    assert [str(each.decision) for each in plan.steps] == ["reuse", "reuse"]
+    assert (plan.is_nothing_to_do, plan.ends_at) == (False, "the workflow continues as its next generation")
+    engine.resume_sync(batches, workflow_id="run")
+    assert engine.plan_sync(batches, workflow_id="run").is_nothing_to_do
+
+
 @workflow("listens")
 def listens(seen: tuple[str, ...] = (), count: int = 3):
     word = yield step("word").wait("word")
@@ -276,15 +287,18 @@ def asks(wrong: str = "") -> Any:
         return continue_as(colour="red")
     if wrong == "unstorable":
         return continue_as(wrong=object())
+    if wrong == "type":
+        return continue_as(wrong=17)
     return continue_as()
 
 
-@pytest.mark.parametrize(("wrong", "said"), [("unknown", "colour"), ("unstorable", "wrong")])
+@pytest.mark.parametrize(("wrong", "said"), [("unknown", "'colour'"), ("unstorable", "wrong"), ("type", "str, got 17")])
 def test_the_inputs_of_the_next_generation_are_checked_like_those_of_a_run(wrong: str, said: str) -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     result = engine.run_sync(asks, workflow_id="run", wrong=wrong)
     assert result.status == "failed"
     assert said in str(result.error)
+    assert str(result.error).startswith(f"continue_as() at {__file__}:")
     assert loaded(engine.store).inputs == {"wrong": wrong}
 
 
@@ -297,7 +311,8 @@ def needs(name: str):
 def test_an_input_without_a_default_has_to_be_given_again() -> None:
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(needs, name="x")
     assert isinstance(result.error, InputError)
-    assert "name" in str(result.error)
+    assert "lacks its input 'name'" in str(result.error)
+    assert result.error.remedy == "Pass it on: return continue_as(name=name, …)."
 
 
 @workflow("forgets")
@@ -323,13 +338,37 @@ def yields_it():
     yield continue_as()
 
 
+@workflow("delegates")
+def delegates():
+    yield from continue_as()
+
+
+@workflow("forgets to call")
+def forgets_to_call():
+    yield step("note").python(note, 1)
+    return continue_as
+
+
+@workflow("by position")
+def by_position(number: int = 1):
+    yield step("note").python(note, number)
+    return continue_as(number + 1)  # type: ignore[arg-type]
+
+
 @workflow("parent")
 def parent():
     yield step("child").workflow(batches)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [(yields_it, "return continue_as"), (parent, "a child has no generations of its own")]
+    ("wrong", "said"),
+    [
+        (yields_it, "return continue_as"),
+        (delegates, "return continue_as"),
+        (forgets_to_call, "without calling it"),
+        (by_position, "by name, got 2 (at "),
+        (parent, "a child has no generations of its own"),
+    ],
 )
 def test_only_the_workflow_of_a_run_returns_it(wrong: Any, said: str) -> None:
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(wrong)
@@ -391,6 +430,8 @@ def test_a_copy_has_the_generations_and_continues(tmp_path: Path) -> None:
         WorkflowEngine(CrashingStore(store, 8, is_after=True)).run_sync(batches, workflow_id="run")
     asyncio.run(store.release("run"))
     asyncio.run(copy_run(store, target, "run"))
+    infos = [asyncio.run(each.describe_run("run")) for each in (store, target)]
+    assert infos[0].started_at == infos[1].started_at < loaded(target).saved_at
     result = WorkflowEngine(target).resume_sync(batches, workflow_id="run")
     assert result.output == sum(range(8))
     assert generation.number_of(loaded(target).metadata) == 4

@@ -124,7 +124,7 @@ def test_a_read_that_nobody_holds_is_forgotten(stopped: Path, reads: list[int]) 
 
 
 def test_restored_steps_in_a_row_have_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from flowckpt.cli.progress.plain import PlainLines
+    from flowckpt.cli.progress.lines import PlainLines
     from flowckpt.events import StepCompleted, StepRestored, StepsRestored
 
     lines = PlainLines()

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -261,6 +263,62 @@ def test_without_the_sdk_runs_are_as_ever():
 
     listener = Telemetry(trace.NoOpTracerProvider())
     assert WorkflowEngine(MemoryCheckpointStore(), listeners=[listener]).run_sync(flow).unwrap() == 0
+
+
+# --- hostile names and exporters --------------------------------------------------------------------------------------
+
+
+def test_names_texts_and_figures_of_any_kind_can_be_exported(observed):
+    def fails():
+        raise ValueError("\x1b[31m\x00" + "x" * 100_000)
+
+    def measures(value):
+        current_step().record(**{"size": value, "a b\x1b": 1})
+
+    @workflow
+    def flow():
+        for name in ("a\x1b[31mb", "\u202eevil", "a\x00b", "ü" * 200):
+            yield step(name).python(int)
+        yield step("map").map(str, ["a\x1b", "b\ud800"], key=str)
+        for value in [2**62] * 4 + [2**70, -(2**70), 1e-300]:
+            yield step("measure").python(measures, value)
+        yield step("fails").python(fails)
+
+    assert engine_of(observed).run_sync(flow).status == "failed"
+    sizes = [
+        point.as_double
+        for scope in encode_metrics(observed.reader.get_metrics_data()).resource_metrics[0].scope_metrics
+        for each in scope.metrics
+        if each.name == "flowckpt.figures"
+        for point in each.sum.data_points
+        if "size" in str(point.attributes)
+    ]
+    assert sizes == [pytest.approx(2**64 + 2**70)], "a sum of more than 64 bits would lose all metrics"
+    spans = encode_spans(observed.spans).resource_spans[0].scope_spans[0].spans
+    assert len(spans) == len(observed.spans) == 4 + 3 + 7 + 1 + 1
+    assert not [each.name for each in spans if "\x1b" in each.name or "\u202e" in each.name]
+
+
+@pytest.mark.parametrize("when", ["on_start", "on_end", "should_sample"])
+def test_an_exporter_that_raises_changes_no_run_and_is_logged(when, caplog):
+    def raises(*_, **__):
+        raise RuntimeError("the exporter is broken")
+
+    processor = SpanProcessor()
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(1.0)))
+    setattr(provider.sampler if when == "should_sample" else processor, when, raises)
+    provider.add_span_processor(processor)
+    engine = WorkflowEngine(MemoryCheckpointStore(), listeners=[Telemetry(provider)])
+
+    @workflow
+    def flow():
+        yield step("one").python(int).checkpoint()
+        return (yield step("map").map(abs, [1, -2]).checkpoint())
+
+    assert engine.run_sync(flow, workflow_id="one").output == [1, 2]
+    assert engine.resume_sync(flow, workflow_id="one").steps.restored == 3
+    assert not trace.get_current_span().get_span_context().is_valid
+    assert "a listener failed at Workflow" in caplog.text and "the exporter is broken" in caplog.text
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

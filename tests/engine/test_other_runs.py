@@ -19,7 +19,7 @@ from flowckpt.errors import InputError, NoReplyError, SignalRefusedError, StepDe
 from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
 from tests.forked import processes
-from tests.reopening import reopened_files, reopened_memory
+from tests.reopening import reopened_files, reopened_memory, spec_of
 from tests.s3 import s3  # noqa: F401 - a fixture
 
 
@@ -109,14 +109,7 @@ def run_and_die(spec: str, environ: dict[str, str], number: int, at: int, is_aft
 
 @pytest.fixture(params=["sqlite", "postgresql", "objects", "s3"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
-        return f"{server.url(name)}?allow_unsafe=true"
-    if request.param == "s3":
-        bucket = request.getfixturevalue("s3")
-        return str(bucket.spec(bucket.make_bucket()))
-    places = {"sqlite": f"sqlite:{tmp_path}/runs.db", "objects": f"objects+file://{tmp_path}/bucket?allow_unsafe=true"}
-    return places[request.param]
+    return spec_of(request.param, request, tmp_path)
 
 
 def test_on_databases_and_buckets_a_killed_run_starts_each_run_once_and_sends_each_signal_once(spec: str) -> None:

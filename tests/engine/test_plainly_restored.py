@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from flowckpt import RunOptions, Secret, WorkflowEngine, WorkflowResult, step, workflow
-from flowckpt.engine.steps import scope
-from flowckpt.engine.steps.restore import UNSURE
+from flowckpt.engine.steps import run_step
+from flowckpt.engine.steps.run_step import UNSURE
 from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.evidence import file_sha256
 
@@ -27,6 +27,7 @@ class World:
     version: str | None = None
     argument: Any = 1
     is_undoable: bool = False
+    is_named: bool = False
     claims: tuple[Any, ...] = ()
     before: int = 1
     ran: list[str] = attrs.field(factory=list)
@@ -41,7 +42,7 @@ def first(number: int) -> int:
 
 
 def work(argument: Any) -> int:
-    world.ran.append(f"work {argument}")
+    world.ran.append(f"work {argument if not isinstance(argument, int) or argument < 1 << 70 else 'large'}")
     return 7
 
 
@@ -79,6 +80,8 @@ def undo(output: int) -> None:
 def lane(token: Secret[str] | None = None) -> Generator[Any, Any, int]:
     number = yield step("first").python(first, world.before).checkpoint()
     middle = step("work").python(work, world.argument).checkpoint()
+    if world.is_named:
+        middle = step("work").python(work, argument=world.argument).checkpoint()
     if world.version is not None:
         middle = middle.version(world.version)
     if world.is_undoable:
@@ -110,23 +113,30 @@ class Case:
 
 
 CASES = {
-    "nothing has moved": Case(2),
+    "nothing has moved": Case(3),
     "somebody listens": Case(0, is_heard=True),
     "the version tag has moved": Case(1, behind={"version": "2"}, options={"rolls_back": False}),
-    "the version tag stands": Case(2, before={"version": "2"}),
+    "the version tag stands": Case(3, before={"version": "2"}),
     "an argument has moved": Case(1, behind={"argument": 2}),
     "an argument is equal and of another type": Case(1, behind={"argument": True}),
-    "an argument is text": Case(1, before={"argument": "x"}),
+    "an argument has more digits than Python writes": Case(1, behind={"argument": 10**5000}),
+    "an argument is passed by name": Case(3, before={"is_named": True}),
+    "an argument is passed by name now": Case(3, behind={"is_named": True}),
+    "an argument that is passed by name has moved": Case(1, before={"is_named": True}, behind={"argument": 2}),
+    "text is passed by name": Case(3, before={"is_named": True, "argument": "x"}),
+    "an argument is text": Case(3, before={"argument": "x"}),
+    "an argument is other text": Case(1, before={"argument": "x"}, behind={"argument": "y"}),
+    "an argument cannot be compared": Case(3, before={"argument": print}),
     "the first argument has moved": Case(0, behind={"before": 5}),
     "the first has moved, and inputs are reused": Case(0, behind={"before": 5}, options={"reuse": "inputs"}),
-    "stale results are reused": Case(1, behind={"argument": 2}, options={"on_stale": "reuse"}),
+    "stale results are reused": Case(2, behind={"argument": 2}, options={"on_stale": "reuse"}),
     "stale results stop it": Case(1, behind={"argument": 2}, options={"on_stale": "fail"}),
     "run again from a step on": Case(0, options={"from_step": "work"}),
     "run again from a step on, inputs reused": Case(0, options={"from_step": "work", "reuse": "inputs"}),
-    "it fails again and is undone": Case(1, before={"is_undoable": True}, behind={"fails_again": True}),
-    "the step says for the first time how it is undone": Case(1, behind={"is_undoable": True, "fails_again": True}),
-    "a claim holds": Case(0, before={"claims": (file_sha256(Path(__file__)),)}),
-    "a claim no longer holds": Case(0, before={"claims": (file_sha256(Path("fleeting")),)}),
+    "it fails again and is undone": Case(2, before={"is_undoable": True}, behind={"fails_again": True}),
+    "the step says for the first time how it is undone": Case(2, behind={"is_undoable": True, "fails_again": True}),
+    "a claim holds": Case(2, before={"claims": (file_sha256(Path(__file__)),)}),
+    "a claim no longer holds": Case(1, before={"claims": (file_sha256(Path("fleeting")),)}),
     "a secret is known": Case(0, inputs={"token": Secret("hush-hush-1")}),
 }
 
@@ -168,17 +178,22 @@ def test_a_glance_ends_as_a_closer_look_does(
     case: Case, reopen: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glances = []
-    plainly_restored = scope.plainly_restored
+    glance_of = run_step.glance_of
 
-    def counted(attempt: Any, command: Any) -> Any:
-        value = plainly_restored(attempt, command)
-        if value is not UNSURE:
-            glances.append(command.path)
-        return value
+    def counted(attempt: Any) -> Any:
+        glance = glance_of(attempt)
 
-    monkeypatch.setattr(scope, "plainly_restored", counted)
+        def look(step: Any, result: Any) -> Any:
+            value = UNSURE if glance is None else glance(step, result)
+            if value is not UNSURE:
+                glances.append(result.path)
+            return value
+
+        return look
+
+    monkeypatch.setattr(run_step, "glance_of", counted)
     quick = driven(case, reopen, tmp_path, monkeypatch)
-    monkeypatch.setattr(scope, "plainly_restored", lambda attempt, command: UNSURE)
+    monkeypatch.setattr(run_step, "glance_of", lambda attempt: None)
     asyncio.run(reopen().clear("run"))
     thorough = driven(case, reopen, tmp_path, monkeypatch)
     assert quick == thorough

@@ -5,16 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, current_step, publish, step, workflow
+from flowckpt import (
+    MemoryCheckpointStore,
+    Secret,
+    WorkflowEngine,
+    continue_as,
+    current_step,
+    open_store,
+    publish,
+    step,
+    workflow,
+)
 from flowckpt.engine.run import live
-from flowckpt.errors import CheckpointNotFoundError, StepFailedError
+from flowckpt.errors import CheckpointNotFoundError, StepDefinitionError, StepFailedError
+from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.testing import FakeClock
+from tests.reopening import spec_of
 
 seen: list[Any] = []
 
@@ -81,6 +95,19 @@ def test_a_workflow_publishes_and_the_last_value_of_a_name_counts(reopen: Callab
         published(store, "nope")
 
 
+def test_a_result_of_another_run_publishes_again_beside_steps_that_publish() -> None:
+    @workflow
+    def cached() -> Generator[Any, Any, None]:
+        yield publish("state", "begun")
+        yield step("write").python(write, "hello").cache().checkpoint()
+
+    store = MemoryCheckpointStore()
+    for run in ("one", "two"):
+        WorkflowEngine(store).run_sync(cached, workflow_id=run).unwrap()
+    assert asyncio.run(store.load_latest("two")).step_results[1].source["workflow_id"] == "one"
+    assert published(store, "two") == published(store, "one")
+
+
 @pytest.mark.parametrize("at", range(1, 5))
 @pytest.mark.parametrize("is_after", [True, False])
 def test_a_run_that_crashed_publishes_in_the_end_what_an_uninterrupted_one_does(at: int, is_after: bool) -> None:
@@ -136,7 +163,7 @@ def test_a_failed_step_keeps_what_it_published_and_a_handler_continues() -> None
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("draft", object(), "object"),
+        ("draft", object(), ": published 'draft' is a"),
         ("draft", "x" * 70_000, "70,002 bytes of JSON; a published value may have 65,536"),
         ("", 1, "a published name must not be blank"),
         (3, 1, "a published name must be text"),
@@ -159,6 +186,8 @@ def test_what_cannot_be_published_is_refused_with_the_reason(name: Any, value: A
         result = WorkflowEngine(MemoryCheckpointStore()).run_sync(flow)
         assert result.status == "failed"
         assert said in str(result.error)
+        if isinstance(result.error, StepDefinitionError) and flow is in_the_body:
+            assert result.error.where.startswith(__file__)
 
 
 def test_no_secret_is_published() -> None:
@@ -201,3 +230,41 @@ def test_a_publication_that_is_not_yielded_is_reported(caplog: pytest.LogCapture
 
     WorkflowEngine(MemoryCheckpointStore()).run_sync(forgets).unwrap()
     assert "publish draft" in caplog.text
+
+
+@workflow("editions")
+def editions(number: int = 1) -> Generator[Any, Any, Any]:
+    """Publish in each of three generations."""
+    yield publish("edition", {"number": number, "parts": (1, 2)})
+    yield step("write").python(write, f"edition {number}").record_arguments().checkpoint()
+    if number == 3:
+        yield step("more").wait("more")
+        return number
+    return continue_as(number=number + 1)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite", "postgresql", "objects"])
+def test_published_values_and_arguments_of_a_generation_move_with_the_run(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source = MemoryCheckpointStore()
+    assert WorkflowEngine(source).run_sync(editions, workflow_id="one").status == "suspended"
+    here = published(source)
+    assert here["edition"] == ({"number": 3, "parts": (1, 2)}, "publish edition") and here["draft"] == (
+        "edition 3",
+        "write",
+    )
+    file, back = tmp_path / "run.jsonl", MemoryCheckpointStore()
+    asyncio.run(export_run(source, "one", file))
+    with closing(open_store(spec_of(kind, request, tmp_path))) as there:
+        asyncio.run(import_run(there, file))
+        assert published(there) == here
+        asyncio.run(copy_run(there, back, "one"))
+        engine = WorkflowEngine(there)
+        engine.signal_sync("one", "more")
+        assert engine.resume_sync(editions, workflow_id="one").output == 3
+        assert published(there) == here
+    assert published(back) == here
+    for store in (source, back):
+        written = asyncio.run(store.load_latest("one")).step_results[1]
+        assert (written.path, written.argument_values) == ("write", {"text": "edition 3"})

@@ -270,6 +270,35 @@ def test_the_generator_gets_on_the_first_run_what_a_resumed_one_gets() -> None:
     assert shared == [1, 2]
 
 
+@pytest.mark.parametrize("is_map", [False, True])
+def test_a_default_that_a_child_changes_is_as_written_for_the_next_child_and_at_a_resume(is_map: bool) -> None:
+    broken = [True]
+
+    def add(number: int, seen: list[int]) -> list[int]:
+        if number == 3 and broken:
+            raise OSError("not yet")
+        return [*seen, number]
+
+    @workflow
+    def child(number: int, seen: list[int] = []) -> Generator[Any, Any, list[int]]:  # noqa: B006 - what this is about
+        seen.append(0)
+        return (yield step("add").python(add, number, seen))
+
+    @workflow
+    def parent() -> Generator[Any, Any, list[list[int]]]:
+        if is_map:
+            return (yield step("each").map(child, [1, 2, 3], concurrency=1))
+        lists = []
+        for number in (1, 2, 3):
+            lists.append((yield step("each").workflow(child, number=number)))
+        return lists
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    assert engine.run_sync(parent, workflow_id="run").status == "failed"
+    broken.clear()
+    assert engine.resume_sync(parent, workflow_id="run").unwrap() == [[0, 1], [0, 2], [0, 3]]
+
+
 def test_an_ephemeral_step_is_never_recorded_and_keeps_its_very_object() -> None:
     lock = threading.Lock()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -11,10 +12,15 @@ from typing import Any
 import obstore
 import pytest
 
-from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.engine.run.requests import new_request
+from flowckpt import MemoryCheckpointStore, Retention, WorkflowEngine, step, workflow
+from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.engine.run.inbox import new_request
+from flowckpt.errors import CheckpointStorageError
+from flowckpt.events import CheckpointFailed, Event
 from flowckpt.stores import open_store
+from flowckpt.stores.base import Lease
 from flowckpt.stores.objects import bucket
+from flowckpt.testing import FakeClock
 
 PATIENCE = 1.5
 
@@ -115,3 +121,75 @@ def test_a_store_that_comes_back_is_asked_again(store, library, caplog):
     engine = WorkflowEngine(store, on_save_error="continue")
     done = engine.run_sync(naps_flow, workflow_id="one")
     assert done.status == "cancelled"
+
+
+class HungStore(MemoryCheckpointStore):
+    """A store that, once it is away, takes half a minute to refuse a save, and a minute to refuse to be asked."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock, self.is_away, self.asked, self.asked_for_pins = clock, False, 0, 0
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        if self.is_away:
+            self.clock.advance(30)
+            raise CheckpointStorageError("no answer")
+        await super().save(workflow_id, data)
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        self.asked_for_pins += self.is_away
+        return await super().pinned(workflow_id)
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        self.asked += 1
+        if self.is_away:
+            self.clock.advance(60)
+            raise CheckpointStorageError("no answer")
+        return await super().renew(workflow_id, history)
+
+
+@pytest.mark.parametrize("pause", [0, 601])
+def test_a_store_that_hangs_is_asked_again_after_ten_times_as_long_and_at_the_end(pause):
+    clock = FakeClock()
+    store = HungStore(clock)
+
+    def work(number):
+        store.is_away = number >= 1 and not (pause and number >= 5)
+        clock.advance(pause if number == 5 else 1)
+        return number
+
+    @workflow("hung")
+    def hung():
+        for number in range(8):
+            yield step("work").python(work, number).checkpoint()
+
+    events: list[Event] = []
+    engine = WorkflowEngine(store, on_save_error="continue", clock=clock, listeners=[events.append])
+    done = engine.run_sync(hung, workflow_id="run")
+    failed = [event.checkpoint_id for event in events if isinstance(event, CheckpointFailed)]
+    saved = asyncio.run(store.load_latest("run"))
+    if pause:  # it is back, and a step finds that out
+        assert (store.asked, done.is_saved) == (2, True)
+        assert failed == [f"work[{number}]" for number in range(1, 5)]
+        assert len(saved.step_results) == 8
+    else:
+        assert (store.asked, done.is_saved, len(saved.step_results)) == (2, False, 1)
+        assert len(failed) >= 7
+
+
+def test_a_store_that_hangs_is_not_asked_for_pins_before_a_save_that_it_will_not_get():
+    clock = FakeClock()
+    store = HungStore(clock)
+
+    def work(number):
+        store.is_away = number >= 30
+        return number
+
+    @workflow("hung")
+    def hung():
+        for number in range(60):
+            yield step("work").python(work, number).checkpoint()
+
+    engine = WorkflowEngine(store, on_save_error="continue", clock=clock, retention=Retention(keep_last=3))
+    assert not engine.run_sync(hung, workflow_id="run").is_saved
+    assert not store.asked_for_pins

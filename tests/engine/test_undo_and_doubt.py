@@ -11,6 +11,7 @@ import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, step, workflow
 from flowckpt.core.identity import call
+from flowckpt.core.system.functions import PerFunction
 from flowckpt.errors import StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
 
@@ -228,8 +229,8 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
     reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    known = call._info
-    monkeypatch.setattr(call, "_info", lambda function: attrs.evolve(known(function), fingerprint="2:edited"))
+    edited = PerFunction(lambda function: attrs.evolve(call._info(function), fingerprint="2:edited"))
+    monkeypatch.setattr(call, "_INFO", edited)
     plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")
     again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))

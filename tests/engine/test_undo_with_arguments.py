@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
-from flowckpt.errors import FinalError, RunFinalError, StepDefinitionError
+from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, parallel, step, workflow
+from flowckpt.errors import FinalError, NotUndoableError, RunFinalError, StaleStepError, StepDefinitionError
 
 undone: list[Any] = []
 calls: list[Any] = []
@@ -22,6 +22,10 @@ def _fresh() -> None:
 
 def charge(account: str, amount: int = 7) -> str:
     return f"{amount} from {account}"
+
+
+def fetch(url: str) -> str:
+    return "fetched"
 
 
 def refund(receipt: str, amount: int, *, account: str, note: str = "sorry") -> None:
@@ -95,6 +99,103 @@ def test_a_name_that_no_argument_has_is_refused_before_the_step_runs(made: Any) 
 def test_a_function_without_a_place_for_the_output_is_refused() -> None:
     with pytest.raises(StepDefinitionError, match="needs a function of the recorded output"):
         step("a").python(charge, "ann").rollback(lambda: None)
+
+
+# --- an argument that has moved since --------------------------------------------------------------------------------------
+
+
+def edited(kind: str, amount: int | None) -> Any:
+    """Return a workflow as it was written first, or as it was edited since."""
+    given = {} if amount is None else {"amount": amount}
+
+    @workflow("pays")
+    def pays() -> Generator[Any, Any, None]:
+        made = step("one").python(charge, "ann", **given).rollback(refund)
+        yield (parallel(made, step("two").python(charge, "bob", **given)) if kind == "group" else made).checkpoint()
+        yield step("ask").wait("go")
+        raise KeyError("end")
+
+    return pays
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "then", "reuse"),
+    [("step", 5, 6, "prefix"), ("step", None, 7, "inputs"), ("group", 5, None, "prefix"), ("group", 5, 6, "inputs")],
+)
+def test_a_result_that_was_reused_in_spite_of_an_edit_is_not_undone_with_the_new_argument(
+    kind: str, amount: int | None, then: int | None, reuse: str, reopen: Callable[[], Any]
+) -> None:
+    WorkflowEngine(reopen()).run_sync(edited(kind, amount), workflow_id="run")
+    engine, later, said = WorkflowEngine(reopen()), edited(kind, then), "the code passes another 'amount' now"
+    with pytest.raises(NotUndoableError, match=said):
+        engine.cancel_sync("run", workflow=later)
+    engine.signal_sync("run", "go")
+    result = engine.resume_sync(later, workflow_id="run", options=RunOptions(on_stale="reuse", reuse=reuse))
+    assert result.status == "failed" and undone == []
+    assert result.steps.executed == 1, "the wait"
+    assert said in str(result.rollback_failures[0])
+
+
+def give_back(output: int, factor: int) -> None:
+    undone.append((output, factor))
+
+
+def with_children(factor: int, form: str) -> Any:
+    """Return a workflow of children with a default that may have been edited since, or with the same input given."""
+
+    @workflow("child")
+    def item(number: int, factor: int = factor) -> Generator[Any, Any, int]:
+        return (yield step("keep").python(int, number).checkpoint()) * factor
+
+    @workflow("items")
+    def items() -> Generator[Any, Any, list[int]]:
+        if form == "map":
+            found = yield step("items").map(item, [1, 2], concurrency=1).rollback(give_back).checkpoint()
+        else:
+            found = yield step("item").workflow(item, number=3).rollback(give_back).checkpoint()
+        yield step("ask").wait("go")
+        return found
+
+    return items
+
+
+@pytest.mark.parametrize(("form", "held"), [("map", [(4, 2), (2, 2)]), ("child", [(6, 2)])])
+def test_the_compensation_of_a_child_gets_the_default_of_an_input(form: str, held: Any, reopen: Any) -> None:
+    WorkflowEngine(reopen()).run_sync(with_children(2, form), workflow_id="run")
+    WorkflowEngine(reopen()).cancel_sync("run", workflow=with_children(2, form))
+    assert undone == held
+
+
+@pytest.mark.parametrize(("form", "path", "ends"), [("map", "items/[0]", [5, 10]), ("child", "item", 15)])
+def test_an_edited_default_of_a_child_is_a_changed_argument(form: str, path: str, ends: Any, reopen: Any) -> None:
+    WorkflowEngine(reopen()).run_sync(with_children(2, form), workflow_id="run")
+    later = with_children(5, form)
+    with pytest.raises(NotUndoableError, match="the code passes another 'factor' now"):
+        WorkflowEngine(reopen()).cancel_sync("run", workflow=later)
+    WorkflowEngine(reopen()).signal_sync("run", "go")
+    with pytest.raises(StaleStepError, match="factor: 2 → 5") as refused:  # what can be undone is not repeated unasked
+        WorkflowEngine(reopen()).resume_sync(later, workflow_id="run")
+    assert refused.value.path == path and undone == []
+    resumed = WorkflowEngine(reopen()).resume_sync(later, workflow_id="run", options=RunOptions(on_stale="rerun"))
+    clean = WorkflowEngine(MemoryCheckpointStore())
+    clean.run_sync(later, workflow_id="clean")
+    clean.signal_sync("clean", "go")
+    assert resumed.output == ends == clean.resume_sync(later, workflow_id="clean").output
+
+
+def test_a_secret_in_an_argument_of_a_compensation_is_no_edit(reopen: Callable[[], Any]) -> None:
+    def close(output: str, url: str) -> None:
+        undone.append(url)
+
+    @workflow
+    def calls_out(token: Secret[str]) -> Generator[Any, Any, None]:
+        yield step("open").python(str.upper, "x").checkpoint()
+        yield step("call").python(fetch, f"https://x/?t={token.reveal()}").rollback(close).checkpoint()
+        yield step("ask").wait("go")
+
+    WorkflowEngine(reopen()).run_sync(calls_out, workflow_id="run", token="hunter2-hunter2")
+    WorkflowEngine(reopen()).cancel_sync("run", workflow=calls_out, token="hunter2-hunter2")
+    assert undone == ["https://x/?t=hunter2-hunter2"]
 
 
 # --- failures that are final -------------------------------------------------------------------------------------------

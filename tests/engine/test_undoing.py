@@ -10,7 +10,7 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
-from flowckpt.errors import RunUndoneError, StaleStepError, StepDefinitionError, StepFailedError
+from flowckpt.errors import NotUndoableError, RunUndoneError, StaleStepError, StepDefinitionError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 
 world: list[str] = []
@@ -240,3 +240,35 @@ def test_an_ephemeral_step_cannot_be_undone() -> None:
 
 def _given_up(store: MemoryCheckpointStore) -> None:
     store.runs.owned.clear()
+
+
+def test_a_compensation_never_gets_an_argument_that_was_edited_since():
+    refunded: list[int] = []
+
+    def charge(amount: int) -> str:
+        return f"receipt of {amount}"
+
+    def refund(receipt: str, amount: int) -> None:
+        refunded.append(amount)
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    def pay_of(amount: int) -> Any:
+        @workflow("pay")
+        def pay():
+            yield step("charge").python(charge, amount).rollback(refund).checkpoint()
+            yield step("fail").python(fail)
+
+        return pay
+
+    store = MemoryCheckpointStore()
+    with pytest.raises(SimulatedCrash):  # as it records what was undone
+        WorkflowEngine(CrashingStore(store, 4, is_after=False)).run_sync(pay_of(5), workflow_id="run")
+    assert refunded == [5]
+    store.runs.owned.clear()
+    with pytest.raises(NotUndoableError, match="another 'amount'"):
+        WorkflowEngine(store).resume_sync(pay_of(7), workflow_id="run")
+    assert refunded == [5]
+    WorkflowEngine(store).resume_sync(pay_of(5), workflow_id="run")
+    assert refunded == [5, 5]

@@ -12,7 +12,16 @@ from decimal import Decimal
 
 import pytest
 
-from flowckpt.evidence import Evidence, EvidenceError, EvidenceType, EvidenceVerifier, Limits, db_row
+from flowckpt.evidence import (
+    Evidence,
+    EvidenceError,
+    EvidenceType,
+    EvidenceVerifier,
+    Limits,
+    db_row,
+    file_sha256,
+    register_database,
+)
 from tests.open_files import open_below
 
 SCHEMA = """
@@ -271,6 +280,29 @@ async def test_the_sqlite_scheme_is_the_file(shop, verifier):
     for address in ("sqlite:///shop.db", f"sqlite:///{shop}"):
         verdict = await verifier.verify_evidence(db_row(address, "loads", {"source": "a.csv"}))
         assert verdict.verified, verdict.error
+
+
+def test_a_registered_path_that_can_mean_two_files_is_refused():
+    with pytest.raises(EvidenceError, match="sqlite:///shop.db"):
+        register_database("shop", "sqlite:///shop.db")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: db_row(sqlite3.connect(":memory:"), "loads"), r"is not a database \(sqlite3.Connection\)"),
+        (
+            lambda: db_row("shop.db", "loads", "state = 'done'"),
+            "where=\"state = 'done'\" does not map columns to values",
+        ),
+        (lambda: db_row("shop.db", "loads", None, ["done"]), r"values=\['done'\] does not map columns to values"),
+        (lambda: file_sha256(7), "7 is not a path"),
+    ],
+)
+def test_a_claim_that_cannot_be_one_is_refused_where_it_is_written(make, said):
+    with pytest.raises(EvidenceError, match=said) as caught:
+        make()
+    assert caught.value.remedy.startswith("Write ")
 
 
 def test_a_url_with_a_password_is_refused_before_it_is_recorded():

@@ -227,9 +227,12 @@ def test_a_function_without_a_name_of_its_own_is_refused():
     def inner():
         return True
 
-    for function in (lambda: True, inner, object(), 3, None):
+    for function in (lambda: True, inner):
         with pytest.raises(EvidenceError, match="not a function with a name"):
             predicate(function)
+    for value in (object(), 3, None, "the shop is open"):
+        with pytest.raises(EvidenceError, match=r"predicate\(\) needs a function, got "):
+            predicate(value)
 
 
 async def test_functions_may_be_passed_to_the_verifier(base):

@@ -33,7 +33,7 @@ def text_of(cell) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_cell_runs_and_shows_what_it_has(cells):
-    _, run, plan, history, edited, again, awaited, live, resumed = cells
+    _, run, plan, history, edited, again, awaited, published, live, resumed = cells
     assert "first" in html_of(run) and "completed" in html_of(run)
     assert "fetch" in html_of(plan) and "write" in html_of(plan)
     assert text_of(history).startswith("[0, 1, 2, 3, 4]") and "<iframe" in html_of(history)
@@ -41,6 +41,7 @@ def test_every_cell_runs_and_shows_what_it_has(cells):
     assert "write(), or code of the project that it uses, was edited" in text_of(edited) and advice in text_of(edited)
     assert "4" in html_of(again) and "completed" in html_of(again)
     assert text_of(awaited) == "2"
+    assert text_of(published) == "{'state': 'done', 'draft': 'Dear reader'}"
     assert "✓ fetch" in html_of(live) and "✓ write" in html_of(live)
     assert [each.output_type for each in live.outputs] == ["display_data"]  # one output, drawn again and again
     assert "flowckpt.resume(workflow, workflow_id='live', on_code_change='rerun')" in text_of(resumed)

@@ -63,6 +63,14 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(calm, tmp_path, 
     assert len(list(tmp_path.glob("epoch-*.json"))) == 3
 
 
+def test_killed_after_the_last_commit_it_removes_the_old_models_all_the_same(tmp_path):
+    start(tmp_path).communicate()
+    (tmp_path / "epoch-057.json").write_text("left by a process that died before it removed this")
+    start(tmp_path).communicate()
+    models = sorted(file.name for file in tmp_path.glob("epoch-*"))
+    assert models == ["epoch-058.json", "epoch-059.json", "epoch-060.json"]
+
+
 def test_killed_in_the_middle_it_does_only_what_remains(calm, tmp_path):
     child = start(tmp_path)
     wait_for(tmp_path, child, "epoch-020.json")

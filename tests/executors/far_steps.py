@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt import current_step
+from flowckpt import current_step, publish
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.remote.channel import Uplink
 
@@ -169,6 +169,14 @@ def show(gate: str, count: int) -> list[Any]:
         step.progress(done, 1000)
     step.progress(1000, 1000, "there")
     return [os.getpid(), step.tries, step.max_tries]
+
+
+def publishes(text: str, number: int) -> str:
+    """Publish two values, one of them twice."""
+    publish("draft", f"{text} 1")
+    current_step().publish("draft", text)
+    publish("parts", {"words": (1, number)})
+    return text
 
 
 def tries(log: str) -> list[int]:

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import far_steps
+import psutil
 import pytest
 from far_processes import gone, seen
 
@@ -192,3 +194,39 @@ def test_a_local_cluster_leaves_nothing_in_the_temporary_directory(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in scratch.iterdir()] == []
+
+
+def test_the_directories_of_killed_processes_are_removed_by_the_next_cluster_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    elsewhere = tmp_path / "elsewhere"
+
+    def leave(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+
+    leave("flowckpt-dask-killed")
+    leave("elsewhere")
+    (tmp_path / "flowckpt-dask-killed" / "worker").mkdir()
+    (tmp_path / "flowckpt-dask-without-a-lock").mkdir()
+    (tmp_path / "flowckpt-dask-link").symlink_to(elsewhere)
+    (tmp_path / "flowckpt-dask-file").touch()
+    live = dask.Scratch()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "flowckpt-dask-killed" not in names
+    leave("flowckpt-dask-of-another-user")
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    dask.Scratch().remove()
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = {"flowckpt-dask-of-another-user", "flowckpt-dask-without-a-lock", "flowckpt-dask-link", "flowckpt-dask-file"}
+    assert {path.name for path in tmp_path.iterdir()} == {*left, "elsewhere", live.path.name}
+    assert (elsewhere / "lock").exists()
+    live.remove()
+    assert live.path.name not in {path.name for path in tmp_path.iterdir()}
+
+
+def test_local_clusters_take_free_ports_so_that_several_run_at_once(cluster):
+    cluster.submit(len, "abc").result()
+    found = {each.laddr for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
+    assert {each.ip for each in found} == {"127.0.0.1"}
+    assert 8787 not in {each.port for each in found}

@@ -80,6 +80,29 @@ async def test_progress_is_told_while_the_step_runs_a_few_times_a_second_and_the
     assert ends[-1] is StepCompleted
 
 
+PUBLISHED = {"draft": ("hello", "a"), "parts": ({"words": (1, 2)}, "a")}
+
+
+async def published(engine: WorkflowEngine) -> dict[str, Any]:
+    return {name: (each.value, each.step) for name, each in (await engine.published("run")).items()}
+
+
+@pytest.mark.parametrize("place", [*PLACES, "foreign"])
+async def test_a_step_publishes_wherever_it_runs_and_its_arguments_are_recorded(request, executors, place):
+    if place == "foreign":
+        executors = {"foreign": request.getfixturevalue("foreign")}
+
+    @workflow("publishing")
+    def publishing():
+        return (yield step("a").python(far_steps.publishes, "hello", number=2).on(place).record_arguments())
+
+    engine = WorkflowEngine(MemoryCheckpointStore(), executors=executors)
+    result = await engine.run(publishing, workflow_id="run")
+    assert (result.unwrap(), await published(engine)) == ("hello", PUBLISHED)
+    (recorded,) = (await engine.store.load_latest("run")).step_results
+    assert recorded.argument_values == {"text": "hello", "number": 2}
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_step_knows_which_try_it_is_and_how_many_there_are(engine, place, tmp_path):
     result = engine.run_sync(one, place=place, function="tries", args=(str(tmp_path / "log"),), tries=3)

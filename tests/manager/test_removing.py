@@ -9,7 +9,7 @@ from five_methods import FiveMethods
 from flowckpt import CheckpointManager, EvidencePack, FileCheckpointStore, MemoryCheckpointStore, in_sync
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, SettingError
 from flowckpt.evidence import artifact_exists, file_sha256
-from flowckpt.maintenance.retention.prune import prune_checkpoints
+from flowckpt.maintenance.prune import prune_checkpoints
 
 
 @pytest.fixture(autouse=True)

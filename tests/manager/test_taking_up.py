@@ -2,8 +2,14 @@
 
 import pytest
 
-from flowckpt import EvidencePack
-from flowckpt.errors import CheckpointNotFoundError, SettingError, StaleStepError, StepNotStartedError
+from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore, WorkflowEngine
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    SettingError,
+    StaleStepError,
+    StepDefinitionError,
+    StepNotStartedError,
+)
 from flowckpt.evidence import EvidenceVerifier, artifact_exists, file_sha256
 
 
@@ -373,3 +379,18 @@ async def test_a_checkpoint_without_evidence_is_false_in_an_if(start):
     manager = start()
     (found,) = await steps(manager, 1)
     assert not await manager.verify_checkpoint(found)
+
+
+async def test_mistakes_are_named_with_what_was_given_and_no_line_of_flowckpt(start):
+    manager = start()
+    step = await manager.begin_step("task", "train", 1)
+    for wrong in (manager.commit_step("train", None), manager.abandon_step("train")):
+        with pytest.raises(SettingError, match="step_id is 'train', and the id of a step is written TASK@STEP"):
+            await wrong
+    with pytest.raises(StepDefinitionError, match="it takes a list, got the text 'ls'") as caught:
+        await manager.run_command("ls", step_id=step)
+    assert caught.value.where == "" and "manager.py" not in str(caught.value)
+    with pytest.raises(SettingError, match=r"migrations has 1 \(int\), which cannot be called"):
+        CheckpointManager(MemoryCheckpointStore(), migrations=[1])
+    with pytest.raises(SettingError, match=r"listeners has 'log' \(str\), which cannot be called"):
+        WorkflowEngine(MemoryCheckpointStore(), listeners=["log"])

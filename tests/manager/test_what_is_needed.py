@@ -17,7 +17,7 @@ from flowckpt.core.records import Reason
 from flowckpt.errors import ImportRefusedError, RunLockedError
 from flowckpt.evidence import artifact_exists
 from flowckpt.maintenance import import_run
-from flowckpt.maintenance.retention.prune import prune_checkpoints
+from flowckpt.maintenance.prune import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing import FakeClock
 from tests.reopening import reopened_files, reopened_memory

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from flowckpt import step
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.call import function_info, identify
+from flowckpt.core.identity.call import identify
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.identity import (
+from flowckpt.engine.rules.judge import (
     identity_reasons,
     incomparable_reasons,
-    is_plainly_same,
+    plainly_same,
 )
 
 NUMBERS = count()
@@ -80,12 +80,6 @@ def test_values_that_a_program_tells_apart_are_told_apart(values: tuple[Any, ...
         for other, new in enumerate(values):
             found = identity_reasons(step("x").python(named, new), recorded(step("x").python(named, old)))
             assert [reason.kind for reason in found] == ([] if number == other else ["arguments"]), (old, new)
-
-
-def plainly_same(now: Step[Any], result: StepResult) -> bool:
-    known = function_info(now.action)
-    assert known is not None
-    return is_plainly_same(now.action, known, result)
 
 
 ONE_ARGUMENT = st.one_of(st.integers(-2, 2), st.booleans(), st.floats(-2, 2), st.none(), st.text(max_size=2))

@@ -11,8 +11,8 @@ import attrs
 
 from flowckpt.core.records import Reason, Status, StepError
 from flowckpt.core.system.blocking import run_alone
-from flowckpt.maintenance.portable.export import gathered, run_lines
-from flowckpt.maintenance.portable.format import Counts, end_line
+from flowckpt.maintenance.export import gathered, run_lines
+from flowckpt.maintenance.portable import Counts, end_line
 from flowckpt.testing.contract import NOON, checkpoint, results
 
 LARGE = "ü" * 40_000

@@ -62,12 +62,19 @@ def written_to(spec):
     process.start()
     try:
         assert is_begun.wait(60)
-        yield
+        yield is_begun
     finally:
         is_alive = process.is_alive()
         os.kill(process.pid, signal.SIGKILL)
         process.join(120)
         assert is_alive, "it has written all the time"
+
+
+def wait_for_more(has_written):
+    """Wait until a round of the writer has begun and ended since."""
+    for _ in range(2):  # the first one may have saved before
+        has_written.clear()
+        assert has_written.wait(60)
 
 
 def steps_in(spec):
@@ -97,20 +104,20 @@ SPECS = {
 @pytest.mark.parametrize("kind", SPECS)
 def test_runs_that_are_copied_while_they_go_on_are_whole_and_as_of_one_moment(kind, tmp_path):
     spec, counts = SPECS[kind].format(tmp_path), []
-    with written_to(spec), contextlib.closing(open_store(spec)) as store:
+    with written_to(spec) as has_written, contextlib.closing(open_store(spec)) as store:
         for number in range(3):
             to = f"file:{tmp_path}/backup-{number}"
             with contextlib.closing(open_store(to)) as backup:
                 asyncio.run(copy_run(store, backup, RUN))
             counts.append(steps_in(to))
-            time.sleep(0.05)
+            wait_for_more(has_written)
     grows(counts)
 
 
 @pytest.mark.parametrize("how", ["backup", "VACUUM INTO"])
 def test_an_sqlite_database_is_copied_by_its_own_means_while_runs_go_on(how, tmp_path):
     counts = []
-    with written_to(f"sqlite:{tmp_path}/runs.db"):
+    with written_to(f"sqlite:{tmp_path}/runs.db") as has_written:
         for number in range(2):
             copy = tmp_path / f"backup-{number}.db"
             with contextlib.closing(sqlite3.connect(tmp_path / "runs.db", timeout=30, isolation_level=None)) as source:
@@ -120,7 +127,7 @@ def test_an_sqlite_database_is_copied_by_its_own_means_while_runs_go_on(how, tmp
                 else:
                     source.execute("VACUUM INTO ?", (str(copy),))
             counts.append(steps_in(f"sqlite:{copy}"))
-            time.sleep(0.05)
+            wait_for_more(has_written)
     grows(counts)
 
 
@@ -128,7 +135,7 @@ def test_a_dump_of_a_postgresql_database_is_of_one_moment_and_can_be_restored(po
     if not hasattr(postgres, "_run"):
         pytest.skip("the programs of this server are not at hand")
     counts = []
-    with written_to(f"{postgres.url(postgres_database)}?allow_unsafe=true"):
+    with written_to(f"{postgres.url(postgres_database)}?allow_unsafe=true") as has_written:
         for number in range(2):
             file = postgres.directory / f"{postgres_database}-{number}.dump"
             postgres._run(
@@ -143,7 +150,7 @@ def test_a_dump_of_a_postgresql_database_is_of_one_moment_and_can_be_restored(po
                 counts.append(steps_in(f"{postgres.url(restored)}?allow_unsafe=true"))
             finally:
                 postgres.drop_database(restored)
-            time.sleep(0.05)
+            wait_for_more(has_written)
     grows(counts)
 
 

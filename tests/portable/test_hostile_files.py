@@ -19,7 +19,7 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
 )
 from flowckpt.maintenance import ImportLimits, import_run
-from flowckpt.maintenance.portable.format import MOST_DEPTH
+from flowckpt.maintenance.portable import MOST_DEPTH
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 from tests.open_files import open_below

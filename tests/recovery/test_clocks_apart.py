@@ -18,8 +18,7 @@ from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.core.records import RunInfo, Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import RunLockedError
-from flowckpt.maintenance.pauses import Pauses
-from flowckpt.maintenance.recovery import DueRun, Why, due_runs, kept
+from flowckpt.maintenance.recovery import DueRun, Pauses, Why, due_runs, kept
 from flowckpt.stores import MemoryCheckpointStore, open_store
 from flowckpt.stores.objects import bucket
 from flowckpt.testing.clock import FakeClock

@@ -12,13 +12,12 @@ from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine,
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.run import context
-from flowckpt.engine.run.requests import Requests, new_request
+from flowckpt.engine.run.inbox import Requests, new_request
 from flowckpt.engine.session import session
 from flowckpt.errors import SignalRefusedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import copy_run, export_run, import_run
-from flowckpt.maintenance.pauses import Pauses
-from flowckpt.maintenance.recovery import due_runs, note_stale, stale_note
+from flowckpt.maintenance.recovery import Pauses, due_runs, note_stale, stale_note
 from flowckpt.stores import adapt, open_store
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
 from tests.cli.conftest import flowckpt  # noqa: F401 - a fixture

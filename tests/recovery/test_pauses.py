@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from flowckpt.core.records import RunInfo, Status
 from flowckpt.core.records.wait import Signal, WaitKind
-from flowckpt.maintenance.pauses import Pauses
-from flowckpt.maintenance.recovery import DueRun, Why
+from flowckpt.maintenance.recovery import DueRun, Pauses, Why
 from flowckpt.stores import MemoryCheckpointStore
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.contract import checkpoint, results

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, open_store, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, continue_as, open_store, step, workflow
 from flowckpt.core.records.listing import RunList
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
@@ -52,6 +52,20 @@ def test_a_list_of_runs_is_drawn_in_its_cell(tmp_path, ran):
         store = open_store(spec)
         assert asyncio.run(store.list_runs())._repr_html_().count("No runs.") == 1
         store.close()
+
+
+def test_a_cell_says_which_generation_of_an_endless_run_it_shows():
+    @workflow
+    def desk(day: int = 1):
+        yield step("work").python(str, day)
+        return day if day == 3 else continue_as(day=day + 1)
+
+    store = MemoryCheckpointStore()
+    engine = WorkflowEngine(checkpoint_store=store)
+    result = engine.run_sync(desk, workflow_id="d")
+    assert result.generation == engine.resume_sync(desk, workflow_id="d").generation == 3
+    assert "generation3" in _Elements(html_fragment(result)).text
+    assert "This is generation 3; " in _Elements(html_fragment(asyncio.run(read_report(store, "d")))).text
 
 
 def test_a_cell_shows_results_runs_plans_and_lists_as_text(ran):

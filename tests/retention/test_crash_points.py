@@ -22,7 +22,7 @@ from flowckpt import FileCheckpointStore, WorkflowEngine, prune, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import FlowckptError
-from flowckpt.maintenance.retention.prune import prune_checkpoints
+from flowckpt.maintenance.prune import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import KeyRing
 from flowckpt.stores.sqlite.database import SqliteSession

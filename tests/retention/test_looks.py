@@ -11,8 +11,8 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, Retention
 from flowckpt.core.records import CheckpointData, History, Reason
-from flowckpt.maintenance.retention import evict
-from flowckpt.maintenance.retention.evict import Evictor
+from flowckpt.maintenance import evict
+from flowckpt.maintenance.evict import Evictor
 from flowckpt.testing import FakeClock
 
 

@@ -12,7 +12,7 @@ import pytest
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, prune, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FencedError, RunLockedError, SettingError
-from flowckpt.maintenance.retention.prune import prune_checkpoints
+from flowckpt.maintenance.prune import prune_checkpoints
 from flowckpt.testing import FakeClock
 
 DAY = 86_400

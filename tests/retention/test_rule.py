@@ -13,7 +13,7 @@ from flowckpt.core.records import Reason
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
-from flowckpt.maintenance.retention.rule import Resting, removable
+from flowckpt.maintenance.retention import Resting, removable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -86,7 +86,8 @@ def test_what_cannot_be_is_refused_with_the_name_of_the_setting(limits):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("45m", 2700), ("45min", 2700), ("1d12h", 129_600), ("2W", 1_209_600), (7, 7)]
+    ("text", "seconds"),
+    [("90s", 90), ("45m", 2700), ("45min", 2700), ("1d12h", 129_600), ("1h 30m", 5400), ("2W", 1_209_600), (7, 7)],
 )
 def test_an_age_is_read_with_its_units(text, seconds):
     assert age_of(text) == timedelta(seconds=seconds)

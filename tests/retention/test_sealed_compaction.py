@@ -15,11 +15,11 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.maintenance.retention.prune import prune
+from flowckpt.maintenance.prune import prune
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.compaction import kept_names
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
-from flowckpt.stores.log.sealing.values import ValueSeal
+from flowckpt.stores.log.sealing.lines import ValueSeal
 from flowckpt.testing.contract import checkpoint, results
 from flowckpt.testing.retention import told
 from tests.sealing.sealed_runs import (

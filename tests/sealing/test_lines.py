@@ -13,11 +13,10 @@ from flowckpt.core.system import external
 from flowckpt.core.system.external import MODULES
 from flowckpt.errors import SettingError
 from flowckpt.stores.log.sealing import cipher
-from flowckpt.stores.log.sealing.compression import LARGEST, chosen, packed, unpacked
+from flowckpt.stores.log.sealing.cipher import LARGEST, chosen, packed, unpacked
 from flowckpt.stores.log.sealing.keys import Key, KeyRing, derived
-from flowckpt.stores.log.sealing.lines import LineSeal, Origin, inflated
+from flowckpt.stores.log.sealing.lines import LineSeal, Origin, ValueSeal, inflated
 from flowckpt.stores.log.sealing.protection import SealBrokenError
-from flowckpt.stores.log.sealing.values import ValueSeal
 
 SECRET = bytes(range(32))
 ORIGIN = Origin("store", "run", 3, "aa" * 16)

@@ -113,6 +113,7 @@ def test_every_method_that_writes_is_a_door():
         "image",
         "started_steps",
         "last_seen",
+        "claimed_by",
         "live_note",
     }
     reading |= {"trust_report", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
@@ -124,15 +125,30 @@ def test_every_method_that_writes_is_a_door():
         "evict_with_next_save",
         "renew",
         "note_live",
+        "save_later",
+        "release_later",
     }
     tried = {"save", "clear", "acquire", "delete_checkpoint", "send_signal", "remove_signals", "delete_sequences"}
     tried |= {"pin", "unpin", "compact", "clear_unchanged", "tidy"}
     tried |= {"receive_run"}
     tried |= {"make_way", "trust"}  # a part of receive_run; and tried at the end of this file
-    tried |= {"repair_in"}  # below
+    tried |= {"repair_in", "acquire_new_later"}  # below
     of_the_index = {"read_index", "write_index", "clear_index"}  # a hint: each result that it names is read and proved
     found = {name for cls in FileRuns.__mro__ for name in vars(cls) if not name.startswith("_")}
     assert found == reading | of_an_owned_run | tried | of_the_index
+
+
+def test_a_group_of_claims_refuses_a_store_without_its_key_or_with_another(original):
+    path, _ = original
+    before = content(path)
+    for told, kind in (({}, KeyMissingError), ({"keys": KeyRing([STRANGE])}, WrongKeyError)):
+        store = FileCheckpointStore(path, **told)
+
+        async def claimed(store=store):
+            return await asyncio.gather(*(store.acquire(f"new-{n}") for n in range(3)), return_exceptions=True)
+
+        assert {type(outcome) for outcome in asyncio.run(claimed())} == {kind}
+        assert content(path) == before
 
 
 def test_nobody_repairs_a_run_without_its_key_or_with_another(original):
@@ -310,7 +326,7 @@ def test_of_two_keys_that_come_at_once_one_is_refused(tmp_path):
 @pytest.mark.parametrize("keys", ["[]", "{}", "7"])
 def test_a_note_that_names_no_key_is_damaged(copy, keys):
     path, ring = copy
-    from flowckpt.stores.log.line import START, chain_line
+    from flowckpt.stores.log.segment import START, chain_line
 
     text, _ = chain_line(f'{{"flowckpt":"keys","schema_version":1,"store_id":"one","keys":{keys}'.encode(), START)
     (path / "keys-00000001.json").unlink()

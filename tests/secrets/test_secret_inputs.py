@@ -12,7 +12,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, step, workflow
 from flowckpt.core.codec.checkpoints import export_document
-from flowckpt.core.identity.arguments import recorded_arguments
+from flowckpt.core.identity.call import recorded_arguments
 from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, StepDefinitionError
 

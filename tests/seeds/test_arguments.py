@@ -107,7 +107,7 @@ def test_no_secret_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (object(), "argument 'source' is"),
+        (object(), "argument 'source' cannot be recorded"),
         ("x" * 70_000, "the arguments take 70,0"),
     ],
     ids=["an object", "too long"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 
+import attrs
 import pytest
 
-from flowckpt import CheckpointManager, FileCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import CheckpointManager, FileCheckpointStore, MirroredStore, WorkflowEngine, step, workflow
 from flowckpt.errors import CheckpointStorageError
+from flowckpt.stores import SqliteCheckpointStore
 
 
 @workflow
@@ -56,3 +59,14 @@ async def test_an_error_of_a_load_names_the_checkpoint_and_its_cause(tmp_path, m
     with pytest.raises(CheckpointStorageError) as caught:
         await store.load("r1", "first")
     assert caught.value.ref == "r1@first" and caught.value.cause.errno == 5
+
+
+async def test_each_save_also_goes_to_a_mirror_so_that_json_stands_beside_a_database(tmp_path):
+    database, mirror = SqliteCheckpointStore(tmp_path / "runs.db"), FileCheckpointStore(tmp_path / "json")
+    await WorkflowEngine(MirroredStore(database, mirror)).run(counted, workflow_id="r1")
+    (segment,) = (tmp_path / "json" / "runs" / "r1").glob("*.jsonl")
+    lines = [json.loads(line) for line in segment.read_text().splitlines()]
+    assert "first" in json.dumps(lines)
+    first = await mirror.load("r1", "first")
+    noted = {name: value for name, value in first.metadata.items() if name != "mirrored"}
+    assert attrs.evolve(first, metadata=noted) == await database.load("r1", "first")

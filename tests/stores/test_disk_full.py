@@ -15,7 +15,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, DiskFullError, EncodingError
-from flowckpt.maintenance.retention.prune import prune, prune_checkpoints
+from flowckpt.maintenance.prune import prune, prune_checkpoints
 from flowckpt.stores import FileCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
 from flowckpt.stores.sql import rows
@@ -332,9 +332,9 @@ class Failing(PosixFileSystem):
         self.hit("rename")
         super().rename(parent, source, target)
 
-    def is_untouched(self, file):
+    def is_untouched(self, *given):
         self.hit("is_untouched")
-        return super().is_untouched(file)
+        return super().is_untouched(*given)
 
 
 @pytest.mark.parametrize("call", ["write", "sync_data", "is_untouched"])

@@ -6,19 +6,35 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+from datetime import UTC, datetime
 
+import attrs
+import psycopg
 import pytest
 
+from flowckpt import WorkflowEngine, step, workflow
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
 from flowckpt.stores import open_store
+from flowckpt.stores.postgres.database import write_together
 from flowckpt.stores.sqlite import database
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 from tests.stores.peers import error_of, in_fork
 
+
+@workflow("durable")
+def durable(count: int):
+    for number in range(count):
+        yield step("work").python(str, number).checkpoint()
+    return count
+
+
 RUNS = [f"run-{number}" for number in range(12)]
 STEPS = results(*range(1_000))
+NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 
 
 @pytest.fixture(params=["sqlite", "sqlite by Python's own library", "postgresql"])
@@ -112,6 +128,116 @@ async def test_claims_and_releases_are_written_in_groups(store, groups):
         await asyncio.gather(*tasks)
         assert groups == [RUNS]
     assert store.runs.list_runs() == []  # a claim without a save leaves no trace
+
+
+async def test_the_looks_of_many_runs_for_messages_share_a_group(store, groups):
+    await owned(store)
+    await store.send_signal(RUNS[2], Signal("one", "ready", NOW, {"said": 'a "quoted" \\ word'}))
+    groups.clear()
+    tasks = [asyncio.ensure_future(store.signals(run)) for run in RUNS]
+    async with gathering(store, len(RUNS)):
+        pass
+    found = await asyncio.gather(*tasks)
+    assert groups == [RUNS]
+    assert [[signal.signal_id for signal in each] for each in found] == [
+        ["one"] if run == RUNS[2] else [] for run in RUNS
+    ]
+    assert found[2][0].data == {"said": 'a "quoted" \\ word'}
+
+
+async def test_the_saves_of_a_group_are_restored_as_they_were_given(store, spec):
+    """Several results in one save, none in another, texts that an array of a database has to quote, and NULLs."""
+    await owned(store)
+    texts = [
+        'a "quoted" \\ word',
+        "{NULL,null}",
+        " ",
+        "NULL",
+        "\\",
+        '","',
+        "é\u2028\U0001f600",
+        "a\0b",
+        "\n\t",
+        "x" * 9000,
+    ]
+    given = {}
+    for number, run in enumerate(RUNS):
+        text = texts[number % len(texts)]
+        new = [StepResult(f"{text}[{at}]", output=[text, at, None, 0.5]) for at in range(number % 4)]
+        if number % 3 == 0:
+            failure = StepError("Broken", text)
+            new.append(StepResult("failed", success=False, error=failure, version=text, started_at=NOW))
+        if number == 7:
+            new += [StepResult(f"late-{late}", output=late) for late in range(250)]
+        given[run] = checkpoint(2, [*results("a"), *new], checkpoint_id=text)
+    assert await together(store, given.items()) == [None] * len(RUNS)
+    other = open_store(spec)
+    for run, data in given.items():
+        found = other.runs.load_latest(run)
+        assert (found.checkpoint_id, list(found.step_results)) == (data.checkpoint_id, list(data.step_results))
+    assert {finding.severity for finding in other.runs.check(None)} == {"ok"}
+    other.close()
+
+
+@pytest.fixture
+def postgresql(request):
+    name = request.getfixturevalue("postgres_database")
+    store = open_store(f"{request.getfixturevalue('postgres').url(name)}?allow_unsafe=true")
+    yield store
+    store.close()
+
+
+async def test_a_group_of_saves_is_one_statement_in_postgresql(postgresql, monkeypatch):
+    saves = [(run, checkpoint(1, results("a"), checkpoint_id="first")) for run in RUNS]
+    for run, data in saves:
+        await postgresql.acquire(run)
+        await postgresql.save(run, data)
+    sent, execute = [], psycopg.Cursor.execute
+
+    def counted(cursor, query, *given, **how):
+        sent.append(query)
+        return execute(cursor, query, *given, **how)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    monkeypatch.setattr(psycopg.Cursor, "executemany", None)
+    again = [second(run, metadata=data.metadata) for run, data in saves]
+    assert await together(postgresql, again) == [None] * len(RUNS)
+    assert len(sent) == 1  # which is a transaction of its own
+
+
+def test_a_run_alone_makes_a_round_trip_for_each_step_and_eight_more(postgresql, monkeypatch):
+    """For its claim one, for its first checkpoint five, for its end one, for its release one."""
+    engine = WorkflowEngine(postgresql)
+    engine.run_sync(durable, count=1).unwrap()  # makes the tables
+    waits, wait = [], psycopg.Connection.wait
+
+    def counted(connection, *given, **how):
+        if threading.current_thread() is threading.main_thread():  # not that of the leases
+            waits.append(connection)
+        return wait(connection, *given, **how)
+
+    monkeypatch.setattr(psycopg.Connection, "wait", counted)
+    for count in (0, 3):
+        waits.clear()
+        result = engine.run_sync(durable, count=count)
+        assert (result.unwrap(), len(waits)) == (count, 8 + count)
+    assert postgresql.runs.owner(result.workflow_id) is None
+    assert {finding.severity for finding in postgresql.runs.check(None)} == {"ok"}
+
+
+async def test_two_owners_of_a_run_in_one_group_are_told_apart(postgresql):
+    """The rows of the fenced one are not let in by the fence of the other one."""
+    await owned(postgresql)
+    mine = postgresql.runs.owned[RUNS[0]]
+    data = checkpoint(2, results("a", "b"), checkpoint_id="second")
+    addition = mine._addition(data, *mine._prepared(data))
+    gone = attrs.evolve(addition, writer="gone", checkpoint=(addition.run, 3, *addition.checkpoint[2:]))
+    pool = postgresql.runs.database._pool
+    connection = pool.take()
+    assert write_together(connection, [gone, addition]) == [False, True]
+    pool.give_back(connection)
+    assert [each.sequence for each in postgresql.runs.references(RUNS[0])] == [2, 1]
+    assert [each.output for each in postgresql.runs.load_latest(RUNS[0]).step_results] == ["a", "b"]
 
 
 async def test_a_save_that_fails_fails_alone(store, spec):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import stat
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from flowckpt.core.system import filesystem
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem, _type_in_table
 from flowckpt.errors import (
@@ -23,7 +26,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.layout import run_directory
-from flowckpt.stores.log.line import START, chain_line
+from flowckpt.stores.log.segment import START, chain_line
 from flowckpt.testing.contract import HOSTILE_IDS, checkpoint, results
 
 RUN = "run-1"
@@ -312,20 +315,57 @@ def test_a_directory_that_can_never_be_made_is_told_with_what_the_system_said():
     assert "another directory" in caught.value.remedy
 
 
-def test_each_parent_of_a_new_store_is_synced_and_of_an_old_one_again(tmp_path, monkeypatch):
-    synced = []
-    real = os.fsync
+@pytest.fixture
+def synced(monkeypatch):
+    """The directories that are synced."""
+    seen, real = [], os.fsync
 
     def fsync(file):
-        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        seen.append(os.readlink(f"/proc/self/fd/{file}"))
         real(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
+    return seen
+
+
+def test_each_parent_of_a_new_store_is_synced_and_of_an_old_one_again(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(filesystem, "time", SimpleNamespace(time_ns=lambda: 0))  # each has changed just now
     path = tmp_path / "a/b/store"
     for _ in range(2):
         synced.clear()
         PosixFileSystem().make_root(str(path))
         assert {str(path.parent), str(path.parent.parent), str(tmp_path)} <= set(synced)
+
+
+def test_a_parent_is_not_synced_again_until_a_name_in_it_changes(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(filesystem, "time", SimpleNamespace(time_ns=lambda: 2**62))  # nothing has changed for long
+    path = tmp_path / "a/b/store"
+    PosixFileSystem().make_root(str(path))
+    synced.clear()
+    PosixFileSystem().make_root(str(path))
+    assert not {str(path.parent), str(path.parent.parent)} & set(synced)
+    changed_at = path.parent.stat().st_ctime_ns
+    path.rmdir()
+    path.mkdir()  # another one, whose maker may have died before its sync
+    while path.parent.stat().st_ctime_ns == changed_at:  # the clock of the file system has ticks
+        (path.parent / "other").mkdir()
+        (path.parent / "other").rmdir()
+    PosixFileSystem().make_root(str(path))
+    assert str(path.parent) in synced
+    assert str(path.parent.parent) not in synced
+
+
+def test_a_parent_whose_sync_failed_is_synced_again(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(filesystem, "time", SimpleNamespace(time_ns=lambda: 2**62))
+
+    def broken(file):
+        raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as broken_disk, pytest.raises(OSError, match="injected"):
+        broken_disk.setattr(os, "fsync", broken)
+        PosixFileSystem().make_root(str(tmp_path / "a/store"))
+    PosixFileSystem().make_root(str(tmp_path / "a/store"))
+    assert {str(tmp_path / "a"), str(tmp_path)} <= set(synced)
 
 
 def test_large_values_are_written_once_per_content(tmp_path):

@@ -22,7 +22,7 @@ from flowckpt import WorkflowEngine, step, workflow
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
-from flowckpt.errors import CheckpointStorageError, RunLockedError, UnsupportedSchemaError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, RunLockedError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores import open_store
 from flowckpt.stores.leases import LeaseTimes
@@ -39,6 +39,7 @@ from flowckpt.stores.sqlite import database as sqlite_trying_again
 from flowckpt.stores.sqlite.database import SqliteDatabase, SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
+from tests.in_process import run_command
 from tests.stores.peers import elsewhere
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -377,6 +378,60 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database):
         assert (refused.value.found, refused.value.supported) == (NEWEST + 1, NEWEST)
         assert "database" in refused.value.message
     assert database.query("SELECT count(*) FROM checkpoints") == [(1,)]
+
+
+LOWERED = [f"DELETE FROM flowckpt_schema WHERE version > {version}" for version in range(NEWEST)]
+
+
+@pytest.mark.parametrize("lost", [*LOWERED, "DROP TABLE flowckpt_schema"])
+def test_a_database_whose_version_was_lowered_is_damaged_and_works_again_with_its_rows_back(database, lost, tmp_path):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    database.query(lost)
+    before = database.schema()
+    for command in (["show", "run"], ["store", "check"], ["store", "clear", "run", "--yes"]):
+        code, out, err = run_command([*command, "--store", database.spec], cwd=tmp_path, env=dict(os.environ))
+        said = out + err
+        assert code == 11, said
+        assert "rows of flowckpt_schema were removed or changed" in said
+        assert "insert the missing rows of flowckpt_schema" in said or command[1] == "check", said
+    assert database.schema() == before
+    if lost in LOWERED:
+        for version in range(LOWERED.index(lost) + 1, NEWEST + 1):
+            database.query(f"INSERT INTO flowckpt_schema VALUES ({version}, '2027-01-01', '0.1.0')")
+        with opened(database.spec) as store:
+            assert store.runs.load_latest("run").sequence == 1
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("DROP TABLE pins", "lacks table pins"),
+        ("ALTER TABLE signals DROP COLUMN document", "lacks column document of table signals"),
+        ("ALTER TABLE step_results RENAME TO results", "lacks table step_results"),
+    ],
+)
+def test_a_database_that_lost_a_table_or_a_column_is_damaged(database, lost, said, tmp_path):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+        database.query(lost)
+        with pytest.raises(CheckpointCorruptedError, match=said):
+            store.runs.pinned("run"), store.runs.signals("run"), store.runs.load_latest("run")
+    for command in (["show", "run"], ["store", "check"], ["store", "check", "run"]):
+        code, out, err = run_command([*command, "--store", database.spec], cwd=tmp_path, env=dict(os.environ))
+        assert code == 11, out + err
+        assert said in out + err
+        assert "restore the database from a backup" in err or command[0] == "store", out + err
+
+
+def test_a_database_that_lost_a_view_for_people_is_found_by_a_check(database):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+        database.query("DROP VIEW checkpoints_per_day")
+        assert [each.detail for each in store.runs.check()] == [
+            "the database lacks view checkpoints_per_day: another program removed or renamed it"
+        ]
+        assert store.runs.load_latest("run").sequence == 1
 
 
 # --- brought forward by another program, while this one has it open ---------------------------------------------------

@@ -54,6 +54,10 @@ class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
         """Each value, and each two of them together: what is picked of what was read is the same code as above."""
         return itertools.islice(super()._selections(), 0, None, 7)
 
+    def _filters(self, run):
+        """Each kind of them: all runs are read, and what is found among them is the same code as above."""
+        return itertools.islice(super()._filters(run), 0, None, 4)
+
     @pytest.fixture(autouse=True)
     def place(self, s3):  # noqa: F811
         self.spec = s3.spec(s3.make_bucket())

@@ -11,7 +11,7 @@ import pytest
 
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
-from flowckpt.maintenance.retention.prune import prune
+from flowckpt.maintenance.prune import prune
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.s3 import s3  # noqa: F401 - a fixture

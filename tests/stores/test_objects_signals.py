@@ -15,7 +15,7 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.stores.file.layout import signal_name
-from flowckpt.stores.log import line
+from flowckpt.stores.log import segment
 from flowckpt.stores.objects import signals
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.abilities import NOON, signal
@@ -290,7 +290,7 @@ def test_many_messages_are_listed_page_by_page_and_a_look_that_finds_none_is_one
 
 def resealed(body, **changes):
     said = {key: value for key, value in json.loads(body).items() if key != "sha256"}
-    return line.chain_line(json.dumps({**said, **changes})[:-1].encode(), line.START)[0]
+    return segment.chain_line(json.dumps({**said, **changes})[:-1].encode(), segment.START)[0]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowckpt.core.codec.results import PlainResult, decode_result, encode_result
+from flowckpt.core.codec.results import PlainResult, arguments_form, arguments_text, decode_result, encode_result
 from flowckpt.core.records import StepResult
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.log.line import START, chain_line
-from flowckpt.stores.log.segment import read_segment, removed_by
+from flowckpt.stores.log.segment import START, TRAILER, chain_line, read_segment, removed_by
 
 NOW = datetime(2026, 11, 23, 4, 36, 27, 150356, tzinfo=UTC)
 LIKE_A_RECORD = ',"duration_ms":0.5,"started_at":"2026-11-23T04:36:27.150356Z","function":"a:b","location":"c.py:1","fingerprint":"2:x"'
@@ -89,6 +88,20 @@ def test_every_result_is_that_of_its_whole_document(output: Any, path: str, argu
     assert [record.count for record in image.records] == [*range(7)] and removed_by(image.records) == set()
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b", "ü"]), st.integers(-(2**63), 2**63 - 1) | st.text() | st.booleans() | st.none()
+    )
+)
+def test_the_bytes_of_arguments_are_those_of_their_line(arguments: dict[str, Any]) -> None:
+    (found,) = read(written([result(arguments=arguments)])).history.results
+    if type(found) is PlainResult:
+        assert found.arguments_text == arguments_text(arguments) and found.arguments == arguments
+    if all(type(each) is int for each in arguments.values()):
+        assert type(found) is PlainResult
+        assert found.arguments_text == arguments_form([*arguments]) % tuple(arguments.values())
+
+
 def plain(output: Any) -> PlainResult:
     (found,) = read(written([result(output)])).history.results
     assert type(found) is PlainResult
@@ -141,3 +154,51 @@ def test_an_edited_plain_line_is_refused_before_it_is_parsed() -> None:
     assert len(read_segment(data, number=1).records) == 3
     with pytest.raises(CheckpointCorruptedError):
         read(data.replace(b'{"i":1}', b'{"i":7}'))
+
+
+def sealed(bodies: list[bytes]) -> bytes:
+    digest, lines = START, b""
+    for body in bodies:
+        line, digest = chain_line(body, digest)
+        lines += line
+    return lines
+
+
+FORGED = {
+    "an origin that is not JSON": (b'"location":"c.py:1"', b'"location":"c\\py:1"'),
+    "a raw control character": (b'"location":"c.py:1"', b'"location":"c\x01py"'),
+    "bytes that are not text": (b'"location":"c.py:1"', b'"location":"c\xffpy"'),
+    "arguments that are not JSON": (b'{"number":1}', b'{"number":01}'),
+    "arguments without a value": (b'{"number":1}', b'{"number"}'),
+    "arguments that are not text": (b'{"number":1}', b'{"number":"\xff"}'),
+    "an output that is not JSON": (b'{"i":1}', b'{"i":1]'),
+    "an output that ends its record": (b'{"i":1}', b'1},{"path":"more","output":2'),
+}
+
+
+@pytest.mark.parametrize("old, new", FORGED.values(), ids=FORGED)
+def test_a_line_of_another_form_is_damage_though_its_digest_fits(old: bytes, new: bytes) -> None:
+    data = written([result(0, "fetch"), result({"i": 1}, "fetch[1]"), result(2, "fetch[2]")])
+    bodies = [line[:-TRAILER] for line in data.split(b"\n")[:-1]]
+    assert bodies[3].count(old) == 1
+    bodies[3] = bodies[3].replace(old, new)
+    with pytest.raises(CheckpointCorruptedError):
+        read(sealed(bodies))
+
+
+def test_a_result_of_a_plain_form_with_more_fields_is_read_whole() -> None:
+    data = written([result({"i": 1}, step_type="map")])
+    bodies = [line[:-TRAILER] for line in data.split(b"\n")[:-1]]
+    bodies[2] = bodies[2].replace(b'"step_type":"map",', b'"success":true,"step_type":"map",')
+    (found,) = read(sealed(bodies)).history.results
+    assert type(found) is StepResult and found.step_type == "map" and found.output == {"i": 1}
+
+
+def test_what_may_be_more_than_a_plain_result_is_known() -> None:
+    made = [result(1), result(2, "b", tries=2), result(3, "c"), result((4,), "d")]
+    history = read(written(made)).history
+    assert [each.path for each in history.notable()] == ["b", "d"]
+    assert [each.path for each in history.view(2).notable()] == ["b"] and history.view(1).notable() == []
+    fork = history.forked(3)
+    fork.append(made[0], b"{}")
+    assert [each.path for each in fork.notable()] == ["b", "fetch"]

@@ -19,7 +19,7 @@ from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.open import shown_spec
 from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.postgres.connection import check_server, parsed_address
+from flowckpt.stores.postgres.connection import Connection, check_server, parsed_address
 from flowckpt.stores.sql import reader
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
@@ -366,9 +366,10 @@ def test_a_session_that_the_server_ended_while_a_step_ran_loses_nothing(setting,
     assert shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
 
 
-@pytest.mark.parametrize(
-    "code", ["57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "08000", "08006", "40001", "40P01", "53300"]
-)
+LOST = ["08000", "08001", "08003", "08004", "08006", "08007", "08P01", "57P01", "57P02", "57P03", "57P04", "57P05"]
+
+
+@pytest.mark.parametrize("code", [*LOST, "25P03", "25P04", "40001", "40P01", "53300"])
 def test_a_save_that_the_server_ended_for_a_passing_reason_is_settled(code, store, query):
     store.runs.save(RUN, checkpoint(1))
     query("CREATE SEQUENCE times")  # what a rollback does to it does not undo its numbers
@@ -381,6 +382,41 @@ def test_a_save_that_the_server_ended_for_a_passing_reason_is_settled(code, stor
     store.runs.save(RUN, checkpoint(2))
     assert query("SELECT last_value FROM times") == [(2,)]
     assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+def test_all_codes_of_lost_connections_are_tested():
+    known = psycopg.errors._sqlcodes
+    assert [code for code in sorted(known) if code.startswith(("08", "57P"))] == LOST
+
+
+@pytest.mark.parametrize("code", [*LOST, "53300"])
+def test_a_connection_that_the_server_refuses_for_a_passing_reason_is_made_again(code, store, monkeypatch):
+    store.runs.save(RUN, checkpoint(1))
+    store.runs.database._pool.close()
+    connect, refusals = Connection.connect, [psycopg.errors.lookup(code)("not now")]
+
+    def refuse_once(*arguments, **options):
+        if refusals:
+            raise refusals.pop()
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(Connection, "connect", refuse_once)
+    store.runs.save(RUN, checkpoint(2))
+    assert not refusals
+    assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+@pytest.mark.parametrize(
+    "said", [b"E\0\0\0\x1aSFATAL\0Mit goes away\0\0", b"E\0\0\0\5\0", b"\0" * 40], ids=["no code", "no error", "noise"]
+)
+def test_a_server_that_goes_away_with_unclear_words_is_asked_again(said, proxy, postgres, postgres_database):
+    store = PostgresCheckpointStore(proxy.url_through(postgres.url(postgres_database)))
+    store.runs.save(RUN, checkpoint(1))
+    proxy.cut_after, proxy.last_words = b"cut-here", said
+    store.runs.save(RUN, checkpoint(2, checkpoint_id="cut-here"))
+    assert proxy.cuts == 1
+    assert shown(store) == [(2, "cut-here"), (1, "c1")]
+    store.close()
 
 
 def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch, caplog):
@@ -532,3 +568,15 @@ def test_a_socket_that_broke_without_a_trace_on_its_connection_is_replaced(store
     store.runs.save(RUN, checkpoint(2))
     assert broken[0].closed, "nobody may get it again"
     assert query("SELECT count(*) FROM checkpoints") == [(2,)]
+
+
+def test_live_notes_of_many_runs_take_one_transaction(store, monkeypatch):
+    database, writes = store.runs.database, []
+    for number in range(20):
+        store.runs.acquire(f"run-{number}")
+    write = database.write
+    monkeypatch.setattr(database, "write", lambda *given: (writes.append(given[1]), write(*given)))
+    notes = {f"run-{number}": b"[%d]" % number for number in range(20)}
+    store.note_live_all(notes)
+    assert writes == ["note"]
+    assert {run: store.runs.live_note(run) for run in notes} == notes

@@ -6,9 +6,13 @@ import errno
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.stores import FileCheckpointStore
 from tests.in_process import run_command
 
 PROGRAM = """
@@ -61,5 +65,35 @@ def test_a_read_error_is_reported_as_what_it_is(shell, tmp_path, monkeypatch, wo
     assert "corrupt" not in said
     assert code == 13, said
     assert os.strerror(number) in said
+    assert number != errno.EMFILE or "Mend the directory" not in said
     after = {file: file.read_bytes() for file in (tmp_path / ".flowckpt").rglob("*.jsonl")}
     assert after.items() >= before.items()
+
+
+@pytest.mark.parametrize("call", ["read", "open_read"])
+@pytest.mark.parametrize("words", [["list", "--json"], ["resume", "live"]])
+def test_a_read_that_fails_once_never_makes_a_live_run_look_dead(shell, tmp_path, monkeypatch, words, call):
+    """Each single read, one after the other: the command says what failed, or what it would have said."""
+    store = FileCheckpointStore(tmp_path / ".flowckpt")
+    with blocking_allowed(True):
+        store.runs.acquire("live", take_over=False)
+        latest = store.runs.loaded("one").latest()
+        store.runs.save(
+            "live", attrs.evolve(latest, sequence=1, status=Status.RUNNING, reason=Reason.STEP, output=None)
+        )
+    real, calls, at = getattr(PosixFileSystem, call), 0, 0
+
+    def failing(self, *arguments):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(self, *arguments)
+
+    monkeypatch.setattr(PosixFileSystem, call, failing)
+    clean = shell(*words)
+    assert calls > 1
+    for each in range(1, calls + 1):
+        calls, at = 0, each
+        found = shell(*words)
+        assert found == clean or (found[0] == 13 and os.strerror(errno.ESTALE) in found[1]), (each, found)

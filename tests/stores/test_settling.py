@@ -12,6 +12,7 @@ import time
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
+from flowckpt.core.records.result import History
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
@@ -35,7 +36,7 @@ class FailingCommit:
     def __init__(self, database, *, does_it, name=""):
         self.database, self.does_it, self.name, self.is_away = database, does_it, name, False
         opened = database._opened
-        database._opened = lambda: self if self.is_away else opened()
+        database._opened = lambda **_: self if self.is_away else opened()
         self._connection = opened
 
     def __getattr__(self, name):
@@ -197,7 +198,7 @@ def test_what_somebody_has_taken_over_meanwhile_stays_theirs(outage):
         outage.end()
         for _ in range(2):
             with pytest.raises(FencedError) as fenced:
-                store.runs.renew(RUN)
+                store.runs.renew(RUN, History().view())
                 store.runs.save(RUN, checkpoint(9, steps, checkpoint_id="lost"))
             assert fenced.value.newest_attempt == 2
         assert other.runs.references(RUN) == before
@@ -262,7 +263,7 @@ def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):  #
         other.runs.acquire(RUN, take_over=True)
         other.runs.clear(RUN)
         with pytest.raises(FencedError) as fenced:
-            store.runs.renew(RUN)
+            store.runs.renew(RUN, History().view())
         assert fenced.value.newest_attempt is None
         store.close()
         other.close()

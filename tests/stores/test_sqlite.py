@@ -211,7 +211,7 @@ def test_tables_are_strict_where_sqlite_has_it():
     assert "STRICT" not in opening.sqlite_dialect((3, 36, 0)).words["rowless"]
     old = opening.sqlite_dialect((3, 36, 0))
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.migrate(database_module.SqliteSession(connection, SystemClock()), old)
+    migrations.migrate(database_module.SqliteSession(connection, SystemClock()), old, ":memory:")
     assert connection.execute("SELECT * FROM run_list").fetchall() == []
     connection.close()
 
@@ -288,10 +288,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query
     store.runs.save(RUN, checkpoint())
     store.close()
     broken = (*migrations.MIGRATIONS, ("CREATE TABLE half (x {int})", "CREATE NONSENSE"))
+    monkeypatch.setattr(migrations, "MIGRATIONS", broken)
     monkeypatch.setattr(database_module, "MIGRATIONS", broken)
-    monkeypatch.setattr(
-        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, broken)
-    )
     with pytest.raises(CheckpointStorageError, match="NONSENSE"):
         SqliteCheckpointStore(path).runs.list_runs()
     assert query("SELECT max(version) FROM flowckpt_schema") == [(NEWEST,)]
@@ -787,3 +785,16 @@ def test_a_run_may_begin_in_an_empty_file_as_mktemp_makes_one_without_a_word(sto
 def test_a_file_that_is_not_there_is_no_store_yet_and_nothing_is_said(store, caplog):
     assert store.runs.list_runs() == []
     assert warnings_in(caplog) == []
+
+
+def test_a_row_without_its_run_is_damage_and_not_a_read_that_failed(tmp_path):
+    spec = f"sqlite:{tmp_path / 'store.db'}"
+    with contextlib.closing(open_store(spec)) as store:
+        store.runs.save("run", checkpoint(1))
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        connection.execute("DELETE FROM runs")
+        connection.commit()
+    with contextlib.closing(open_store(spec)) as store:
+        assert [(each.severity, each.detail) for each in store.runs.check()] == [
+            ("corrupt", "a row of attempts belongs to no runs")
+        ]

@@ -23,13 +23,36 @@ from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 from tests.s3 import s3  # noqa: F401 - a fixture
 
-KINDS = ("file", "file, its runs", "sqlite", "sqlite, replaced", "s3, the bucket", "s3, its objects", "postgres")
+KINDS = (
+    "file",
+    "file, its runs",
+    "file, replaced",
+    "file, a link",
+    "file, a run replaced",
+    "sqlite",
+    "sqlite, replaced",
+    "s3, the bucket",
+    "s3, its objects",
+    "postgres",
+)
 RUN = "run"
 
 
 def removed_directory(directory):
     def remove():
         shutil.rmtree(directory)
+
+    return remove
+
+
+def replaced(directory, *, is_linked):
+    def remove():
+        shutil.copytree(directory, f"{directory}-copy")
+        directory.rename(f"{directory}-moved")
+        if is_linked:
+            directory.symlink_to(f"{directory}-copy")
+        else:
+            directory.with_name(f"{directory.name}-copy").rename(directory)
 
     return remove
 
@@ -67,7 +90,12 @@ def dropped_schema(server, name):
 def removable(request, tmp_path):
     """A store, and what removes it."""
     kind, place = request.param, tmp_path / "place"
-    if kind.startswith("file"):
+    if kind in ("file, replaced", "file, a link", "file, a run replaced"):
+        made = (
+            FileCheckpointStore(place),
+            replaced(place / "runs" / RUN if "run" in kind else place, is_linked="link" in kind),
+        )
+    elif kind.startswith("file"):
         made = FileCheckpointStore(place), removed_directory(place if kind == "file" else place / "runs")
     elif kind.startswith("sqlite"):
         place.mkdir()
@@ -121,7 +149,7 @@ def test_a_run_ends_failed_with_a_storage_error(removable):
         return 5
 
     with pytest.raises(CheckpointStorageError) as failed:
-        WorkflowEngine(store).run_sync(flow, workflow_id="first").unwrap()
+        WorkflowEngine(store).run_sync(flow, workflow_id=RUN).unwrap()
     assert not isinstance(failed.value, FencedError)
 
 
@@ -137,6 +165,32 @@ def test_a_run_that_may_goes_on_to_its_end_unsaved(removable):
 
     result = WorkflowEngine(store, on_save_error="continue").run_sync(flow, workflow_id=RUN)
     assert (result.status, result.output, result.is_saved) == ("completed", 5, False)
+
+
+@pytest.mark.parametrize("what", ["place", "place/runs/run"])
+def test_a_directory_that_is_moved_is_written_where_it_is_and_a_warning_says_so(tmp_path, caplog, what):
+    store = FileCheckpointStore(tmp_path / "place")
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        (tmp_path / what).rename(tmp_path / "elsewhere")
+        store.runs.save(RUN, checkpoint(2, status="completed"))
+    (said,) = (each.getMessage() for each in caplog.records)
+    assert said.startswith(f"run 'run' is no longer in {tmp_path / 'place'}: its directory was moved or unmounted")
+    (tmp_path / "elsewhere").rename(tmp_path / what)
+    store.close()
+    with blocking_allowed(True):
+        assert [each.sequence for each in FileCheckpointStore(tmp_path / "place").runs.references(RUN)] == [2, 1]
+
+
+def test_a_store_that_is_replaced_is_noticed_by_the_next_save_while_the_run_continues(tmp_path):
+    store = FileCheckpointStore(tmp_path / "place")
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        store.runs.save(RUN, checkpoint(2))
+        replaced(tmp_path / "place", is_linked=False)()
+        with pytest.raises(VanishedError):
+            store.runs.save(RUN, checkpoint(3))
+    store.close()
 
 
 def test_a_run_that_is_cleared_by_name_is_no_store_that_is_gone(tmp_path):

@@ -242,6 +242,7 @@ async def saves() -> None:
     step("s").python(count, []).retry(3, on=lambda error: "503" in str(error), deadline=60)
     step("s").python(count, []).retry(3, on=(OSError, is_worth_it))
     step("s").python(count, []).retry(3, on=count)  # error
+    continue_as(5)  # error
 
 
 def is_worth_it(error: BaseException) -> bool:

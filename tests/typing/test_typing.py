@@ -63,7 +63,7 @@ def has(module: str) -> bool:
 
 def test_the_examples_say_what_is_expected():
     assert len(EXPECTED) == 48
-    assert len(WRONG) == 35
+    assert len(WRONG) == 36
 
 
 @pytest.mark.skipif(not has("mypy"), reason="mypy is not installed")

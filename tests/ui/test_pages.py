@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from starlette.requests import Request
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, current_step, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, continue_as, current_step, step, workflow
 from flowckpt.cli.ui import app
 from flowckpt.cli.ui.actions import Commands
 from flowckpt.cli.ui.security import Guard
@@ -58,6 +58,16 @@ def test_the_inbox_finds_people_among_many_waiting_runs_a_page_at_a_time(ui, mon
         address = html.unescape(older[1]) if older else ""
     assert found == [[], ["r07"], ["r00"]]  # six runs are looked at for each page
     assert "No run waits" not in shown(ui.inbox, "/inbox") and asyncio.run(ui.store.list_runs())
+
+
+def test_the_page_and_the_api_say_which_generation_of_an_endless_run_it_is(ui):
+    @workflow
+    def desk(day: int = 1):
+        yield step("work").python(str, day)
+        return day if day == 3 else continue_as(day=day + 1)
+
+    WorkflowEngine(checkpoint_store=ui.store).run_sync(desk, workflow_id="one")
+    assert "This is generation 3; " in json.loads(shown(ui.api_data, "/api/runs/one/data", run="one"))["sentence"]
 
 
 def test_the_page_and_the_api_know_what_runs_now_between_two_checkpoints(ui):

@@ -19,38 +19,30 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
-    here_option,
     input_option,
     json_option,
+    program_options,
     store_option,
-    target_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.cli.render.terminal import escaped, json_text, write
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.engine.dry.time_travel import Moment, RunHistory, Stop, open_history
 from flowckpt.engine.values.placeholders import PlanStopped
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt debug nightly
-  flowckpt debug nightly --at transform
-  flowckpt debug nightly --at 'parse[24]' --locals --json"""
-
 _LONGEST = 2_000
 
 
-@click.command("debug", cls=Command, epilog=_EXAMPLE)
+@click.command("debug", cls=Command)
 @click.argument("run", type=RunName())
 @click.option("--at", "at", metavar="STEP", type=StepName(), help="The step to stop at: a path or a name.")
 @click.option("--locals", "is_shown", is_flag=True, help="Print the local variables there and exit.")
 @input_option
-@target_option
-@here_option
+@program_options
 @json_option
 @store_option
-def command(
+def debug_command(
     run: str,
     at: str | None,
     is_shown: bool,
@@ -67,11 +59,14 @@ def command(
 
     Without --at, a failed run stops where it failed, a completed run at its last step, and any other run at the first
     step without a result. IPython's debugger is used if it is installed.
+
+    Examples:
+      flowckpt debug nightly
+      flowckpt debug nightly --at transform
+      flowckpt debug nightly --at 'parse[24]' --locals --json
     """
     if as_json and not is_shown:
         raise click.UsageError("--json needs --locals")
-    if as_json:
-        keep_for_document()
     show_warnings()
     texts = without_repeats(inputs, "-i")
     found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)

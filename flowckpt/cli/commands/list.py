@@ -7,7 +7,7 @@ import click
 from flowckpt.cli.options import Command, color_option, json_option, store_option
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
-from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
+from flowckpt.cli.render.terminal import is_terminal, say, write_document
 from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import crash_loops, live_notes, stale_runs
@@ -16,20 +16,13 @@ from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_be
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.maintenance.recovery import STALE_STATUSES
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt list
-  flowckpt list --status crashed --status failed --limit 20
-  flowckpt list --status stale
-  flowckpt list --workflow etl --tag team=data --json"""
-
 _STALE = "stale"
 _HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "NOW", "TAGS")
 _NOW = _HEADER.index("NOW")
 """A column that is left out if it is empty."""
 
 
-@click.command("list", cls=Command, epilog=_EXAMPLE)
+@click.command("list", cls=Command)
 @click.option(
     "--status",
     "statuses",
@@ -44,7 +37,7 @@ _NOW = _HEADER.index("NOW")
 @json_option
 @store_option
 @color_option
-def command(
+def list_command(
     statuses: tuple[str, ...],
     workflow: str | None,
     tags: tuple[str, ...],
@@ -60,6 +53,12 @@ def command(
     the same step that a resume needs --force. It is a task if a CheckpointManager made it: only the program that made
     it continues it. It is stale if resume or recover stopped because it needs a person. A run whose record
     cannot be read is named on standard error, and the exit code is 11; the others are listed.
+
+    Examples:
+      flowckpt list
+      flowckpt list --status crashed --status failed --limit 20
+      flowckpt list --status stale
+      flowckpt list --workflow etl --tag team=data --json
     """
     opened = opened_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, STALE_STATUSES)} if _STALE in statuses else set())
@@ -78,7 +77,7 @@ def command(
             listed_document(info, looping.get(run), stale.get(run), live.get(run))
             for info, run in ((info, info.workflow_id) for info in runs)
         ]
-        write(f"{json_text(document, indent=2)}\n")
+        write_document(document)
     elif runs:
         rows = [
             _row(

@@ -14,40 +14,28 @@ from flowckpt.cli.options import (
     RunName,
     StepName,
     color_option,
-    here_option,
     input_option,
     json_option,
     policy_options,
+    program_options,
     store_option,
-    target_option,
     without_repeats,
 )
 from flowckpt.cli.render.plan import show_all, show_plan, show_step
-from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt plan nightly
-  flowckpt plan nightly --on-code-change rerun --verify stat
-  flowckpt plan nightly --from clean --json
-  flowckpt plan nightly clean
-  flowckpt plan nightly 'parse[24]' --json
-  flowckpt plan --all --json"""
 
-
-@click.command("plan", cls=Command, epilog=_EXAMPLE)
+@click.command("plan", cls=Command)
 @click.argument("run", type=RunName(is_unfinished=True), required=False)
 @click.argument("step", type=StepName(), required=False)
 @click.option("--all", "is_all", is_flag=True, help="Plan every unfinished run of the store, as before a deployment.")
 @policy_options
 @input_option
-@target_option
-@here_option
+@program_options
 @json_option
 @store_option
 @color_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def plan_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str | None,
     step: str | None,
     is_all: bool,
@@ -70,9 +58,15 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     The exit code is 0 if nothing is stale and 10 if something is. If the resume would stop, the exit code is that of the
     resume: 10 for a stale result, 14 if the workflow yields something else than recorded, 15 for a step in doubt, and 1
     for a run that stopped while it was being undone.
+
+    Examples:
+      flowckpt plan nightly
+      flowckpt plan nightly --on-code-change rerun --verify stat
+      flowckpt plan nightly --from clean --json
+      flowckpt plan nightly clean
+      flowckpt plan nightly 'parse[24]' --json
+      flowckpt plan --all --json
     """
-    if as_json:
-        keep_for_document()
     show_warnings()
     if is_all:
         if run is not None or inputs:

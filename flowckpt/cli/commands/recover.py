@@ -25,26 +25,17 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
-from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.render.terminal import escaped, say, write_document
 from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
 from flowckpt.stores.base import StoreBase
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt recover
-  flowckpt recover --watch --every 10 --jobs 4
-  flowckpt recover --on-code-change reuse
-  flowckpt recover --on-package-change rerun
-  flowckpt recover --executor gpu=dask://scheduler:8786
-  flowckpt recover --workflow etl --json"""
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.command("recover", cls=Command, epilog=_EXAMPLE)
+@click.command("recover", cls=Command)
 @click.option("--once", is_flag=True, help="Resume what is due now, then exit (the default).")
 @click.option("--watch", is_flag=True, help="Keep looking until a signal stops it.")
 @click.option(
@@ -71,7 +62,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @executor_option
 @json_option
 @store_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     once: bool,
     watch: bool,
     every: float,
@@ -92,11 +83,17 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     resumed (a program that is not here, a secret that is not given) is reported and left as it is. A run that needs a
     person (edited code, an effect that would be repeated, a step in doubt) is reported once, and listed by flowckpt list
     --status stale. The exit code is 0 if every run ended well, waits again, or was reported before; else 1.
+
+    Examples:
+      flowckpt recover
+      flowckpt recover --watch --every 10 --jobs 4
+      flowckpt recover --on-code-change reuse
+      flowckpt recover --on-package-change rerun
+      flowckpt recover --executor gpu=dask://scheduler:8786
+      flowckpt recover --workflow etl --json
     """
     if once and watch:
         raise click.UsageError("--once and --watch exclude each other")
-    if as_json:
-        keep_for_document()
     named_executors(executors)
     checkpoints, choice = opened_store(store), choose_store(store)
     if choice.spec.startswith("memory:"):
@@ -118,7 +115,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     reported = sum(each.is_reported for each in found)
     if as_json:
         runs = [attrs.asdict(each) for each in found]
-        write(f"{json_text({'runs': runs, 'counts': dict(sorted(counts.items()))}, indent=2)}\n")
+        write_document({"runs": runs, "counts": dict(sorted(counts.items()))})
     else:
         _show_sum(counts, reported, choice)
     if stopped_by:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowckpt.cli import drive, recoverer, render
 from flowckpt.cli.arguments import run_options_of
-from flowckpt.cli.drive import Form, Resuming, follow
+from flowckpt.cli.drive import Form, Resuming, follow, form_options
 from flowckpt.cli.loaded_run import RecordedRun, recorded_run
 from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
@@ -16,22 +17,18 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     by_option,
-    color_option,
-    events_option,
     executor_option,
-    here_option,
     input_option,
-    json_option,
     limit_options,
+    mirror_options,
     named_executors,
     policy_options,
+    program_options,
     rollback_option,
     setting_option,
     store_option,
-    target_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store, command_engine
 from flowckpt.engine import RunOptions
 from flowckpt.errors import StaleStepError
@@ -40,28 +37,17 @@ if TYPE_CHECKING:
     from flowckpt.engine.session.session import Session
 
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt resume --last
-  flowckpt resume nightly --plan
-  flowckpt resume nightly --on-code-change rerun
-  flowckpt resume nightly -i token=@env:SHOP_TOKEN
-  flowckpt resume nightly --from clean --reuse inputs
-  flowckpt resume nightly --done 'charge="receipt 12"' --comment "it is in the bank's list"
-  flowckpt resume nightly --target moved/pipeline.py:etl --json"""
-
-
-@click.command("resume", cls=Command, epilog=_EXAMPLE)
+@click.command("resume", cls=Command)
 @click.argument("run", type=RunName(is_unfinished=True))
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
 @policy_options
 @by_option
 @click.option("--comment", metavar="TEXT", default="", help="With --done and --not-done: the reason; recorded.")
 @setting_option("on_save_error")
+@mirror_options
 @limit_options
 @input_option
-@target_option
-@here_option
+@program_options
 @click.option(
     "--if-attempt",
     type=click.IntRange(min=1),
@@ -78,11 +64,9 @@ Examples:
 )
 @click.option("--steal", is_flag=True, help="Take over the run even though another process owns it.")
 @rollback_option
-@json_option
-@events_option
+@form_options
 @store_option
-@color_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     only_plan: bool,
     inputs: tuple[tuple[str, str], ...],
@@ -93,10 +77,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     accept_import: bool,
     kept_by: int | None,
     executors: tuple[str, ...],
-    as_json: bool,
-    as_events: bool,
+    form: Form,
     store: str | None,
-    no_color: bool,
     **policy: Any,
 ) -> int:
     """Resume a run from its last checkpoint, and reuse only results that are still valid.
@@ -104,13 +86,18 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Its inputs and its target were recorded at the start. Inputs that you give again must match the record; secret
     ones are not recorded, so the command asks for them. If a step's function was edited, the command shows the plan
     at a terminal and asks; elsewhere it stops, exits with 10 and says how to continue.
+
+    Examples:
+      flowckpt resume --last
+      flowckpt resume nightly --plan
+      flowckpt resume nightly --on-code-change rerun
+      flowckpt resume nightly -i token=@env:SHOP_TOKEN
+      flowckpt resume nightly --from clean --reuse inputs
+      flowckpt resume nightly --done 'charge="receipt 12"' --comment "it is in the bank's list"
+      flowckpt resume nightly --target moved/pipeline.py:etl --json
     """
-    if as_json and as_events:
-        raise click.UsageError("--json and --events exclude each other: both print to standard output")
-    if only_plan and as_events:
+    if only_plan and form.as_events:
         raise click.UsageError("--plan and --events exclude each other: a plan runs nothing, so there are no events")
-    if as_json or as_events:
-        keep_for_document()
     show_warnings()
     texts = without_repeats(inputs, "-i")
     places = named_executors(executors)
@@ -127,24 +114,27 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = recorded.workflow_id
     options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
-        return render.plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
-    form = Form(as_json, as_events, no_color)
-    line = ResumeLine(run, choice, options, target, on_save_error)
+        return render.plan.show_plan(recorded, options, as_json=form.as_json, no_color=form.no_color)
+    shown = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
+    line = ResumeLine(run, choice, options, target, on_save_error, shown)
     resuming = Resuming(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
     session = _session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
+    can_ask = not (form.as_json or form.as_events) and drive.can_ask(options)
+    ask = partial(_ask, recorded=recorded, line=line, no_color=form.no_color) if can_ask else None
+    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
 
-    def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
-        chosen = render.plan.ask_about_code(error, recorded, options, no_color=no_color)
-        if chosen is None:
-            return None
-        line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)
-        return _session(recorded, chosen, on_save_error), Resuming(recorded.latest.attempt, line)
 
-    can_ask = not (as_json or as_events) and drive.can_ask(options)
-    ask_if_possible = ask if can_ask else None
-    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask_if_possible)
+def _ask(
+    error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine, no_color: bool
+) -> tuple[Session, Resuming] | None:
+    """Ask what to do about edited code; return the session that does it, or None to leave the run."""
+    chosen = render.plan.ask_about_code(error, recorded, line.options, no_color=no_color)
+    if chosen is None:
+        return None
+    line = ResumeLine(line.workflow_id, line.choice, chosen, line.target, line.on_save_error)
+    return _session(recorded, chosen, line.on_save_error), Resuming(recorded.latest.attempt, line)
 
 
 def _session(

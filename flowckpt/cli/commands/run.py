@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from flowckpt.cli import progress
-from flowckpt.cli.arguments import convert_inputs, read_inputs_file, recorded_target, typed_target
-from flowckpt.cli.drive import Form, Resuming, follow
+from flowckpt.cli.arguments import ask_for_secrets, convert_inputs, read_inputs_file, recorded_target, typed_target
+from flowckpt.cli.drive import Form, Resuming, follow, form_options
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import enter_directory
 from flowckpt.cli.next_steps import ResumeLine
@@ -22,12 +22,10 @@ from flowckpt.cli.options import (
     NewRunName,
     TargetName,
     cache_option,
-    color_option,
-    events_option,
     executor_option,
     input_option,
-    json_option,
     limit_options,
+    mirror_options,
     named_executors,
     network_option,
     rollback_option,
@@ -35,9 +33,8 @@ from flowckpt.cli.options import (
     store_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.cli.render.terminal import escaped, json_text, write, write_document
 from flowckpt.cli.runs import opened, waited
-from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import StoreChoice, choose_store, command_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
@@ -52,18 +49,8 @@ if TYPE_CHECKING:
 _BESIDE_CHECK = {"target", "inputs", "inputs_file", "check", "same_process", "as_json", "no_color", "log_level"}
 _BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
-  flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
-  flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
-  flowckpt run pipeline.py --id nightly-2026-11-20 --if-exists resume --json
-  flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786
-  flowckpt run pipeline.py:etl -i source=sample.csv --check
-  flowckpt run release.py --check --crashes --answer release=true"""
 
-
-@click.command("run", cls=Command, epilog=_EXAMPLE)
+@click.command("run", cls=Command)
 @click.argument("target", type=TargetName())
 @input_option
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
@@ -79,6 +66,7 @@ Examples:
 @setting_option("every")
 @setting_option("interval")
 @setting_option("on_save_error")
+@mirror_options
 @limit_options
 @network_option
 @executor_option
@@ -101,11 +89,9 @@ Examples:
     multiple=True,
     help="With --crashes: the data of a signal, or true or false for an approval.",
 )
-@json_option
-@events_option
+@form_options
 @store_option
-@color_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     target: str,
     inputs: tuple[tuple[str, str], ...],
     inputs_file: str | None,
@@ -118,10 +104,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     same_process: bool,
     crashes: bool,
     answers: tuple[tuple[str, str], ...],
-    as_json: bool,
-    as_events: bool,
+    form: Form,
     store: str | None,
-    no_color: bool,
     **given: Any,
 ) -> int:
     """Start a run of a workflow.
@@ -138,30 +122,42 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     With --check --crashes, the steps run hundreds of times, and files are as before at the end. The exit code is 14 if
     the output, a file, or the number of calls with an effect differs from an uninterrupted run.
+
+    Examples:
+      flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
+      flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
+      flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
+      flowckpt run pipeline.py --id nightly-2026-11-20 --if-exists resume --json
+      flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786
+      flowckpt run pipeline.py:etl -i source=sample.csv --check
+      flowckpt run release.py --check --crashes --answer release=true
     """
-    if if_exists != "fail" and run is None:
-        raise click.UsageError(f"--if-exists {if_exists} needs --id")
-    _refuse_check_options(check=check, crashes=crashes, same_process=same_process, has_answers=bool(answers))
-    _prepare_output(as_json=as_json, as_events=as_events)
+    _refuse_useless_options(run, if_exists, check, crashes, same_process, has_answers=bool(answers))
+    show_warnings()
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     if crashes:
-        return _explore_crashes(target, texts, document, without_repeats(answers, "--answer"), as_json=as_json)
+        return _explore_crashes(target, texts, document, without_repeats(answers, "--answer"), as_json=form.as_json)
     if check:
-        return _check(target, texts, document, has_other_process=not same_process, as_json=as_json, no_color=no_color)
-    places = named_executors(executors)
+        return _check(target, texts, document, has_other_process=not same_process, form=form)
     choice = choose_store(store)
     checkpoints = opened(choice)
-    workflow, described = typed_target(target)
-    values = convert_inputs(workflow, texts, document)
+    workflow, described, values = _typed(target, texts, document)
     ask_for_secrets(workflow, _needed(workflow), values)
     run = run or new_run_id()
     resuming = None if if_exists == "fail" else _resuming(choice, run, on_save_error, is_run=if_exists == "resume")
-    options = RunOptions(tags=labels, target=described, executors=places, **given)
+    options = RunOptions(tags=labels, target=described, executors=named_executors(executors), **given)
     engine = command_engine(checkpoints, choice, on_save_error)
     session = engine.prepare(workflow, run, options, values, if_exists=if_exists)
-    form = Form(as_json, as_events, no_color)
     return follow(session, workflow, run, store=choice, form=form, resuming=resuming)
+
+
+def _typed(
+    target: str, texts: dict[str, str], document: Any
+) -> tuple[Workflow[..., Any], dict[str, str], dict[str, Any]]:
+    """Return the workflow of a target, the target as it is recorded, and the inputs as their types want them."""
+    workflow, described = typed_target(target)
+    return workflow, described, convert_inputs(workflow, texts, document)
 
 
 def _needed(workflow: Workflow[..., Any]) -> list[str]:
@@ -188,20 +184,16 @@ def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_ru
     return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
 
-def _prepare_output(*, as_json: bool, as_events: bool) -> None:
-    if as_json and as_events:
-        raise click.UsageError("--json and --events exclude each other: both print to standard output")
-    if as_json or as_events:
-        keep_for_document()
-    show_warnings()
-
-
-def _refuse_check_options(*, check: bool, crashes: bool, same_process: bool, has_answers: bool) -> None:
-    """Refuse options of checks that have no effect as they were given.
+def _refuse_useless_options(
+    run: str | None, if_exists: str, check: bool, crashes: bool, same_process: bool, *, has_answers: bool
+) -> None:
+    """Refuse options that have no effect as they were given.
 
     Raises:
         UsageError: an option has no effect.
     """
+    if if_exists != "fail" and run is None:
+        raise click.UsageError(f"--if-exists {if_exists} needs --id")
     if (same_process or crashes) and not check:
         raise click.UsageError(f"{'--crashes' if crashes else '--same-process'} needs --check")
     if has_answers and not crashes:
@@ -217,15 +209,12 @@ def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
             raise click.UsageError(f"{parameter.opts[0]} has no effect with --check, which stores nothing")
 
 
-def _check(
-    target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, as_json: bool, no_color: bool
-) -> ExitCode:
+def _check(target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, form: Form) -> ExitCode:
     from flowckpt.engine.determinism import determinism_of  # noqa: PLC0415 - only --check needs it
 
-    workflow, described = typed_target(target)
-    values = convert_inputs(workflow, texts, document)
+    workflow, described, values = _typed(target, texts, document)
     shown = progress.choose_progress(
-        as_events=False, no_color=no_color, output_type=workflow.output_type, restored_attempt=0
+        as_events=False, no_color=form.no_color, output_type=workflow.output_type, restored_attempt=0
     )
     shown.start()
     try:
@@ -234,7 +223,7 @@ def _check(
         )
     finally:
         shown.stop()
-    write(f"{json_text(_check_document(report), indent=2)}\n" if as_json else _check_text(report))
+    write(f"{json_text(_check_document(report), indent=2)}\n" if form.as_json else _check_text(report))
     if report.differences:
         return ExitCode.MISMATCH
     return ExitCode.DONE if report.status is Status.COMPLETED else ExitCode.WORKFLOW_FAILED
@@ -254,12 +243,11 @@ def _explore_crashes(
 ) -> ExitCode:
     from flowckpt.testing.crashes import crash_report  # noqa: PLC0415 - only --crashes needs it
 
-    workflow, described = typed_target(target)
-    values = convert_inputs(workflow, texts, document)
+    workflow, described, values = _typed(target, texts, document)
     data = {name: _parsed_answer(name, text) for name, text in answers.items()}
     report = crash_report(workflow, values, answers=data, options=RunOptions(target=described))
     if as_json:
-        write(f"{json_text({**attrs.asdict(report), 'is_safe': not report.findings}, indent=2)}\n")
+        write_document({**attrs.asdict(report), "is_safe": not report.findings})
     else:
         write("".join(f"{escaped(line)}\n" for line in str(report).splitlines()))
     return ExitCode.MISMATCH if report.findings else ExitCode.DONE

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
 from flowckpt.cli.next_steps import wait_lines
-from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
+from flowckpt.cli.options import Command, RunName, StepName, color_option, json_option, store_option
 from flowckpt.cli.progress.state import COMPOSITES
-from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history
-from flowckpt.cli.render.steps import Branch, Folded, folded, step_tree
-from flowckpt.cli.render.tables import ago_text, duration_text, figures_text, moment_text, show_table, status_text
-from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write
+from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history, step_document
+from flowckpt.cli.render.tables import (
+    Branch,
+    Folded,
+    ago_text,
+    duration_text,
+    figures_text,
+    folded,
+    moment_text,
+    show_table,
+    status_text,
+    step_tree,
+)
+from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write, write_document
 from flowckpt.cli.runs import chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
@@ -24,23 +34,14 @@ from flowckpt.core.records.generation import Generation, generations_of, number_
 from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_begun, is_task
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
-from flowckpt.engine.rules.paths import ROLLBACK, step_of
+from flowckpt.engine.history.fork import located
+from flowckpt.engine.rules.paths import ROLLBACK, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Attempt, Standing
-from flowckpt.maintenance.pauses import Pause
-
-_EXAMPLE = """\b
-Examples:
-  flowckpt show nightly --steps
-  flowckpt show nightly --steps --members
-  flowckpt show nightly --checkpoints
-  flowckpt show nightly --checkpoints --attempt 2 --verified yes
-  flowckpt show nightly --history
-  flowckpt show nightly --generations
-  flowckpt show nightly --json"""
+from flowckpt.maintenance.recovery import Pause
 
 _STEPS = ("STEP", "TYPE", "RESULT", "TIME", "STARTED", "ATTEMPT", "OUTPUT")
 _EVIDENCE = ("STEP", "KIND", "CLAIM", "ANSWER", "CHECKED", "FOUND")
@@ -62,10 +63,17 @@ _VERDICTS = {True: "yes", False: "no", None: "-"}
 _ANSWERS = {"yes": True, "no": False, "none": None}
 
 
-@click.command("show", cls=Command, epilog=_EXAMPLE)
+@click.command("show", cls=Command)
 @click.argument("run", type=RunName())
 @click.option("--steps", is_flag=True, help="Also each step with its evidence.")
 @click.option("--members", is_flag=True, help="With --steps: each member of large maps and groups.")
+@click.option(
+    "--at",
+    "at",
+    metavar="STEP",
+    type=StepName(),
+    help="Also one step, by its path or name, and the steps within it, with the whole output or error.",
+)
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of the checkpoints only those of attempt N.")
 @click.option(
@@ -91,10 +99,11 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
 @json_option
 @store_option
 @color_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     steps: bool,
     members: bool,
+    at: str | None,
     checkpoints: bool,
     attempt: int | None,
     reasons: tuple[str, ...],
@@ -105,59 +114,111 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     store: str | None,
     no_color: bool,
 ) -> None:
-    """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history."""
+    """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history.
+
+    Examples:
+      flowckpt show nightly --steps
+      flowckpt show nightly --steps --members
+      flowckpt show nightly --at clean
+      flowckpt show nightly --checkpoints
+      flowckpt show nightly --checkpoints --attempt 2 --verified yes
+      flowckpt show nightly --history
+      flowckpt show nightly --generations
+      flowckpt show nightly --json
+    """
     if members and not steps:
         raise click.UsageError("--members goes with --steps")
+    if steps and at is not None:
+        raise click.UsageError("--steps and --at exclude each other: --at shows one of the steps")
     opened = opened_store(store, runs_nothing=True)
     run = chosen_run(opened, run)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
+    results: Sequence[StepResult] = found.latest.step_results
+    if at is not None:
+        at = located(run, results, at)
+        results = [result for result in results if is_within(result.path, at)]
+    wanted = _selected(found.checkpoints, attempt, reasons, verified)
     is_filtered = attempt is not None or bool(reasons) or verified is not None
-    wanted = [
+    place, shown = choose_store(store).places_of(run)
+    if as_json:
+        document = run_document(run, found, wanted) | {"stored_at": place}
+        document |= _listed(found) if generations else {}
+        document |= {"steps": [*map(step_document, results)]} if at is not None else {}
+        document |= {"history": [*map(attempt_document, attempts)]} if history else {}
+        write_document(document)
+        return
+    write("".join(f"{line}\n" for line in _lines(run, found, shown, no_color=no_color)))
+    if steps:
+        _show_steps(results, found.latest.in_flight, is_unfolded=members, no_color=no_color)
+    elif at is not None:
+        _show_step(at, results, found.latest.error, no_color=no_color)
+    if checkpoints or is_filtered:
+        _show_checkpoints(wanted, no_color=no_color)
+    if generations:
+        _show_below(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=(), no_color=no_color)
+    if history:
+        _show_history(attempts, no_color=no_color)
+
+
+def _selected(
+    checkpoints: Sequence[CheckpointRef], attempt: int | None, reasons: Collection[str], verified: str | None
+) -> list[CheckpointRef]:
+    """Return the checkpoints that the options ask for."""
+    return [
         reference
-        for reference in found.checkpoints
+        for reference in checkpoints
         if attempt in (None, reference.attempt)
         and (not reasons or reference.reason in reasons)
         and (verified is None or reference.verified is _ANSWERS[verified])
     ]
-    place = choose_store(store).place_of(run)
-    if as_json:
-        document = {**run_document(run, found, wanted), "stored_at": place, **(_listed(found) if generations else {})}
-        if history:
-            document["history"] = [attempt_document(attempt) for attempt in attempts]
-        write(f"{json_text(document, indent=2)}\n")
-        return
-    write("".join(f"{line}\n" for line in _lines(run, found, place, no_color=no_color)))
-    results = found.latest.step_results
-    if steps and (results or found.latest.in_flight):
-        write("\n")
-        rows = [_branch_row(branch) for branch in step_tree(results, is_unfolded=members)] + [
-            _started_row(path) for path in found.latest.in_flight
-        ]
-        show_table(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
-    if steps and (claims := _claims(results, is_unfolded=members)):
-        write("\n")
-        show_table(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
-    if is_filtered and not wanted:
+
+
+def _show_below(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str], no_color: bool
+) -> None:
+    """Write a table below what is there."""
+    write("\n")
+    show_table(header, rows, wrapped=wrapped, no_color=no_color)
+
+
+def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_unfolded: bool, no_color: bool) -> None:
+    """Write steps, and what their evidence claims."""
+    branches = step_tree(results, is_unfolded=is_unfolded)
+    if rows := [*map(_branch_row, branches), *map(_started_row, in_flight)]:
+        _show_below(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
+    if claims := _claims(results, is_unfolded=is_unfolded):
+        _show_below(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
+
+
+def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None, *, no_color: bool) -> None:
+    """Write a step and those within it, and its whole output or error; the one that ended the run stands at the top."""
+    _show_steps(results, (), is_unfolded=False, no_color=no_color)
+    if ended is None or ended.path != path:
+        lines = _whole_lines(next(result for result in results if result.path == path))
+        write("".join(f"{line}\n" for line in ["", *lines]))
+
+
+def _whole_lines(result: StepResult) -> list[str]:
+    """Return the whole output of a step, as JSON of its recorded form, or its whole error."""
+    if result.error is not None:
+        return _error_lines(result.error, [result])
+    text = json_text(plain_tree(result.held_output, "output"), indent=2)
+    return [f"output of {escaped(result.path)}:", *text.splitlines()]
+
+
+def _show_checkpoints(wanted: Sequence[CheckpointRef], *, no_color: bool) -> None:
+    if not wanted:
         say("flowckpt: no such checkpoint in this run")
-    elif checkpoints or is_filtered:
-        write("\n")
-        rows = [_checkpoint_row(reference) for reference in reversed(wanted)]
-        show_table(_CHECKPOINTS, rows, wrapped=("CHECKPOINT",), no_color=no_color)
-    if generations:
-        write("\n")
-        show_table(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=(), no_color=no_color)
-    if history:
-        write("\n")
-        _show_history(attempts, no_color=no_color)
+        return
+    _show_below(_CHECKPOINTS, [*map(_checkpoint_row, wanted[::-1])], wrapped=("CHECKPOINT",), no_color=no_color)
 
 
 def _show_history(attempts: Sequence[Attempt], *, no_color: bool) -> None:
     rows = [_history_row(*each) for attempt in attempts for each in attempt.checkpoints]
-    show_table(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+    _show_below(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
     if rows := [_result_row(*each) for attempt in attempts for each in attempt.results]:
-        write("\n")
-        show_table(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
+        _show_below(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
 
 
 def _generations(run: StoredRun) -> list[Generation]:
@@ -292,8 +353,10 @@ def _origin_lines(run: StoredRun) -> list[str]:
 
 def _count_lines(latest: CheckpointData) -> list[str]:
     counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
-    executed = sum(result.attempt == latest.attempt for result in counted)
-    lines = [f"steps: {len(counted)} recorded, {executed} of them executed by attempt {latest.attempt}"]
+    executed = sum(result.attempt == latest.attempt and not result.source for result in counted)
+    taken = sum(bool(result.source) for result in counted)
+    others = f", {taken} taken from other runs" if taken else ""
+    lines = [f"steps: {len(counted)} recorded, {executed} of them executed by attempt {latest.attempt}{others}"]
     figures = sum_figures(latest.step_results)
     return [*lines, f"figures: {figures_text(figures)}"] if figures else lines
 

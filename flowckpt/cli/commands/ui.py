@@ -19,14 +19,8 @@ from flowckpt.cli.settings import choose_store
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
-_EXAMPLE = """\b
-Examples:
-  flowckpt ui
-  flowckpt ui --port 8765 --read-only
-  flowckpt ui --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"""
 
-
-@click.command("ui", cls=Command, epilog=_EXAMPLE)
+@click.command("ui", cls=Command)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; a free one by default.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option("--read-only", is_flag=True, help="Offer no actions.")
@@ -39,7 +33,7 @@ Examples:
 )
 @click.option("--allow-plain-http", is_flag=True, help="Listen on other addresses than this machine's without TLS.")
 @store_option
-def command(
+def ui_command(
     port: int,
     host: str,
     read_only: bool,
@@ -53,6 +47,11 @@ def command(
 
     It listens on this machine only, and its address contains a random token. Actions start the same commands that you
     would type; a run that they resume continues when the page is closed. Needs the extra: pip install "flowckpt[web]".
+
+    Examples:
+      flowckpt ui
+      flowckpt ui --port 8765 --read-only
+      flowckpt ui --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     try:
         import uvicorn  # noqa: PLC0415 - an extra
@@ -62,13 +61,7 @@ def command(
         from flowckpt.cli.ui.security import Guard  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise click.UsageError(f'the page needs {error.name}; install it: pip install "flowckpt[web]"') from None
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together")
-    is_local = _is_local(host)
-    if not (is_local or tls_cert or allow_plain_http):
-        raise click.UsageError(
-            f"on {host} others could read along: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
-        )
+    _refuse_unsafe(host, tls_cert, tls_key, allow_plain_http=allow_plain_http)
     choice = choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be shown; name another with --store")
@@ -99,6 +92,20 @@ def command(
     finally:
         commands.close()
         listening.close()
+
+
+def _refuse_unsafe(host: str, cert: Path | None, key: Path | None, *, allow_plain_http: bool) -> None:
+    """Refuse to listen where others could read along.
+
+    Raises:
+        UsageError: they could.
+    """
+    if (cert is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    if not (_is_local(host) or cert or allow_plain_http):
+        raise click.UsageError(
+            f"on {host} others could read along: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
+        )
 
 
 def accepted_hosts(host: str, port: int, *, is_secure: bool) -> set[str]:

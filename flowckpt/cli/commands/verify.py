@@ -20,36 +20,33 @@ from flowckpt.cli.options import (
     Command,
     RunName,
     color_option,
-    here_option,
     json_option,
     network_option,
+    program_options,
     setting_option,
     store_option,
-    target_option,
     verify_option,
 )
 from flowckpt.cli.render.documents import verdict_text
-from flowckpt.cli.render.steps import Folded, folded
-from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, keep_for_document, write
+from flowckpt.cli.render.tables import Folded, draws_colors, folded
+from flowckpt.cli.render.terminal import escaped, write, write_document
 from flowckpt.cli.runs import chosen_run, opened_store, waited
-from flowckpt.cli.settings import color_allowed
+from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.listing import is_task
 from flowckpt.core.system.clock import SystemClock
+from flowckpt.core.system.declared import type_name
 from flowckpt.engine import RunOptions
 from flowckpt.engine.history.checkpoints import Program, any_checkpoint, checkpoint_packs, lend_functions
 from flowckpt.engine.values.placeholders import PlanStopped
+from flowckpt.errors import FlowckptError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.execution.claims import ClaimChecker, recorded_pack
-from flowckpt.stores.verifications import Verifications, note_verification
-
-_EXAMPLE = """\b
-Examples:
-  flowckpt verify nightly
-  flowckpt verify nightly --checkpoint clean --verify stat
-  flowckpt verify nightly --jobs 8 --json"""
+from flowckpt.maintenance.task_log import read_log
+from flowckpt.stores.queries import Verifications, note_verification
 
 _SUMMED = {
     "verified": "verified",
@@ -63,18 +60,17 @@ _UNANSWERED = (VerdictStatus.CANNOT_CHECK, VerdictStatus.REFUSED)
 """Answers that may change once the program is loaded: it lends functions, and knows its databases."""
 
 
-@click.command("verify", cls=Command, epilog=_EXAMPLE)
+@click.command("verify", cls=Command)
 @click.argument("run", type=RunName())
 @click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
 @setting_option("jobs")
 @verify_option
 @network_option
-@target_option
-@here_option
+@program_options
 @json_option
 @store_option
 @color_option
-def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     checkpoint: str | None,
     jobs: int | None,
@@ -92,16 +88,23 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     The program of the run is loaded only for claims that only the program can answer. Exits with 10 where a step's
     evidence does not hold, or cannot be checked.
+
+    Examples:
+      flowckpt verify nightly
+      flowckpt verify nightly --checkpoint clean --verify stat
+      flowckpt verify nightly --jobs 8 --json
     """
-    if as_json:
-        keep_for_document()
     checkpoints = opened_store(store)
     run = chosen_run(checkpoints, run)
-    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    program = program_at_need(checkpoints, run, target, is_here=is_here, takes_tasks=True)
     data = program.latest
     if checkpoint is not None:
         data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
+    if is_task(data):  # what it was rolled back from is no longer claimed
+        steps = waited(read_log(checkpoints, run, data))
+        claimed = {step.path for step in steps.live_chain(steps.head)}
+        data = attrs.evolve(data, step_results=[each for each in data.step_results if each.path in claimed])
     found = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
     stale = sum(not each.holds for each in found)
     clock = SystemClock()
@@ -109,10 +112,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     noted = Verifications.of(answers, clock.now(), data.sequence, is_verified=not stale)
     waited(note_verification(checkpoints, clock, run, data.metadata, noted))
     if as_json:
-        write(f"{json_text(_document(run, data, found, stale), indent=2)}\n")
+        write_document(_document(run, data, found, stale))
     else:
-        is_colored = is_terminal() and not no_color and color_allowed()
-        write("".join(f"{line}\n" for line in _lines(run, data, found, is_colored=is_colored)))
+        lines = _lines(run, data, found, is_colored=draws_colors(no_color=no_color))
+        write("".join(f"{line}\n" for line in lines))
     return ExitCode.STALE if stale else ExitCode.DONE
 
 
@@ -150,8 +153,9 @@ def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_color
             continue
         lines.append(escaped(each.path) if each.path else "the checkpoint itself")
         for verdict in each.report.verdicts:
-            lines.append(f"  {_colored(escaped(verdict_text(verdict)), is_colored=is_colored)}")
-            lines += [f"    {escaped(detail)}" for detail in verdict.details]
+            text = verdict_text(verdict)
+            lines.append(f"  {_colored(escaped(text), is_colored=is_colored)}")
+            lines += [f"    {escaped(detail)}" for detail in verdict.details if detail not in text]
         counted = [verdict for verdict in each.report.verdicts if verdict.status is not VerdictStatus.NOT_RECHECKED]
         if each.holds is not all(verdict.verified for verdict in counted):  # the policy of the pack decided
             word = "is true" if each.holds else "is not true"
@@ -216,10 +220,13 @@ def check_evidence(data: CheckpointData, options: RunOptions, program: Program, 
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
         reports = asyncio.run(_reports(verifier, [each[1:] for each in asked], jobs))
         again = [index for index, report in enumerate(reports) if _is_unanswered(report)]
-        if again and _learn_from_program(data, program):
+        if again and (workflow := program()) is not None:
+            why_not_all = _why_not_all_claims(workflow, data)
             answers = asyncio.run(_reports(verifier, [asked[index][1:] for index in again], jobs))
             for index, report in zip(again, answers, strict=True):
                 reports[index] = report
+            if why_not_all and any(map(_is_unanswered, answers)):
+                warn(f"not every claim of the run's program is known: {why_not_all}")
     return [Checked(path, report) for (path, _, _), report in zip(asked, reports, strict=True)]
 
 
@@ -251,14 +258,14 @@ def _is_unanswered(report: VerificationReport) -> bool:
 # --- what only the program knows -------------------------------------------------------------------------------------
 
 
-def _learn_from_program(data: CheckpointData, program: Program) -> bool:
-    """Load the run's program and let its generator make its claims; return whether there was anything to learn."""
-    workflow = program()
-    if workflow is None:
-        return False
+def _why_not_all_claims(workflow: Workflow[..., Any], data: CheckpointData) -> str:
+    """Let the run's generator make its claims; return why it did not come to all of them, or nothing."""
     try:
         lend_functions(workflow, data)
-    except (Exception, PlanStopped) as error:
-        said = "it needs the output of a step that is run at each resume" if isinstance(error, PlanStopped) else error
-        warn(f"not all claims of the run's program are known: {said}")
-    return True
+    except PlanStopped:
+        return "it needs the output of a step that is run at each resume"
+    except FlowckptError as error:  # its remedy is that of a resume
+        return error.message
+    except Exception as error:
+        return f"{type_name(type(error))}: {error}"
+    return ""

@@ -1,4 +1,4 @@
 """Settings outside of the program and of the command line: in the environment, and in `pyproject.toml`.
 
-`table` says what there is, `kinds` what values are, `reading` where they come from.
+`settings` says what there is and what the values are, `read` where they come from.
 """

@@ -17,9 +17,17 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.config.kinds import Choice, Databases
-from flowckpt.cli.config.kinds import PathKind as FilePath
-from flowckpt.cli.config.settings import SETTINGS, TABLES, Setting, absolute_spec, nearest_store
+from flowckpt.cli.config.settings import (
+    SETTINGS,
+    TABLES,
+    Choice,
+    Databases,
+    Mirror,
+    Setting,
+    absolute_spec,
+    nearest_store,
+)
+from flowckpt.cli.config.settings import PathKind as FilePath
 from flowckpt.cli.groups import near_words
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -199,7 +207,8 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
 def _found(setting: Setting, environ: Mapping[str, str], written: Mapping[str, Found], directory: Path) -> Found:
     if setting.name == "color" and (forbidding := _forbidding_color(environ)):
         return Found(setting, False, Source.ENVIRONMENT, forbidding)
-    if text := environ.get(setting.variable):
+    text = environ.get(setting.variable)
+    if text or (text is not None and isinstance(setting.kind, Mirror)):
         try:
             value = setting.kind.from_text(text)
         except ValueError:
@@ -223,7 +232,7 @@ def _placed(setting: Setting, value: Any, directory: Path) -> Any:
         return os.path.normpath(directory / Path(value).expanduser())
     if isinstance(setting.kind, Databases):
         return {name: absolute_spec(spec, directory) for name, spec in value.items()}
-    return absolute_spec(value, directory) if setting.name == "store" else value
+    return absolute_spec(value, directory) if setting.name in ("store", "mirror") and value else value
 
 
 def _forbidding_color(environ: Mapping[str, str]) -> str:

@@ -1,35 +1,278 @@
-"""The table of the settings: options of the command, the reading of them and the reference come out of it."""
+"""The settings: what kinds of values there are, and the table that options, reading and reference come from."""
 
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.cli.config.kinds import (
-    Age,
-    Choice,
-    Count,
-    Databases,
-    Executors,
-    Hook,
-    Hosts,
-    Kind,
-    PathKind,
-    Seconds,
-    Switch,
-    Text,
-)
 from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.numbers import age_of, is_finite_number
+from flowckpt.errors import SettingError
+
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+_ANY_URL = r"[A-Za-z][A-Za-z0-9+.-]*://\S*$"
+_WEB_URL = r"(?i)https?://[^\s/?#]"
+_VARIABLE = r"@env:[A-Za-z_][A-Za-z0-9_]*"
+_DATABASE = r"sqlite:.+|postgres(ql)?://.+"
+_HOST_AND_PORT = r".+:[0-9]+"
+
+
+class Kind:
+    """A kind of value.
+
+    Attributes:
+        said: the kind of value that is accepted, for an error.
+        toml: its type in TOML, for the reference.
+    """
+
+    said: str
+    toml: ClassVar[str] = "text"
+
+    def from_text(self, text: str) -> Any:
+        """Return the value of a text that is not empty.
+
+        Raises:
+            ValueError: it has none.
+        """
+        return self.from_toml(self.read(text))
+
+    def from_toml(self, value: Any) -> Any:
+        """Return the value of what TOML holds.
+
+        Raises:
+            ValueError: it is of another type, or out of its range.
+        """
+        if not self.takes(value):
+            raise ValueError
+        return tuple(value) if isinstance(value, list) else value
+
+    def read(self, text: str) -> Any:
+        """Return what a text would be in TOML.
+
+        Raises:
+            ValueError: nothing that fits.
+        """
+        return text
+
+    def takes(self, value: Any) -> bool:
+        """Return whether a value of TOML is of this kind."""
+        raise NotImplementedError
+
+
+class Text(Kind):
+    """Any text but none."""
+
+    said = "text"
+
+    def takes(self, value: Any) -> bool:
+        """Take text."""
+        return isinstance(value, str) and value != ""
+
+
+class Mirror(Text):
+    """The description of a store that outlives the process; empty for none."""
+
+    said = "the description of a store that outlives the process, or empty for none"
+
+    def takes(self, value: Any) -> bool:
+        """Take any store but one in memory."""
+        return isinstance(value, str) and value.partition(":")[0] != "memory"
+
+
+class PathKind(Text):
+    """The path of a file; a relative one is relative to the working directory, or to the `pyproject.toml`."""
+
+    said = "a path"
+
+
+@attrs.frozen(eq=False, repr=False)
+class Choice(FieldEquality, Kind):
+    """One of a few words.
+
+    Attributes:
+        options: the words.
+    """
+
+    options: tuple[str, ...]
+
+    @property
+    def said(self) -> str:  # type: ignore[override]
+        """The kind of value that is accepted."""
+        return f"one of {', '.join(self.options)}"
+
+    def takes(self, value: Any) -> bool:
+        """Take one of the words."""
+        return isinstance(value, str) and value in self.options
+
+
+@attrs.frozen(eq=False, repr=False)
+class Count(FieldEquality, Kind):
+    """A whole number.
+
+    Attributes:
+        least: the smallest one.
+        most: the largest one, or None.
+    """
+
+    least: int = 1
+    most: int | None = None
+    toml = "integer"
+
+    @property
+    def said(self) -> str:  # type: ignore[override]
+        """The kind of value that is accepted."""
+        limit = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
+        return f"a whole number {limit}"
+
+    def read(self, text: str) -> int:
+        """Read the digits."""
+        return int(text)
+
+    def takes(self, value: Any) -> bool:
+        """Take an integer, which True is not."""
+        return type(value) is int and self.least <= value <= (value if self.most is None else self.most)
+
+
+class Seconds(Kind):
+    """A time of more than 0 seconds."""
+
+    said = "a number of seconds above 0"
+    toml = "number"
+
+    def read(self, text: str) -> float:
+        """Read the number."""
+        return float(text)
+
+    def from_toml(self, value: Any) -> float:
+        """Take a finite number."""
+        return float(super().from_toml(value))
+
+    def takes(self, value: Any) -> bool:
+        """Take a finite number."""
+        return is_finite_number(value) and value > 0
+
+
+class Age(Kind):
+    """An age with its unit, kept as it was written."""
+
+    said = "an age with its unit, as 90s, 45m, 12h, 30d or 2w"
+
+    def takes(self, value: Any) -> bool:
+        """Take what can be read as an age."""
+        try:
+            return isinstance(value, str) and age_of(value) is not None
+        except SettingError:
+            return False
+
+
+class Switch(Kind):
+    """Yes or no."""
+
+    said = toml = "true or false"
+
+    def read(self, text: str) -> bool | None:
+        """Read what people write for yes and no."""
+        return _SWITCH.get(text.lower())
+
+    def takes(self, value: Any) -> bool:
+        """Take a boolean."""
+        return isinstance(value, bool)
+
+
+class Hosts(Kind):
+    """Hosts with their ports, as `HOST:PORT`."""
+
+    said = "HOST:PORT, or several"
+    toml = "list of text"
+
+    def read(self, text: str) -> list[str]:
+        """Read what stands between blanks and commas."""
+        return [part for part in re.split(r"[\s,]+", text) if part]
+
+    def takes(self, value: Any) -> bool:
+        """Take a list."""
+        return _is_list_of_text(value) and all(re.fullmatch(_HOST_AND_PORT, each) for each in value)
+
+
+class Executors(Kind):
+    """The places where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
+
+    said = "[NAME=]SPEC, or several of different names"
+    toml = "list of text"
+
+    def read(self, text: str) -> list[str]:
+        """Read what stands between blanks."""
+        return text.split()
+
+    def takes(self, value: Any) -> bool:
+        """Take a list."""
+        return _is_list_of_text(value) and all(value) and len({named_executor(each)[0] for each in value}) == len(value)
+
+
+class Hook(Kind):
+    """A hook: a command as text or list, a URL, or the environment variable that holds one of them."""
+
+    said = "a command (text or a list of texts), an http or https URL, or @env:NAME"
+    toml = "text or list of text"
+
+    def from_toml(self, value: Any) -> Any:
+        """Take text, or the words of a command."""
+        return super().from_toml(value.strip() if isinstance(value, str) else value)
+
+    def takes(self, value: Any) -> bool:
+        """Take a command, a URL or a variable; none of them is used yet."""
+        if not isinstance(value, str):
+            return _is_list_of_text(value) and bool(value) and value[0] != ""
+        if re.match(_ANY_URL, value):
+            return re.match(_WEB_URL, value) is not None
+        return value != "" and (not value.startswith("@") or re.fullmatch(_VARIABLE, value) is not None)
+
+
+class Databases(Kind):
+    """Databases by name, each as `sqlite:FILE` or `postgresql://…`."""
+
+    said = "names with sqlite:FILE or postgresql://…, as main=sqlite:shop.db"
+    toml = "table of text"
+
+    def read(self, text: str) -> dict[str, str]:
+        """Read what stands between blanks."""
+        return {name: spec for name, _, spec in (each.partition("=") for each in text.split())}
+
+    def takes(self, value: Any) -> bool:
+        """Take a table."""
+        return isinstance(value, dict) and all(
+            isinstance(name, str) and name.isidentifier() and isinstance(spec, str) and re.fullmatch(_DATABASE, spec)
+            for name, spec in value.items()
+        )
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def named_executor(text: str) -> tuple[str, str]:
+    """Return the name and the description of an executor; one without a name is the default of all steps.
+
+    Args:
+        text: `SPEC` or `NAME=SPEC`.
+    """
+    name, equals, description = text.partition("=")
+    return (name, description) if equals and "/" not in name and ":" not in name else ("default", text)
 
 
 class Part(Enum):
     """The part of the program that a setting belongs to; the value is its name in the reference."""
 
     STORE = "`open_store`"
+    MIRROR = "`MirroredStore`"
     ENGINE = "`WorkflowEngine`"
     RETENTION = "`Retention`"
     RUN = "`RunOptions`"
@@ -91,6 +334,23 @@ SETTINGS: dict[str, Setting] = {
             option="--store",
             metavar="SPEC",
             default_said="the nearest directory .flowckpt upwards, else one in the working directory",
+        ),
+        Setting(
+            "mirror",
+            Part.MIRROR,
+            Mirror(),
+            "A second store that gets every checkpoint too, described like the store. Empty, also as the variable: none.",
+            option="--mirror",
+            metavar="SPEC",
+            default_said="none",
+        ),
+        Setting(
+            "on_mirror_error",
+            Part.MIRROR,
+            Choice(("fail", "continue")),
+            "If the mirror cannot take a checkpoint: the save fails, or the run continues without waiting for the mirror.",
+            option="--on-mirror-error",
+            default="fail",
         ),
         Setting(
             "key_file",
@@ -330,7 +590,7 @@ def absolute_spec(spec: str, directory: Path) -> str:
     if spec.startswith(("/", "./", "../")) or (":" not in spec and (directory / spec).is_dir()):
         spec = f"file:{spec}"  # as typed by people who mean a directory
     scheme, colon, rest = spec.partition(":")
-    if colon and scheme in _SCHEMES_OF_PATHS:
+    if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() judges such a URL
         return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"
     return spec
 

@@ -1,7 +1,71 @@
 """The progress of a run in one of three forms: drawn, in lines, as JSON."""
 
-from flowckpt.cli.progress.choice import choose_progress
-from flowckpt.cli.progress.documents import JsonLines
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from flowckpt.cli.options import PROGRESS
+from flowckpt.cli.progress.lines import JsonLines, PlainLines
 from flowckpt.cli.progress.state import HeldBack, Progress
+from flowckpt.cli.render.terminal import is_error_terminal
+from flowckpt.cli.settings import color_allowed, command_settings
+from flowckpt.events import Event
 
 __all__ = ["HeldBack", "JsonLines", "Progress", "choose_progress"]
+
+
+def _given() -> str | None:
+    context = click.get_current_context(silent=True)
+    found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
+    return found
+
+
+def _shows_cells() -> bool:
+    """Return whether this process is the kernel of a notebook, which shows HTML."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def tell(self, event: Event) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restored_attempt: int) -> Progress:
+    """Return what shows the progress of a run.
+
+    Args:
+        as_events: the events themselves are asked for.
+        no_color: colors are forbidden.
+        output_type: what the workflow says that it returns.
+        restored_attempt: the attempt that a resume continues from; 0 for a new run.
+    """
+    if as_events:
+        return JsonLines(output_type)
+    shown: Progress
+    in_cell = _shows_cells()
+    can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
+    form = _given() or command_settings()["progress"] or ("rich" if can_draw else "plain")
+    if form == "none":
+        return NoProgress()
+    if form == "plain":
+        shown = PlainLines()
+    else:
+        no_color = no_color or not color_allowed()
+        live = importlib.import_module("flowckpt.cli.progress.live")
+        shown = live.LiveProgress(restored_attempt, no_color=no_color, in_cell=in_cell)
+    return HeldBack(shown) if restored_attempt else shown

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
 from flowckpt.events import Event
 
 
@@ -99,7 +99,7 @@ _FAN_OUTS = frozenset({"map", "parallel"})
 _MOST_SHOWN = 8
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class FanOutProgress(FieldEquality):
     """How far a map or group has come.
 

@@ -243,6 +243,7 @@ class ChildEnd:
         return said[0] if said else ""
 
 
+@attrs.define(eq=False)
 class Child:
     """A process that resumes one run.
 
@@ -254,22 +255,13 @@ class Child:
         environ: the environment, without what says where the store is.
     """
 
-    def __init__(
-        self,
-        run: DueRun,
-        store: StoreChoice,
-        *,
-        options: Sequence[str] = (),
-        on_line: Callable[[str], None] | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self._run = run
-        self._store = store
-        self._options = options
-        self._on_line = on_line
-        self._environ = dict(os.environ if environ is None else environ)
-        self._process: asyncio.subprocess.Process | None = None
-        self._is_stopped = False
+    _run: DueRun
+    _store: StoreChoice
+    options: Sequence[str] = ()
+    on_line: Callable[[str], None] | None = None
+    environ: Mapping[str, str] = attrs.field(factory=lambda: dict(os.environ))
+    _process: asyncio.subprocess.Process | None = attrs.field(init=False, default=None)
+    _is_stopped: bool = attrs.field(init=False, default=False)
 
     async def end(self, give_up: Callable[[], Awaitable[None]]) -> ChildEnd:
         """Start the process, leave the run to it when it asks for it, wait for its end and return it.
@@ -319,18 +311,18 @@ class Child:
 
     def _command(self, descriptor: int) -> list[str]:
         attempt = str(self._run.info.attempt)
-        words = ["--if-attempt", attempt, "--kept-by", str(descriptor), *self._options]
+        words = ["--if-attempt", attempt, "--kept-by", str(descriptor), *self.options]
         return [sys.executable, "-m", "flowckpt", "resume", *words, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:
-        return {**self._environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
+        return {**self.environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
 
     async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
         """Read what is printed until the process has ended, no matter which of its processes still prints."""
         last: deque[str] = deque(maxlen=_LINES)
         rest = b""
         ended = asyncio.ensure_future(process.wait())
-        look_seconds = _LOOK_SECONDS_UNSHOWN if self._on_line is None else _LOOK_SECONDS
+        look_seconds = _LOOK_SECONDS_UNSHOWN if self.on_line is None else _LOOK_SECONDS
         has_ended = False
         try:
             while not has_ended:
@@ -352,7 +344,7 @@ class Child:
 
     def _add(self, line: bytes, last: deque[str]) -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
-        if self._on_line is not None:
-            self._on_line(text)
+        if self.on_line is not None:
+            self.on_line(text)
         if text.strip():
             last.append(text[:_LONGEST])

@@ -16,10 +16,10 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
-from flowckpt.maintenance.pauses import Pauses
 from flowckpt.maintenance.recovery import (
     DueRun,
     Outcome,
+    Pauses,
     Recovered,
     due_runs,
     kept,
@@ -47,6 +47,7 @@ _OUTCOMES_OF_STATUS = {
 }
 
 
+@attrs.define(eq=False)
 class Recoverer:
     """Resumes the runs of a store that are due, each in a process of its own.
 
@@ -63,35 +64,21 @@ class Recoverer:
         pauses: the runs that are not to be tried again yet; a watcher leaves them alone.
     """
 
-    def __init__(  # noqa: PLR0913 - one parameter for each option of the command
-        self,
-        store: StoreBase,
-        clock: Clock,
-        new_child: Callable[[DueRun], Child],
-        *,
-        jobs: int,
-        workflows: Collection[str],
-        shuffle: Shuffle,
-        on_start: Callable[[DueRun], None],
-        on_end: Callable[[Recovered], None],
-        on_trouble: Callable[[CheckpointStorageError], None],
-        pauses: Pauses | None = None,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._new_child = new_child
-        self._jobs = jobs
-        self._workflows = workflows
-        self._shuffle = shuffle
-        self._on_start = on_start
-        self._on_end = on_end
-        self._on_trouble = on_trouble
-        self._pauses = pauses or Pauses(store, clock)
-        self._children: dict[str, Child] = {}
-        self._tasks: dict[str, asyncio.Task[Recovered]] = {}
-        self._stop = asyncio.Event()
-        self._refusal: ReadOnlyStoreError | None = None
-        self._is_watching = False
+    _store: StoreBase
+    _clock: Clock
+    _new_child: Callable[[DueRun], Child]
+    jobs: int
+    workflows: Collection[str]
+    shuffle: Shuffle
+    on_start: Callable[[DueRun], None]
+    on_end: Callable[[Recovered], None]
+    on_trouble: Callable[[CheckpointStorageError], None]
+    pauses: Pauses = attrs.field(default=attrs.Factory(lambda self: Pauses(self._store, self._clock), takes_self=True))
+    _children: dict[str, Child] = attrs.field(init=False, factory=dict)
+    _tasks: dict[str, asyncio.Task[Recovered]] = attrs.field(init=False, factory=dict)
+    _stop: asyncio.Event = attrs.field(init=False, factory=asyncio.Event)
+    _refusal: ReadOnlyStoreError | None = attrs.field(init=False, default=None)
+    _is_watching: bool = attrs.field(init=False, default=False)
 
     def stop(self) -> None:
         """Begin no more, and have the processes save their runs and end."""
@@ -107,13 +94,13 @@ class Recoverer:
                 waited for.
             CheckpointStorageError: the store could not be read.
         """
-        runs = await due_runs(self._store, self._clock, workflows=self._workflows)
-        self._shuffle(runs)
+        runs = await due_runs(self._store, self._clock, workflows=self.workflows)
+        self.shuffle(runs)
         found: list[Recovered] = []
         while runs or self._tasks:
             if self._stop.is_set() or self._is_refused:
                 runs.clear()
-            while runs and len(self._tasks) < self._jobs:
+            while runs and len(self._tasks) < self.jobs:
                 self._begin(runs.pop())
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -150,14 +137,14 @@ class Recoverer:
     async def _begin_due(self) -> bool:
         """Begin what is due and may be tried; tell whether there is more than may run at the same time."""
         try:
-            runs = await due_runs(self._store, self._clock, workflows=self._workflows)
+            runs = await due_runs(self._store, self._clock, workflows=self.workflows)
         except CheckpointStorageError as error:
-            self._on_trouble(error)
+            self.on_trouble(error)
             return False
         todo = [run for run in runs if run.workflow_id not in self._tasks and await self._may_try(run)]
-        self._pauses.looked([*(run.workflow_id for run in runs), *self._tasks])
-        self._shuffle(todo)
-        while todo and len(self._tasks) < self._jobs and not self._stop.is_set():
+        self.pauses.looked([*(run.workflow_id for run in runs), *self._tasks])
+        self.shuffle(todo)
+        while todo and len(self._tasks) < self.jobs and not self._stop.is_set():
             self._begin(todo.pop())
         return bool(todo)
 
@@ -180,12 +167,12 @@ class Recoverer:
             found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
         with contextlib.suppress(FlowckptError):  # a pause that cannot be recorded is kept here alone
             await self._note(run, found)
-        self._on_end(found)
+        self.on_end(found)
         return found
 
     async def _may_try(self, run: DueRun) -> bool:
         try:
-            return await self._pauses.may_try(run)
+            return await self.pauses.may_try(run)
         except FlowckptError:  # why it cannot be read is reported when it is tried
             return True
 
@@ -193,11 +180,11 @@ class Recoverer:
         """Keep the pause of a run that got no further, and forget that of another one."""
         if found.exit_code is None:
             if found.outcome is not Outcome.SKIPPED:
-                self._pauses.leave(run)
+                self.pauses.leave(run)
         elif found.outcome in (Outcome.LEFT, Outcome.DIED, Outcome.SUSPENDED):
-            await self._pauses.end(run, has_died=found.outcome is Outcome.DIED)
+            await self.pauses.end(run, has_died=found.outcome is Outcome.DIED)
         else:
-            await self._pauses.clear(run.workflow_id)
+            await self.pauses.clear(run.workflow_id)
 
     async def _tried(self, run: DueRun) -> Recovered:
         if run.damage:
@@ -217,10 +204,10 @@ class Recoverer:
                 return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
             if self._is_watching and not await self._may_try(run):  # another recoverer was quicker
                 return _of(run, Outcome.SKIPPED)
-            await self._pauses.begin(run)
+            await self.pauses.begin(run)
             noted = await stale_note(self._store, now.info)
             if not noted:
-                self._on_start(now)
+                self.on_start(now)
             child = self._children[run.workflow_id] = self._new_child(now)
             try:
                 end = await child.end(keeping.give_up)
@@ -238,7 +225,7 @@ class Recoverer:
         if info is not None and outcome is Outcome.LEFT and end.exit_code in _ASKS:
             is_reported = not await note_stale(self._store, self._clock, info, end.exit_code, detail)
         elif noted and outcome is not Outcome.SKIPPED:
-            self._on_start(now)  # it was left out above, and the run has moved after all
+            self.on_start(now)  # it was left out above, and the run has moved after all
         found = _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
         return attrs.evolve(found, is_reported=is_reported)
 
@@ -250,7 +237,7 @@ class Recoverer:
     def _note_refusal(self, error: ReadOnlyStoreError) -> None:
         """Note that the store takes no write. A watcher reports it and continues: a standby may become the primary."""
         if self._is_watching and not self._is_refused:
-            self._on_trouble(error)
+            self.on_trouble(error)
         self._refusal = error
 
 

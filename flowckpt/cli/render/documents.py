@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-from flowckpt.cli.progress.documents import wait_document
+from flowckpt.cli.progress.lines import wait_document
 from flowckpt.cli.runs import waited
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core import codec
@@ -16,6 +16,7 @@ from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.core.records import StepResult
+from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.listing import MANAGED, STARTED_BY, CheckpointRef, Owner, RunInfo, is_task
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import Signal
@@ -28,7 +29,7 @@ from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import READS, WRITES, paths_of, recorded_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.stores.base import Ability, Finding, StoreBase
-from flowckpt.stores.verifications import LaterCheck
+from flowckpt.stores.queries import LaterCheck
 
 # The claims of a step's recorded result, for people and their tools: without secrets, and safe to show.
 
@@ -162,6 +163,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "workflow_name": latest.workflow_name,
         "status": run.status.value,
         "attempt": latest.attempt,
+        "generation": number_of(latest.metadata),
         "started_at": encode_time(run.started_at),
         "updated_at": encode_time(latest.saved_at),
         "inputs": plain_tree(latest.held_inputs, "inputs"),

@@ -7,10 +7,10 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flowckpt.cli.groups import with_store
+from flowckpt.cli.groups import near_words, with_store
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import FlowckptError, SettingError, UntrustedStoreError
+from flowckpt.errors import FlowckptError, SettingError, StepNotFoundError, UntrustedStoreError
 
 if TYPE_CHECKING:
     from flowckpt.cli import settings
@@ -33,6 +33,8 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
             say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
     shown.append({"type": type(error).__name__, "message": error.message, "remedy": error.remedy})
     say(f"flowckpt: {escaped(error.message)}")
+    if isinstance(error, StepNotFoundError) and (near := near_words(error.step, error.known)):
+        say(f"Did you mean {escaped(repr(near[0]))}?")
     for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
         say(with_store(remedy))
 

@@ -25,15 +25,17 @@ from flowckpt.cli.next_steps import (
     stale_ways,
 )
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
-from flowckpt.cli.render.tables import duration_text, moment_text, show_table
-from flowckpt.cli.render.terminal import escaped, escaped_lines, is_terminal, json_text, say, shortened, write
+from flowckpt.cli.render.tables import draws_colors, duration_text, moment_text, show_table
+from flowckpt.cli.render.terminal import escaped, escaped_lines, say, shortened, write, write_document
 from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out, waited
-from flowckpt.cli.settings import StoreChoice, color_allowed, max_crashes_setting
+from flowckpt.cli.settings import StoreChoice, color_allowed, command_settings
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
+from flowckpt.engine.rules.paths import nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import OnStale, ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
@@ -71,21 +73,22 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     lines = [f"plan of run {escaped(plan.workflow_id)} ({escaped(plan.workflow_name)})"]
     width = min(40, max((len(escaped(step.path)) for step in plan.steps), default=0))
     indent = _WIDER if plan.count(Decision.INTERRUPTED) else _WIDTH
+    said: set[str] = set()
     for group in _alike(plan.steps):
-        lines += _step_lines(group, indent, width, is_colored=is_colored)
+        lines += _step_lines(group, indent, width, said, is_colored=is_colored)
     lines.append(_summary(plan))
     if plan.handled is not None:
         lines += handled_ways(line.command("--from", plan.handled.path), plan.handled)
     elif plan.ends_otherwise:
-        lines.append(f"The run ends in another way: {escaped(plan.ends_otherwise)}.")
+        lines.append(_sentence("The run ends in another way", plan.ends_otherwise))
     elif plan.ends_at and not plan.stops:
-        lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")
+        lines.append(_sentence("The plan sees no further", plan.ends_at))
     if plan.is_undoing and not plan.is_crash_loop and not plan.stopped_by:
         lines += _undoing_lines(plan, line)
     elif plan.stops:
         lines.append(f"The resume would stop: {escaped(plan.stops)}")
         lines += _ways(plan, line)
-    elif not plan.is_nothing_to_do:
+    elif not plan.is_nothing_to_do or _ends_early(plan):
         lines.append(f"Resume with: {line.command(*['--force'] * line.options.force)}")
     return "".join(f"{each}\n" for each in lines)
 
@@ -116,7 +119,7 @@ def _name(step: PlannedStep) -> str:
     return step.path.partition("[")[0]
 
 
-def _step_lines(group: list[PlannedStep], indent: int, width: int, *, is_colored: bool) -> list[str]:
+def _step_lines(group: list[PlannedStep], indent: int, width: int, said: set[str], *, is_colored: bool) -> list[str]:
     step = group[0]
     path = shortened(step.path, 80)
     durations = [each.duration_ms for each in group if each.duration_ms is not None]
@@ -127,7 +130,11 @@ def _step_lines(group: list[PlannedStep], indent: int, width: int, *, is_colored
     lines = [f"{decision_text(step.decision, indent, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
     lines += [" " * indent + "  " + escaped(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
-        lines.append(" " * indent + f"  if {_assumption_text(step)}")
+        assumption = _assumption_text(step)
+        if assumption in said:  # the resume would have stopped at an earlier step
+            assumption = _assumption_text(attrs.evolve(step, may_stop=False))
+        lines.append(" " * indent + f"  if {assumption}")
+        said.update([assumption] * step.may_stop)
     return lines
 
 
@@ -143,9 +150,18 @@ def _assumed_text(paths: Sequence[str]) -> str:
     return f"{shown}{more} leave{'s' if len(paths) == 1 else ''}"
 
 
+def _ends_early(plan: ResumePlan) -> bool:
+    """Return whether the plan cannot tell what follows; a failure that the workflow handled is its end."""
+    return bool(plan.ends_at) and plan.handled is None
+
+
+def _sentence(begin: str, why: str) -> str:
+    return f"{begin}: {escaped(why.removesuffix('.'))}."
+
+
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
     """Write what a resume does that runs nothing."""
-    lines = [f"The plan sees no further: {escaped(plan.ends_at)}."] * bool(plan.ends_at)
+    lines = [_sentence("The plan sees no further", plan.ends_at)] * bool(plan.ends_at)
     lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that continues")
     undoes = line.options.rolls_back
     words = [*["--force"] * line.options.force, *["--no-rollback"] * (not undoes)]
@@ -161,9 +177,12 @@ def _summary(plan: ResumePlan) -> str:
             f", {lost} that cannot be undone" if lost else ""
         )
     if plan.is_nothing_to_do:
-        return f"nothing to run: all {plan.count(Decision.REUSE)} results are reused"
-    rerun = [step.duration_ms for step in plan.steps if step.decision is Decision.RERUN]
-    took = duration_text(sum(each for each in rerun if each is not None))
+        reused = plan.count(Decision.REUSE)
+        if _ends_early(plan):
+            return f"nothing to run as far as the plan sees ({counted(reused, 'recorded result')})"
+        return f"nothing to run: all {reused} results are reused"
+    rerun = [step for step in plan.steps if step.decision is Decision.RERUN]
+    took = duration_text(_time_of(rerun))
     parts = [f"{plan.count(Decision.REUSE)} reused"]
     parts.append(f"{len(rerun)} run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else ""))
     for decision, word in (
@@ -176,6 +195,21 @@ def _summary(plan: ResumePlan) -> str:
         if count := plan.count(decision):
             parts.append(f"{count} {word}")
     return ", ".join(parts)
+
+
+def _time_of(steps: Iterable[PlannedStep]) -> float:
+    """Return how long steps took: a step made of steps no longer than it took as a whole, nor than they did together."""
+    durations = {step.path: step.duration_ms for step in steps}
+    nested = nested_in(durations)
+
+    def took(path: str) -> float:
+        whole = durations.get(path)
+        if path not in nested:
+            return whole or 0.0
+        together = sum(map(took, nested[path]))
+        return together if whole is None else min(whole, together)
+
+    return sum(map(took, {path.partition("/")[0] for path in durations}))
 
 
 def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
@@ -204,7 +238,7 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
         WorkflowChangedError: it is another workflow.
         StepNotFoundError: the step to continue from is not in the record.
     """
-    most = max_crashes_setting()
+    most = command_settings()["max_crashes"]
     return waited(
         plan_resume(
             run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
@@ -256,11 +290,10 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color:
         say(f"flowckpt: the run is running now, in {escaped(str(owner))}: this is the plan from its newest checkpoint")
     plan = planned_run(run, options).plan
     if as_json:
-        write(f"{json_text(plan.to_document(), indent=2)}\n")
+        write_document(plan.to_document())
     else:
-        is_colored = is_terminal() and not no_color and color_allowed()
         line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-        write(plan_text(plan, line, is_colored=is_colored))
+        write(plan_text(plan, line, is_colored=draws_colors(no_color=no_color)))
     return code_of_plan(plan)
 
 
@@ -323,7 +356,7 @@ def show_all(
     runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
     verdicts = [_verdict(choice, info, options, target) for info in runs]
     if as_json:
-        write(f"{json_text([each.to_document() for each in verdicts], indent=2)}\n")
+        write_document([each.to_document() for each in verdicts])
     elif verdicts:
         rows = [
             [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
@@ -352,10 +385,10 @@ def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool
     planned = planned_run(run, options)
     explanation = explained_step(run.workflow_id, step, run.latest, planned)
     if as_json:
-        write(f"{json_text(explanation.to_document(run.workflow_id), indent=2)}\n")
+        write_document(explanation.to_document(run.workflow_id))
     else:
-        is_colored = is_terminal() and not no_color and color_allowed()
-        write("".join(f"{line}\n" for line in explanation.lines(is_colored=is_colored)))
+        lines = explanation.lines(is_colored=draws_colors(no_color=no_color))
+        write("".join(f"{line}\n" for line in lines))
     return code_of_plan(planned.plan)
 
 

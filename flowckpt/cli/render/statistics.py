@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from flowckpt.cli.render.tables import duration_text, number_text, size_text
+from flowckpt.cli.render.tables import bytes_text, duration_text, number_text
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.statistics import ClaimStatistics, StoreStatistics
-from flowckpt.maintenance.retention.prune import PruneReport
+from flowckpt.maintenance.prune import PruneReport
 
 Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 """Header, rows, and the columns that may be wrapped."""
@@ -66,10 +66,10 @@ def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str
         workflow_id: the run that they are of; None for all runs.
     """
     statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(figures.statuses.items()))
-    size = f"{size_text(figures.size)} of records"
+    size = f"{bytes_text(figures.size)} of records"
     if workflow_id is None:
         lines = [f"runs: {figures.runs:,}" + (f" ({statuses})" if statuses else "")]
-        size += "" if figures.mean_run_size is None else f", {size_text(figures.mean_run_size)} a run"
+        size += "" if figures.mean_run_size is None else f", {bytes_text(figures.mean_run_size)} a run"
     else:
         lines = [f"run: {workflow_id} ({', '.join(figures.statuses)})"]
     lines += [f"checkpoints: {figures.checkpoints:,}, {size}", f"executed steps: {figures.steps:,}"]
@@ -93,7 +93,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
         (
             ("DAY (UTC)", "RUNS STARTED", "CHECKPOINTS", "SIZE"),
             [
-                [day.day.isoformat(), f"{day.runs:,}", f"{day.checkpoints:,}", size_text(day.size)]
+                [day.day.isoformat(), f"{day.runs:,}", f"{day.checkpoints:,}", bytes_text(day.size)]
                 for day in figures.days[-limit:]
             ],
             (),
@@ -101,7 +101,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
         (
             ("LARGEST RUN", "WORKFLOW", "CHECKPOINTS", "SIZE"),
             [
-                [run.workflow_id, run.workflow_name, f"{run.checkpoints:,}", size_text(run.size)]
+                [run.workflow_id, run.workflow_name, f"{run.checkpoints:,}", bytes_text(run.size)]
                 for run in (figures.largest_runs if figures.runs > 1 else ())
             ],
             ("WORKFLOW",),
@@ -109,7 +109,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
         (
             ("LARGEST CHECKPOINT", "RUN", "SEQUENCE", "SIZE"),
             [
-                [each.checkpoint_id, each.workflow_id, str(each.sequence), size_text(each.size)]
+                [each.checkpoint_id, each.workflow_id, str(each.sequence), bytes_text(each.size)]
                 for each in figures.largest_checkpoints
             ],
             ("LARGEST CHECKPOINT",),
@@ -158,15 +158,6 @@ def _rate(claims: ClaimStatistics) -> str:
 
 
 # What a pruning came to, for people and for programs: the keys of the documents are a promise.
-
-
-def bytes_text(size: int) -> str:
-    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`."""
-    number, units = float(max(size, 0)), ["B", "kB", "MB", "GB", "TB"]
-    while number >= 999.5 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.0f} {units[0]}" if number >= 10 or units[0] == "B" else f"{number:.1f} {units[0]}"
 
 
 def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:

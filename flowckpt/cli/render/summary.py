@@ -98,7 +98,7 @@ def show_cancelled(done: Cancelled) -> None:
 def show_not_undone(done: Cancelled) -> None:
     """Name the steps of a cancelled run that could not be undone."""
     for path in done.not_undone:
-        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(done.workflow_id)}' says why"
+        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(done.workflow_id)} --steps' says why"
         say(f"flowckpt: {with_store(said)}")
 
 

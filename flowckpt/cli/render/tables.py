@@ -1,19 +1,28 @@
-"""Tables for people: drawn by rich on a terminal, plain aligned columns everywhere else."""
+"""Tables for people, drawn by rich on a terminal, plain aligned columns everywhere else; and the recorded steps as a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 import click
 
 from flowckpt.cli.render.terminal import escaped, is_terminal, write
 from flowckpt.cli.settings import color_allowed
+from flowckpt.core.records import StepResult
 from flowckpt.core.system.numbers import counted
+from flowckpt.engine.rules.paths import nested_in
 
 if TYPE_CHECKING:
     from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
+
+
+def draws_colors(*, no_color: bool) -> bool:
+    """Tell whether standard output is drawn on: a terminal, where neither the command line nor a setting forbids it."""
+    return is_terminal() and not no_color and color_allowed()
 
 
 def show_table(
@@ -28,7 +37,7 @@ def show_table(
         no_color: whether the command line forbids colours.
     """
     safe = [[escaped(cell) for cell in row] for row in rows]
-    if is_terminal() and not no_color and color_allowed():
+    if draws_colors(no_color=no_color):
         write(_drawn(header, safe, wrapped))
     else:
         write(_aligned([list(header), *safe]))
@@ -80,9 +89,7 @@ def status_text(status: str, *, no_color: bool) -> str:
         status: the status.
         no_color: whether the command line forbids colours.
     """
-    if no_color or not is_terminal() or not color_allowed():
-        return status
-    return click.style(status, fg=STATUS_COLORS.get(status))
+    return click.style(status, fg=STATUS_COLORS.get(status)) if draws_colors(no_color=no_color) else status
 
 
 # Times for people.
@@ -129,14 +136,13 @@ def moment_text(moment: datetime, *, is_short: bool = False) -> str:
 # Sizes for people.
 
 
-def size_text(count: float) -> str:
-    """Write a number of bytes: `512 B`, `4.2 kB`, `1.0 GB`, by thousands."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    units = ["TB", "GB", "MB", "kB"]
-    while (count := count / 1000) >= 999.95 and len(units) > 1:
-        units.pop()
-    return f"{count:.1f} {units[-1]}"
+def bytes_text(size: float) -> str:
+    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`."""
+    number, units = float(max(size, 0)), ["B", "kB", "MB", "GB", "TB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.0f} {units[0]}" if number >= 10 or units[0] == "B" else f"{number:.1f} {units[0]}"
 
 
 def number_text(value: float) -> str:
@@ -161,3 +167,106 @@ def size_of_run(done: ExportedRun | ImportedRun | CopiedRun) -> str:
     behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
     attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
     return f"({attempts}, {counted(done.checkpoints, 'checkpoint')}{behind}, {results})"
+
+
+_MOST_SHOWN = 20
+_MOST_OF_A_KIND = 5
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Folded:
+    """Members of a large map or group that one line counts.
+
+    Attributes:
+        path: the map or group.
+        kind: their kind.
+        count: their number.
+        is_rest: whether others of the kind are shown before them.
+    """
+
+    path: str
+    kind: str
+    count: int
+    is_rest: bool
+
+
+def folded(
+    items: Sequence[T], path_of: Callable[[T], str], kind_of: Callable[[T], str], counted: str = ""
+) -> Iterator[T | Folded]:
+    """Yield items, with the members of large maps and groups counted by kind after the first few of each kind.
+
+    Args:
+        items: the items.
+        path_of: returns the step of an item.
+        kind_of: returns the kind of an item.
+        counted: a kind of which none is shown.
+    """
+    sizes = Counter(_map_of(path_of(each)) for each in items)
+    totals = Counter((_map_of(path_of(each)), kind_of(each)) for each in items)
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in items:
+        path, kind = key = _map_of(path_of(each)), kind_of(each)
+        seen[key] += 1
+        most = 0 if kind == counted else _MOST_OF_A_KIND
+        if not path or sizes[path] <= _MOST_SHOWN or seen[key] <= most:
+            yield each
+        elif seen[key] == most + 1:
+            yield Folded(path, kind, totals[key] - most, bool(most))
+
+
+def _map_of(path: str) -> str:
+    """Return the outermost map or group that a step is a member of; empty if it is not."""
+    return path.partition("/[")[0] if "/[" in path else ""
+
+
+@attrs.frozen
+class Branch:
+    """A row of the tree.
+
+    Attributes:
+        path: the step; of members that are counted, that of their map or group.
+        depth: in how many steps it is nested.
+        result: its result; None where it has not ended, and for members that are counted.
+        members: how many members are counted instead of shown.
+        outcome: how these members ended.
+    """
+
+    path: str
+    depth: int
+    result: StepResult | None = None
+    members: int = 0
+    outcome: str = "ok"
+
+
+def step_tree(results: Sequence[StepResult], *, is_unfolded: bool) -> Iterator[Branch]:
+    """Yield the rows of a tree, in the order in which the steps came.
+
+    Args:
+        results: the history.
+        is_unfolded: whether to show each member of large maps and groups; else those that failed alone.
+    """
+    by_path = {result.path: result for result in results}
+    nested = nested_in(by_path)
+    tops = dict.fromkeys(path.partition("/")[0] for path in by_path)
+    unseen = [(path, 0) for path in reversed(tops)]
+    while unseen:
+        path, depth = unseen.pop()
+        yield Branch(path, depth, by_path.get(path))
+        inner = nested.get(path, [])
+        members = [each for each in inner if each[len(path) + 1 :].startswith("[")]
+        if len(members) > _MOST_SHOWN and not is_unfolded:
+            shown = [each for each in members if (found := by_path.get(each)) is None or not found.success]
+            yield Branch(path, depth + 1, members=len(members) - len(shown))
+            if len(shown) > _MOST_OF_A_KIND:
+                yield Branch(path, depth + 1, members=len(shown) - _MOST_OF_A_KIND, outcome="more failed or not ended")
+            inner = shown[:_MOST_OF_A_KIND]
+        elif members:
+            inner = sorted(inner, key=_place)
+        unseen += [(each, depth + 1) for each in reversed(inner)]
+
+
+def _place(path: str) -> tuple[int, str]:
+    """Order numbered members by their numbers."""
+    place = path[path.rfind("/") + 1 :].strip("[]")
+    return (int(place), "") if place.isdecimal() else (0, "")

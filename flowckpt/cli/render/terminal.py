@@ -163,13 +163,12 @@ _OTHERS = (
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
     "\ud800-\udfff"  # half characters, as in undecodable file names: no terminal can show them
 )
-_UNSAFE = re.compile(f"[{_CONTROLS}{_OTHERS}]")
-_UNSAFE_IN_JSON = re.compile(f"[{_OTHERS}]")
+_UNSAFE, _UNSAFE_IN_JSON = f"[{_CONTROLS}{_OTHERS}]", f"[{_OTHERS}]"
 
 
 def escaped(text: str) -> str:
     r"""Return text on one line that a terminal shows and never obeys: `\x1b[2J`, `\n`, `\u202e`."""
-    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
+    return text if text.isprintable() else re.sub(_UNSAFE, _escape, text)
 
 
 def escaped_lines(text: str) -> str:
@@ -221,9 +220,14 @@ def json_text(document: Any, *, indent: int | None = None) -> str:
     return escaped_json(json.dumps(document, ensure_ascii=False, indent=indent))
 
 
+def write_document(document: Any) -> None:
+    """Write one JSON document to standard output, as `write` does."""
+    write(f"{json_text(document, indent=2)}\n")
+
+
 def escaped_json(text: str) -> str:
     r"""Write what a terminal would obey in JSON text as `\uXXXX`; it can only stand within strings."""
-    return text if text.isascii() and "\x7f" not in text else _UNSAFE_IN_JSON.sub(_escape_json, text)
+    return text if text.isascii() and "\x7f" not in text else re.sub(_UNSAFE_IN_JSON, _escape_json, text)
 
 
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}

@@ -138,48 +138,40 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 def _given(values: Mapping[str, str], **options: str) -> list[str]:
-    """Return the options whose fields were filled in: as `--option=value`, so no value is taken for an option."""
-    return [f"{option}={values[name]}" for name, option in options.items() if values.get(name)]
+    """Return the options whose fields were filled in; a value that follows `=` is never taken for an option."""
+    filled = {option: values[name] for name, option in options.items() if values.get(name)}
+    return [option + value if option.endswith("=") else option for option, value in filled.items()]
 
 
-def _answer(command: str) -> Callable[[str, Mapping[str, str]], list[str]]:
-    def arguments(run: str, values: Mapping[str, str]) -> list[str]:
-        return [
-            command,
-            *_given(values, by="--by", comment="--comment"),
-            *(["--resume"] if values.get("resume") else []),
-            "--",
-            run,
-            values.get("name", ""),
-        ]
+def _command(*words: str, after: Sequence[str] = (), **options: str) -> Callable[[str, Mapping[str, str]], list[str]]:
+    """Return what makes the command line of an action on a run.
 
-    return arguments
-
-
-def _signal(run: str, values: Mapping[str, str]) -> list[str]:
-    given = _given(values, data="--data", by="--by", id="--id")
-    return ["signal", *given, *(["--resume"] if values.get("resume") else []), "--", run, values.get("name", "")]
+    Args:
+        *words: the command.
+        after: the fields whose values follow the run.
+        **options: the options of the other fields; see `_given`.
+    """
+    return lambda run, values: [
+        *words,
+        *_given(values, **options),
+        "--",
+        run,
+        *(values[name] for name in after if values.get(name)),
+    ]
 
 
-def _resume(run: str, values: Mapping[str, str]) -> list[str]:
-    policy = _given(values, on_stale="--on-stale", on_code_change="--on-code-change", from_step="--from")
-    return ["resume", *policy, *(["--force"] if values.get("force") else []), "--", run]
-
-
-def _plan(run: str, values: Mapping[str, str]) -> list[str]:
-    policy = _given(values, on_stale="--on-stale", on_code_change="--on-code-change", from_step="--from")
-    return ["plan", *policy, "--", run]
+_POLICY = {"on_stale": "--on-stale=", "on_code_change": "--on-code-change=", "from_step": "--from="}
+_BY = {"by": "--by=", "comment": "--comment=", "resume": "--resume"}
 
 
 def _fork(run: str, values: Mapping[str, str]) -> list[str]:
     edits = [f"--set={line.strip()}" for line in values.get("edits", "").splitlines() if line.strip()]
-    return ["fork", *_given(values, from_step="--from", new_id="--id"), *edits, "--", run]
+    return ["fork", *_given(values, from_step="--from=", new_id="--id="), *edits, "--", run]
 
 
 def _prune(run: str, values: Mapping[str, str]) -> list[str]:
-    limits = _given(values, keep="--keep", older_than="--older-than", workflow="--workflow")
-    dry = ["--dry-run"] if values.get("dry_run") else []
-    return ["store", "prune", *limits, *dry, *(["--", run] if run else [])]
+    limits = {"keep": "--keep=", "older_than": "--older-than=", "workflow": "--workflow="}
+    return ["store", "prune", *_given(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
 
 
 def _cancel_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
@@ -232,35 +224,35 @@ OF_RUN: Mapping[str, Action] = {
             "Resume",
             "The run resumes from its last checkpoint in a process of its own. It executes the steps below that are not "
             "reused.",
-            _resume,
+            _command("resume", **_POLICY, force="--force"),
             (
                 Field("on_stale", "Stale results", "choice", hint="rerun reuse fail"),
                 Field("on_code_change", "Changed code", "choice", hint="rerun reuse fail"),
                 _STEP,
                 Field("force", "Run again whatever the resume would stop at", "checkbox"),
             ),
-            _plan,
+            _command("plan", **_POLICY),
         ),
         Action(
             "approve",
             "Approve",
             "The approval is recorded with your name. Its claims are checked first; if one no longer holds, nothing is "
             "recorded.",
-            _answer("approve"),
+            _command("approve", after=("name",), **_BY),
             (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
         ),
         Action(
             "reject",
             "Reject",
             "The rejection is recorded with your name. The step fails, unless the workflow handles it.",
-            _answer("reject"),
+            _command("reject", after=("name",), **_BY),
             (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
         ),
         Action(
             "signal",
             "Send a signal",
             "The signal is saved durably and taken once, by the next wait of this name.",
-            _signal,
+            _command("signal", after=("name",), data="--data=", by="--by=", id="--id=", resume="--resume"),
             (
                 Field("name", "Signal", is_required=True),
                 Field("data", "Data", "json", hint="JSON; empty for none"),
@@ -273,12 +265,7 @@ OF_RUN: Mapping[str, Action] = {
             "cancel",
             "Cancel",
             "The run stops for good. Its steps are undone, newest first, where they say how.",
-            lambda run, values: [
-                "cancel",
-                *(["--no-rollback"] if values.get("no_rollback") else []),
-                "--",
-                run,
-            ],
+            _command("cancel", no_rollback="--no-rollback"),
             (Field("no_rollback", "Leave what the steps did as it is", "checkbox"),),
             is_danger=True,
             says=_cancel_says,
@@ -300,7 +287,7 @@ OF_RUN: Mapping[str, Action] = {
             "Roll back",
             "The run returns to an earlier checkpoint, and the next resume continues from there. Later results stay in the "
             "store and no longer count. No step is executed or undone.",
-            lambda run, values: ["rollback", "--", run, values.get("checkpoint", "")],
+            _command("rollback", after=("checkpoint",)),
             (Field("checkpoint", "Checkpoint", "checkpoint", is_required=True),),
             is_danger=True,
             says=_rollback_says,
@@ -309,14 +296,7 @@ OF_RUN: Mapping[str, Action] = {
             "pin",
             "Pin",
             "The checkpoint and the run are kept whatever is pruned.",
-            lambda run, values: [
-                "store",
-                "pin",
-                *(["--unpin"] if values.get("unpin") else []),
-                "--",
-                run,
-                *([values["checkpoint"]] if values.get("checkpoint") else []),
-            ],
+            _command("store", "pin", after=("checkpoint",), unpin="--unpin"),
             (Field("checkpoint", "Checkpoint", "checkpoint"), Field("unpin", "Remove the pin", "checkbox")),
         ),
     )

@@ -34,7 +34,7 @@ from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, cont
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
 from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
-from flowckpt.engine.values import approved
+from flowckpt.engine.values import waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
 from flowckpt.report.document import RunReport, plan_sentence, planned_steps, report_of, shown_value
@@ -310,7 +310,6 @@ class Ui:
 
     def api_store(self, request: HttpRequest) -> Response:
         """Return what `store stats --json` prints."""
-        del request
         code, document = self.commands.document(["store", "stats", "--json"])
         return JSONResponse(document, headers={"X-Exit-Code": str(code)})
 
@@ -334,7 +333,6 @@ class Ui:
 
     def openapi(self, request: HttpRequest) -> Response:
         """Return the description of the JSON API."""
-        del request
         return JSONResponse(openapi_document(is_read_only=self.is_read_only))
 
     # --- parts ---
@@ -527,7 +525,7 @@ def _for_people(info: RunInfo) -> list[Wait]:
 
 
 def _wait_row(wait: Wait) -> dict[str, Any]:
-    claims = approved.digests_of(wait) if wait.claims else {}
+    claims = waits.digests_of(wait) if wait.claims else {}
     return {
         "wait": wait,
         "said": str(wait),
@@ -566,7 +564,6 @@ def _number(text: str | None, default: int) -> int:
 
 
 def _not_found(request: HttpRequest, error: Exception | None = None) -> Response:
-    del error
     return PlainTextResponse(f"There is nothing at {request.url.path[:200]}\n", status_code=404)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flowckpt.core.codec import results as _failures  # noqa: F401 - it adds what it knows to the closed set
-from flowckpt.core.codec.difference import difference
+from flowckpt.core.codec.annotations import is_structured, without_scalars
 from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
-from flowckpt.core.codec.types import from_plain, is_structured, register_type, to_plain, without_scalars
+from flowckpt.core.codec.types import difference, from_plain, register_type, to_plain
 from flowckpt.core.system.declared import type_name
 from flowckpt.errors import DecodingError, EncodingError
 

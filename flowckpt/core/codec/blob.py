@@ -144,6 +144,12 @@ def pack(tree: Json) -> tuple[str, Blob | None]:
     return dumps(blob.reference()), blob
 
 
+def held_value(tree: Json) -> LazyValue:
+    """Return a tree as a record holds it: as a blob if it is large."""
+    blob = pack(tree)[1]
+    return Recorded(tree) if blob is None else blob
+
+
 def unpack(held: Json, fetch: Fetch | None) -> LazyValue:
     """Return the value that a record holds, decoded only when it is looked at.
 

@@ -19,10 +19,9 @@ from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.types import (
+from flowckpt.core.codec.annotations import (
     LEAVES,
     UNIONS,
-    bare_type,
     is_leaf,
     is_named_tuple,
     is_pydantic,
@@ -117,6 +116,8 @@ def _scalar_apart(cls: Any) -> Apart:
 
 def _same_leaf(plain: Any, cls: Any) -> Any:
     """Take a leaf as it is. `int("3")` or `bool(1)` would change what was recorded."""
+    if type(plain) is cls:
+        return plain
     if isinstance(cls, type) and issubclass(cls, enum.Enum):
         return cls(plain)
     if not _fits(plain, cls):
@@ -299,53 +300,3 @@ def _named_tuple_apart(cls: Any, made: Converter) -> Apart:
 def _named_tuple_built(cls: Any, made: Converter) -> Build:
     hints = typing.get_type_hints(cls)
     return lambda plain, _: cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})
-
-
-# --- does a value fit an annotation? ---------------------------------------------------------------------------------
-
-
-_OF_ONE = (list, set, frozenset)
-_NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
-"""The types that fit a number's type, as type checkers see it."""
-
-
-def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value is of the annotated type; True if that cannot be known.
-
-    What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
-    """
-    annotation = bare_type(annotation)
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is None:
-        return value is None
-    if origin in UNIONS:
-        return any(fits(value, each) for each in arguments)
-    if origin is typing.Literal:
-        return any(type(value) is type(each) and value == each for each in arguments)
-    if is_structured(annotation):
-        return True
-    cls = origin or annotation
-    if cls in _NUMBERS:
-        return isinstance(value, _NUMBERS[cls])
-    if not isinstance(cls, type):  # Any, a type variable
-        return True
-    return _is_one(value, cls) and _items_fit(value, cls, arguments)
-
-
-def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
-    if cls in _OF_ONE and arguments:
-        return all(fits(item, arguments[0]) for item in value)
-    if cls is dict and arguments:
-        return all(fits(key, arguments[0]) and fits(item, arguments[1]) for key, item in value.items())
-    if cls is tuple and arguments:
-        if arguments[-1] is Ellipsis:
-            return all(fits(item, arguments[0]) for item in value)
-        return len(value) == len(arguments) and all(map(fits, value, arguments))
-    return True
-
-
-def _is_one(value: object, cls: type) -> bool:
-    try:
-        return isinstance(value, cls)
-    except TypeError:  # a protocol that is not for the run time
-        return True

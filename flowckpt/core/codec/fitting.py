@@ -17,18 +17,18 @@ from typing import Any
 import attrs
 
 from flowckpt.core.codec import tags
-from flowckpt.core.codec.tags import Json, shown
-from flowckpt.core.codec.types import (
+from flowckpt.core.codec.annotations import (
     LEAVES,
     UNIONS,
     bare_type,
-    from_plain,
     is_dataclass,
     is_named_tuple,
     is_pydantic,
     is_structured,
 )
-from flowckpt.core.system.declared import type_name
+from flowckpt.core.codec.tags import Json
+from flowckpt.core.codec.types import from_plain
+from flowckpt.core.system.declared import shown, type_name
 from flowckpt.errors import DecodingError
 
 _SEQUENCES = (list, tuple, set, frozenset)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from json.encoder import encode_basestring as quote  # the C version of what dumps() does to a string
 from typing import Any
 
@@ -21,8 +20,8 @@ import attrs
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.blob import Blob, Fetch, Line, Recorded, pack, unpack
 from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_itself
-from flowckpt.core.records import History, HistoryView, LazyValue, StepError, StepResult
-from flowckpt.core.records.result import result_of
+from flowckpt.core.records import History, HistoryView, StepError, StepResult
+from flowckpt.core.records.result import UNREAD, look, result_of
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
@@ -36,36 +35,34 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
     Raises:
         EncodingError: its output is not of the closed set, or another field is not what JSON can hold.
     """
-    held = result.held_output
+    held = result._output
+    path, name, started_at, arguments = result.path, result.name, result.started_at, result.arguments
     blob: Blob | None = None
     if type(held) is int and SMALLEST <= held < LARGEST:
-        output = repr(held)
-    elif isinstance(held, Blob):
-        output, blob = dumps(held.reference()), held
+        said = f',"output":{held}'
     else:
-        output, blob = pack(held.tree if type(held) is Recorded else encode(held, f"{result.path}: output"))
-    path, started_at = result.path, result.started_at
+        if isinstance(held, Blob):
+            output, blob = dumps(held.reference()), held
+        else:
+            output, blob = pack(held.tree if type(held) is Recorded else encode(held, f"{path}: output"))
+        said = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
     if duration[-1] not in "0123456789":  # nan, inf, and what is not a number: the record could not be read again
         raise _no_field(result, "duration_ms", result.duration_ms)
-    name = result.name
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
-    is_common = _COMMON.issuperset(vars(result))
-    if not is_common and not result.success:
-        what += ',"success":false'
-    if output != "null":
-        what += f',"output":{output}'
-    if not is_common and result.error is not None:
-        what += f',"error":{dumps(encode_error(result.error))}'
-    when = "" if started_at is None else f',"started_at":"{encode_time(started_at)}"'
-    rest = f',"arguments":{_arguments(result.arguments)}' if result.arguments else ""
-    if not is_common:
+    rest = f',"arguments":{_arguments(arguments)}' if arguments else ""
+    if not _COMMON.issuperset(vars(result)):
+        if not result.success:
+            what += ',"success":false'
+        if result.error is not None:
+            said += f',"error":{dumps(encode_error(result.error))}'
         rest += _seldom(result)
+    when = "" if started_at is None else f',"started_at":"{encode_time(started_at)}"'
     origin = _origin(result.attempt, result.tries, result.function, result.version, result.location, result.fingerprint)
-    text = f'{{"path":{quote(path)}{what},"duration_ms":{duration}{when}{origin}{rest}}}'
-    return text.encode(), ({blob.digest: blob} if blob else _EMPTY)
+    text = f'{{"path":{quote(path)}{what}{said},"duration_ms":{duration}{when}{origin}{rest}}}'
+    return text.encode(), {blob.digest: blob} if blob else _EMPTY
 
 
 def _seldom(result: StepResult) -> str:
@@ -132,15 +129,16 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
 def _arguments(arguments: Mapping[str, Any]) -> str:
     """Return the text of what a record keeps of arguments: mostly a few numbers and digests (0.2 µs, and dumps() 0.5)."""
     text = ""
-    for name, value in arguments.items():
-        if type(name) is not str:
-            return dumps(arguments)
-        if type(value) is int:
-            text += f",{quote(name)}:{value}"
-        elif type(value) is str:
-            text += f",{quote(name)}:{quote(value)}"
-        else:
-            return dumps(arguments)
+    try:
+        for name, value in arguments.items():
+            if type(value) is int:
+                text += f",{quote(name)}:{value}"
+            elif type(value) is str:
+                text += f",{quote(name)}:{quote(value)}"
+            else:
+                return dumps(arguments)
+    except TypeError:  # a name that is not text
+        return dumps(arguments)
     return f"{{{text[1:]}}}"
 
 
@@ -185,7 +183,10 @@ def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
 def _name_in(path: str) -> str:
     """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
     if "/" not in path:
-        return path[: path.rfind("[")] if path[-1:] == "]" and "[" in path else path
+        if path[-1:] != "]":
+            return path
+        name, bracket, _ = path.rpartition("[")
+        return name if bracket else path
     end = len(path)
     while path[end - 1 : end] == "]" and (start := path.rfind("[", 0, end)) >= 0:
         end = start
@@ -286,25 +287,42 @@ def result_from(
 # in half the time and half the memory; measured by `python -m benchmarks --only users`, a further finished step and the peak.
 
 TIME = rb"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:\.[0-9]{6})?Z"
+_QUOTED = rb'"[^"]*+"'
 _TEXT = rb'"[^"\\\x00-\x1f]*+"'
+_NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+_ARGUMENT = _TEXT + rb":(?:" + _NUMBER + rb"|" + _TEXT + rb"|null|true|false)"
 AFTER_OUTPUT = b',"duration_ms":'
 AFTER_PLAIN_OUTPUT = (
     AFTER_OUTPUT
     + rb'(?:0|[1-9][0-9]*+)\.[0-9]++,"started_at":"'
     + TIME
-    + rb'"(?:,"attempt":(?P<attempt>[1-9][0-9]*+))?'
-    rb'(?P<origin>,"function":' + _TEXT + rb',"location":' + _TEXT + rb',"fingerprint":' + _TEXT + rb")"
-    rb'(?P<arguments>(?:,"arguments":\{[^{}\[\]]*+\})?)\}'
+    + rb'"(?P<origin>(?:,"attempt":[1-9][0-9]*+)?,"function":'
+    + _QUOTED
+    + rb',"location":'
+    + _QUOTED
+    + rb',"fingerprint":'
+    + _QUOTED
+    + rb')(?P<arguments>(?:,"arguments":\{'
+    + _ARGUMENT
+    + rb"(?:,"
+    + _ARGUMENT
+    + rb")*+\})?)\}"
 )
-"""The canonical bytes of a plain result after its output."""
+"""The canonical bytes of a plain result after its output; `checked_origin` checks the texts of its origin, once for many results."""
 
 
 class PlainResult(StepResult):
-    """A plain result of a line: the fields that it does not name are at their defaults, and some are read at the first look.
+    """A plain result of a line: its path and its output. Other fields are at their defaults, or read at the first look.
 
-    It becomes a `StepResult` then.
+    It becomes a `StepResult` when its name, its output or its times are looked at.
+
+    Attributes:
+        origin: the bytes that say which attempt and which code made it: one object for many results.
+        arguments_text: the bytes of its arguments.
     """
 
+    origin: bytes
+    arguments_text: bytes
     _line: Line
 
     def _read(self) -> None:
@@ -317,9 +335,7 @@ class PlainResult(StepResult):
 
     def take(self) -> Any:
         """Return the output for a caller that may change it; a later look reads it again."""
-        held = vars(self)
-        output, held["output"] = held.get("output"), _TAKEN
-        return output if output is not _TAKEN else json.loads(self._line.opened)["step_results"][0].get("output")
+        return take_output(vars(self))
 
     def __eq__(self, other: object) -> bool:
         for each in (self, other):
@@ -347,40 +363,74 @@ class _Unread:
         self._name = name
 
     def __get__(self, result: PlainResult, owner: type[PlainResult]) -> Any:
+        held = vars(result)
+        if self._name in _ORIGIN and "origin" in held:
+            return origin_fields(held["origin"])[self._name]
+        if self._name == "arguments" and "arguments_text" in held:
+            return json.loads(held["arguments_text"][len(_ARGUMENTS) :] or b"{}")
         result._read()
         return getattr(result, self._name)
 
 
-for _name in ("name", "_output", "duration_ms", "started_at"):
+_ORIGIN = ("function", "location", "fingerprint", "attempt")
+_ARGUMENTS = b',"arguments":'
+for _name in ("name", "_output", "duration_ms", "started_at", "arguments", *_ORIGIN):
     setattr(PlainResult, _name, _Unread(_name))
 
 
-def plain_result(fields: dict[str, Any], found: re.Match[bytes], line: Line) -> PlainResult:
+def plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: Line) -> PlainResult:
     """Return the plain result of a line.
 
     Args:
-        fields: its path, its output and its arguments, parsed; the result takes them for its own.
-        found: what `AFTER_PLAIN_OUTPUT` found.
+        fields: its path and its output, parsed; the result takes them for its own.
+        origin: what `AFTER_PLAIN_OUTPUT` found of the code that made it.
+        arguments: what it found of the arguments.
         line: the line.
     """
-    fields.update(_origin_fields(found["origin"]))
-    fields["_line"] = line
-    if (attempt := found["attempt"]) is not None:
-        fields["attempt"] = int(attempt)
+    fields["origin"], fields["arguments_text"], fields["_line"] = origin, arguments, line
     result = _new_plain(PlainResult)
-    _set_field(result, "__dict__", fields)
+    _set_fields(result, fields)
     return result
 
 
-_new_plain, _set_field = object.__new__, object.__setattr__
+_new_plain, _set_fields = object.__new__, vars(StepResult)["__dict__"].__set__
 _TAKEN: Any = object()
 
 
 @functools.lru_cache(maxsize=1024)
-def _origin_fields(origin: bytes) -> dict[str, str]:
-    """Return the fields that say which code made a result."""
-    fields: dict[str, str] = json.loads(b"{%b}" % origin[1:])
-    return fields
+def origin_fields(origin: bytes) -> dict[str, Any]:
+    """Return the fields that say which attempt and which code made a result."""
+    fields: dict[str, Any] = json.loads(b"{%b}" % origin[1:])
+    return {"attempt": 1, **fields}
+
+
+def take_output(held: dict[str, Any]) -> Any:
+    """Take the output out of the fields of a plain result."""
+    output, held["output"] = held["output"], _TAKEN
+    return output if output is not _TAKEN else json.loads(held["_line"].opened)["step_results"][0].get("output")
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> bytes:
+    """Return the bytes of what a record keeps of arguments, as they stand in a line."""
+    return f',"arguments":{_arguments(arguments)}'.encode() if arguments else b""
+
+
+def checked_origin(origin: bytes) -> bytes:
+    """Return an origin whose form `AFTER_PLAIN_OUTPUT` found, if its texts are JSON.
+
+    Raises:
+        ValueError: it is not JSON, or has other fields.
+    """
+    fields = json.loads(b"{%b}" % origin[1:])
+    if not fields.keys() <= {*_ORIGIN} or any(type(fields[name]) is not str for name in _ORIGIN[:3]):
+        raise ValueError(f"the origin {origin!r:.200} has other fields")
+    return origin
+
+
+def arguments_form(names: Sequence[str]) -> bytes:
+    """Return a format that makes the bytes of the arguments of these names: each is a whole number."""
+    held = ",".join(f"{quote(name)}:%d" for name in names).encode()
+    return b"%b{%b}" % (_ARGUMENTS, held) if names else b""
 
 
 def take_plainly(result: StepResult) -> Any:
@@ -391,10 +441,6 @@ def take_plainly(result: StepResult) -> Any:
     if is_itself(held):
         return held
     return held.take() if type(held) is Recorded and held.is_untagged else UNREAD
-
-
-UNREAD: Any = object()
-"""The output of a result that must be decoded."""
 
 
 def append_result(history: History, result: StepResult) -> None:
@@ -417,22 +463,16 @@ def as_view(results: Sequence[StepResult]) -> HistoryView:
 
 def encode_error(error: StepError) -> Json:
     """Return the document of an error."""
-    document: dict[str, Any] = {"type": error.type, "message": error.message}
-    if error.bases:
-        document["bases"] = list(error.bases)
-    if error.traceback:
-        document["traceback"] = error.traceback
-    if error.path:
-        document["path"] = error.path
-    if error.tries != 1:
-        document["tries"] = error.tries
-    if error.causes:
-        document["causes"] = list(error.causes)
-    if error.remedy:
-        document["remedy"] = error.remedy
-    if error.extra:
-        document.update(checked_extra(error.extra))
-    return document
+    given = {
+        "bases": list(error.bases),
+        "traceback": error.traceback,
+        "path": error.path,
+        "tries": error.tries if error.tries != 1 else None,
+        "causes": list(error.causes),
+        "remedy": error.remedy,
+    }
+    said = {name: value for name, value in given.items() if value}
+    return {"type": error.type, "message": error.message, **said, **(checked_extra(error.extra) if error.extra else {})}
 
 
 def decode_error(document: Json) -> StepError:
@@ -455,32 +495,25 @@ _KNOWN_OF_ERROR = {"type", "message", "bases", "traceback", "path", "tries", "ca
 
 def encode_time(moment: datetime) -> str:
     """Write an aware time in UTC as records do: `2026-11-20T15:30:00.123456Z`."""
-    if moment.tzinfo is not UTC:
-        text = moment.isoformat()
-        return f"{text[:-6]}Z" if text[-6:] == "+00:00" else text
-    second, shown = _last_second[0]
-    micro = moment.microsecond
-    if not micro:
-        return f"{moment.isoformat()[:-6]}Z"
-    if not _NONE < moment - second < _SECOND:
+    start, end, shown = _last_second[0]
+    if moment.tzinfo is UTC and start < moment <= end:
+        return f"{shown}{moment.microsecond:06d}Z"
+    text = moment.isoformat()
+    if text[-6:] != "+00:00":
+        return text
+    if moment.tzinfo is UTC and moment.microsecond:
         second = moment.replace(microsecond=0)
-        shown = f"{second.isoformat()[:-6]}."
-        _last_second[0] = (second, shown)
-    return "%s%06dZ" % (shown, micro)  # noqa: UP031 - an f-string takes a fifth longer
+        _last_second[0] = (second, moment.replace(microsecond=999_999), text[:20])
+    return f"{text[:-6]}Z"
 
 
-_NONE, _SECOND = timedelta(), timedelta(seconds=1)
-_last_second = [(datetime(2000, 1, 1, tzinfo=UTC), "2000-01-01T00:00:00.")]
-"""The last second that was written, and its text: two times a step, mostly in one second (0.3 µs, not 1.0)."""
+_last_second = [(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC), "")]
+"""The last second that was written, its end, and its text: two times a step, mostly in one second (0.3 µs, not 1.0)."""
 
 
 def plain_tree(held: Any, place: str) -> Json:
     """Return the tree of a value that a record holds, reading a large one from its store."""
-    return held.tree if isinstance(held, Recorded | Blob) else encode(_plain(held), place)
-
-
-def _plain(held: Any) -> Any:
-    return held.value() if isinstance(held, LazyValue) else held
+    return held.tree if isinstance(held, Recorded | Blob) else encode(look(held), place)
 
 
 # Failures of steps as values: a map that tolerates some returns them in its list, and the list continues as any other.

@@ -28,7 +28,8 @@ import attrs
 
 from flowckpt.core import records
 from flowckpt.core.system import external
-from flowckpt.core.system.declared import declared_class, type_name
+from flowckpt.core.system.attrs_base import lazy_frozen
+from flowckpt.core.system.declared import declared_class, shown, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
 from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError
 
@@ -52,7 +53,8 @@ def is_itself(value: Any) -> bool:
     """Return whether a value is its own tree and immutable, as most outputs are, so that it need not be encoded."""
     kind = type(value)
     if kind is int:
-        return bool(SMALLEST <= value < LARGEST)
+        is_small: bool = SMALLEST <= value < LARGEST
+        return is_small
     return value is None or kind is bool or (kind is str and value.isascii())
 
 
@@ -235,21 +237,9 @@ def _dict(value: dict[Any, Any], depth: int) -> Json:
     return {key: _encode(item, depth) for key, item in value.items()}
 
 
-def _tagged_items(tag: str) -> Callable[[Any, int], Json]:
-    return lambda value, depth: {tag: _list(value, depth)}
-
-
 def _tagged_set(tag: str) -> Callable[[Any, int], Json]:
     # Sorted by their text, so that equal sets have equal bytes in every process.
     return lambda value, depth: {tag: sorted(_list(value, depth), key=dumps)}
-
-
-def _complex(value: complex, _: int) -> Json:
-    return {"$complex": [_float(value.real, 0), _float(value.imag, 0)]}
-
-
-def _timedelta(value: timedelta, _: int) -> Any:
-    return {"$timedelta": [value.days, value.seconds, value.microseconds]}
 
 
 def _secret(value: Secret[Any], _: int) -> Json:
@@ -276,15 +266,15 @@ _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
     str: _str,
     list: _list,
     dict: _dict,
-    tuple: _tagged_items("$tuple"),
+    tuple: lambda value, depth: {"$tuple": _list(value, depth)},
     set: _tagged_set("$set"),
     frozenset: _tagged_set("$frozenset"),
     bytes: lambda value, _: {"$bytes": _b64(value)},
-    complex: _complex,
+    complex: lambda value, _: {"$complex": [_float(value.real, 0), _float(value.imag, 0)]},
     date: lambda value, _: {"$date": value.isoformat()},
     time: lambda value, _: {"$time": encode_moment(value)},
     datetime: lambda value, _: {"$datetime": encode_moment(value)},
-    timedelta: _timedelta,
+    timedelta: lambda value, _: {"$timedelta": [value.days, value.seconds, value.microseconds]},
     Secret: _secret,
     PathType: lambda value, _: {"$path": _str(str(value), 0)},
 }
@@ -444,7 +434,7 @@ _LATE_TAGS = {
 # --- types that the program registers ------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Registered:
     """A class that a record names, and how its values are taken apart and built again.
 
@@ -597,44 +587,24 @@ def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
             yield f"{place}{{…}}", item
 
 
-def shown(value: object) -> str:
-    """Return the start of a value's `repr`, or its type if its own `__repr__` fails."""
-    try:
-        return f"{value!r:.60}"
-    except Exception:
-        return f"<{type_name(type(value))}>"
-
-
 def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
     name = type_name(type(found))
     if name == "flowckpt.core.dsl.step.Step":
-        return EncodingError(
-            f"{place} is the step {found.name!r}, which was never yielded and so has no output",
-            place=place,
-            type_name=name,
-            remedy=f'Yield it: value = yield step("{found.name}")…',
+        said = f"the step {found.name!r}, which was never yielded and so has no output"
+        remedy = f'Yield it: value = yield step("{found.name}")…'
+    elif isinstance(found, Secret):
+        said, remedy = "a secret, and secrets are never recorded: mark a step that returns one .secret(), and ", ""
+        said += "annotate a whole input, as 'token: Secret[str]'"
+    elif isinstance(found, Generator | AsyncGenerator):
+        said = f"a {name}, and a started generator cannot be recorded"
+        remedy = (
+            "Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
+            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral()."
         )
-    if isinstance(found, Secret):
-        return EncodingError(
-            f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "
-            "whole input, as 'token: Secret[str]'",
-            place=place,
-            type_name=name,
-        )
-    if isinstance(found, Generator | AsyncGenerator):
-        return EncodingError(
-            f"{place} is a {name}, and a started generator cannot be recorded",
-            place=place,
-            type_name=name,
-            remedy="Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
-            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral().",
-        )
-    return EncodingError(
-        f"{place} is a {name}, which cannot be stored and restored unchanged{why and f': {why}'}",
-        place=place,
-        type_name=name,
-        remedy=remedy_of(type(found)),
-    )
+    else:
+        said = f"a {name}, which cannot be stored and restored unchanged{why and f': {why}'}"
+        remedy = remedy_of(type(found))
+    return EncodingError(f"{place} is {said}", place=place, type_name=name, remedy=remedy)
 
 
 _FILE = "Write it to a file, return the path, and claim the file: .writes(path), or .evidence(file_sha256(path))."

@@ -14,190 +14,29 @@ that would be lost, or an object that would come back as its base class, is refu
 
 from __future__ import annotations
 
-import abc
+import collections
 import collections.abc
 import enum
 import functools
 import inspect
-import operator
 import sys
-import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine
-from datetime import date, datetime, time, timedelta
-from pathlib import Path, PurePath
-from types import FunctionType, MethodType
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.codec import tags
-from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.functions import cached_per_function
+from flowckpt.core.codec.annotations import _hashable, is_known_kind, is_leaf, is_pydantic, is_scalar
+from flowckpt.core.system import external
+from flowckpt.core.system.declared import shown, type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import DecodingError, EncodingError, StepFailedError
+from flowckpt.errors import DecodingError, EncodingError
 
 if TYPE_CHECKING:
     from flowckpt.core.codec import converter as converters
 else:
     converters = LazyModule("flowckpt.core.codec.converter")
-
-
-# --- annotations: of the closed set, or of a class that has to be taken apart ------------------------------------------
-
-
-UNIONS = (typing.Union, types.UnionType)
-LEAVES = (int, float, str, bytes, bool, complex, date, time, datetime, timedelta, type(Path()))
-_CONTAINERS = {
-    list,
-    dict,
-    tuple,
-    set,
-    frozenset,
-    collections.abc.Sequence,
-    collections.abc.MutableSequence,
-    collections.abc.Mapping,
-    collections.abc.MutableMapping,
-    collections.abc.Iterable,
-    collections.abc.Collection,
-    collections.abc.Set,
-    collections.abc.MutableSet,
-}
-
-
-def is_structured(annotation: Any) -> bool:
-    """Return whether values of this annotation need cattrs: whether it names a class outside the closed set."""
-    try:
-        return _is_structured(annotation)
-    except TypeError:
-        return _is_structured(_hashable(annotation))
-
-
-def _hashable(annotation: Any) -> Any:
-    """Return an annotation without the facts of `Annotated`, wherever it says them: they may be a list or a dict."""
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _hashable(typing.get_args(annotation)[0])
-    arguments = typing.get_args(annotation)
-    if not arguments or typing.get_origin(annotation) is typing.Literal:
-        return annotation
-    bare = tuple(map(_hashable, arguments))
-    if isinstance(annotation, types.UnionType):
-        return functools.reduce(operator.or_, bare)
-    if isinstance(annotation, types.GenericAlias):
-        generic: Any = annotation.__origin__
-        return generic[bare]
-    return annotation.copy_with(bare)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_structured(annotation: Any) -> bool:
-    if annotation is Any or annotation is None or annotation is object or isinstance(annotation, typing.TypeVar):
-        return False
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated or origin in (typing.Final, typing.ClassVar):
-        return is_structured(typing.get_args(annotation)[0])
-    if origin is typing.Literal:
-        return any(isinstance(item, enum.Enum) for item in typing.get_args(annotation))
-    if origin in UNIONS or origin in _CONTAINERS:
-        return any(is_structured(argument) for argument in typing.get_args(annotation) if argument is not Ellipsis)
-    if annotation in _CONTAINERS:
-        return False
-    supertype = getattr(annotation, "__supertype__", None)  # NewType
-    if supertype is not None:
-        return is_structured(supertype)
-    cls = annotation if origin is None else origin
-    return isinstance(cls, type) and _is_taken_apart(cls)
-
-
-def _is_taken_apart(cls: type) -> bool:
-    """Return whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
-
-    All others (protocols, abstract classes, classes that only `register_type` knows) say nothing about how a value is built:
-    the value itself decides.
-    """
-    return is_known_kind(cls) or typing.is_typeddict(cls) or cls.__module__ == "collections"
-
-
-def is_known_kind(cls: type) -> bool:
-    """Return whether values of a class are taken apart without anybody saying how."""
-    return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
-
-
-def is_dataclass(cls: Any) -> bool:
-    """Return whether a class is a dataclass, without their library, which most programs do not use."""
-    return hasattr(cls, "__dataclass_fields__")
-
-
-def is_named_tuple(cls: Any) -> bool:
-    """Return whether a class is a named tuple's."""
-    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def is_pydantic(cls: Any) -> bool:
-    """Return whether a class is a pydantic model; one can only exist where its library is loaded."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
-
-
-_OF_STREAMS = frozenset({"io", "_io"})
-_NEVER_STORED = (
-    collections.abc.Callable,
-    collections.abc.Iterator,
-    collections.abc.AsyncIterator,
-    collections.abc.Awaitable,
-)
-
-
-def unstorable(annotation: Any) -> type | None:
-    """Return a class that an annotation names and no value of which can be stored; None if there may be such values."""
-    annotation = bare_type(annotation)
-    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
-    if origin in UNIONS:
-        found = [unstorable(each) for each in arguments]
-        return found[0] if all(found) else None
-    if not isinstance(origin, type) or origin is Any:
-        return None
-    if origin in _CONTAINERS:
-        return next((each for each in map(unstorable, arguments) if each), None)
-    return None if _may_be_stored(origin) else origin
-
-
-def _may_be_stored(cls: type) -> bool:
-    if (
-        any(each.__module__ in _OF_STREAMS for each in cls.__mro__)
-        or cls in _NEVER_STORED
-        or collections.abc.Iterator in cls.__mro__
-    ):
-        return False
-    if tags.is_closed(cls) or is_leaf(cls) or _is_taken_apart(cls) or cls is object:
-        return True
-    if isinstance(cls, abc.ABCMeta):  # a protocol, too: an object of any class may be one
-        return True
-    return any(map(_may_be_stored, type.__subclasses__(cls)))
-
-
-def is_leaf(cls: Any) -> bool:
-    """Return whether a class of the closed set has no parts."""
-    return cls in LEAVES or (
-        isinstance(cls, type)
-        and (
-            cls.__module__ in {"decimal", "_pydecimal", "fractions", "uuid"}
-            or issubclass(cls, PurePath | StepFailedError)
-        )
-    )
-
-
-def bare_type(annotation: Any) -> Any:
-    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
-    while True:
-        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
-            annotation = typing.get_args(annotation)[0]
-        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
-            annotation = supertype
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        else:
-            return annotation
 
 
 def to_plain(value: Any, annotation: Any, place: str) -> Any:
@@ -208,21 +47,14 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
     """
     try:
         return _unstructured(value, _bare(annotation))
-    except RecursionError as error:
-        raise EncodingError(
-            f"{place} is a {type_name(type(value))} that is nested too deep, or contains itself",
-            place=place,
-            type_name=type_name(type(value)),
-            remedy="Return a flatter value, or write it to a file and return the path.",
-        ) from error
     except Exception as error:
-        raise EncodingError(
-            f"{place} is a {type_name(type(value))} and cannot be taken apart as its annotation "
-            f"{_show(annotation)} says: {_first_cause(error)}",
-            place=place,
-            type_name=type_name(type(value)),
-            remedy="Return what the annotation says, or correct the annotation.",
-        ) from error
+        said = f"and cannot be taken apart as its annotation {_show(annotation)} says: {_first_cause(error)}"
+        remedy = "Return what the annotation says, or correct the annotation."
+        if isinstance(error, RecursionError):
+            said = "that is nested too deep, or contains itself"
+            remedy = "Return a flatter value, or write it to a file and return the path."
+        name = type_name(type(value))
+        raise EncodingError(f"{place} is a {name} {said}", place=place, type_name=name, remedy=remedy) from error
 
 
 def _unstructured(value: Any, annotation: Any) -> Any:
@@ -322,109 +154,117 @@ def _first_cause(error: BaseException) -> str:
     return str(error) or type_name(type(error))
 
 
-# --- return annotations ----------------------------------------------------------------------------------------------
+# --- whether what came back is what went in ------------------------------------------------------------------------------
+
+_UNSET = object()
 
 
-_AS_IT_STANDS = object()
+def difference(before: Any, after: Any, place: str) -> str:
+    """Say where a value that was taken apart and built again is no longer the same; empty where it is."""
+    if after is _UNSET:
+        return f"{place} would be lost"
+    if before is _UNSET:
+        return f"{place} would be there when it comes back, and is not now"
+    if is_scalar(before):
+        before = before.item()  # what the annotation does not make plain is refused before it is compared
+    if type(before) is not type(after):
+        return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
+    if _is_leaf_value(before):
+        if not _is_same_leaf(before, after):
+            return f"{place} would come back as {shown(after)} instead of {shown(before)}"
+        return ""
+    if isinstance(before, collections.abc.Sized) and isinstance(before, collections.abc.Iterable):
+        try:
+            counts = len(before), len(after)
+        except TypeError:
+            counts = 0, 0
+        if counts[0] != counts[1]:
+            return f"{place} would come back with {counts[1]} items instead of {counts[0]}"
+    for name, old, new in _parts(before, after):
+        if found := difference(old, new, place + name):
+            return found
+    return ""
 
 
-def return_annotation(function: Callable[..., Any]) -> Any:
-    """Return the resolved return annotation of a function; `Any` where it has none, or none that can be resolved.
-
-    An annotation that cannot be resolved (a name imported only for type checkers) is as good as none: the closed set
-    of types needs none, and a value outside it is refused when the step finishes, with the remedy.
-
-    Args:
-        function: a function, method, class, partial or callable object.
-    """
-    if type(function) is not FunctionType:
-        while isinstance(function, functools.partial | MethodType):
-            function = function.func if isinstance(function, functools.partial) else function.__func__
-        if inspect.isclass(function):
-            return function
-        if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
-            function = type(function).__call__
-    plain = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
-    found = _looked_up(plain)
-    return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
+def _is_leaf_value(value: Any) -> bool:
+    return isinstance(value, enum.Enum) or is_leaf(type(value))
 
 
-@cached_per_function
-def _looked_up(function: Callable[..., Any]) -> Any:
-    """Return what had to be looked up by name.
-
-    What stands there as it is must not be kept: it may be a class that is defined beside a nested function, and that
-    refers to the function and so keeps it alive. Names are looked up in the module alone.
-    """
+def _is_same_leaf(before: Any, after: Any) -> bool:
     try:
-        annotation = getattr(function, "__annotations__", {}).get("return", Any)
-    except Exception:  # evaluated only now (Python 3.14), and naming what exists only for type checkers
-        return Any
-    if annotation is Any:
-        return Any
-    if isinstance(annotation, str) or not _is_resolved(annotation):
-        return _awaited(_resolved(function))
-    return _AS_IT_STANDS
+        return bool(before == after or before != before)  # noqa: PLR0124 - NaN differs from itself
+    except ArithmeticError:  # a signalling NaN compares with nothing
+        return repr(before) == repr(after)
 
 
-def _awaited(annotation: Any) -> Any:
-    """Return what a plain function returns in the end: where that is awaitable, it is awaited."""
-    if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
-        return typing.get_args(annotation)[-1]
-    return annotation
+def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
+    cls = type(before)
+    if attrs.has(cls):
+        names = [a.name for a in attrs.fields(cls)]
+    elif external.dataclasses.is_dataclass(cls):
+        names = [f.name for f in external.dataclasses.fields(cls)]
+    elif is_pydantic(cls):
+        names = list(cls.model_fields)
+    elif isinstance(before, Mapping):
+        return _parts_of_mapping(before, after)
+    elif isinstance(before, list | tuple | collections.deque):
+        parts = [(f"[{i}]", old, new) for i, (old, new) in enumerate(zip(before, after, strict=True))]
+        if isinstance(before, collections.deque):
+            parts.append((".maxlen", before.maxlen, after.maxlen))
+        return parts
+    elif isinstance(before, set | frozenset):
+        return [("{…}", old, new) for old, new in zip(_types_in(before), _types_in(after), strict=True)] + (
+            [] if before == after else [("{…}", sorted(map(_text_of, before)), sorted(map(_text_of, after)))]
+        )
+    else:
+        return []
+    fields = [(f".{name}", getattr(before, name, _UNSET), getattr(after, name, _UNSET)) for name in names]
+    return fields + _parts_beside_fields(before, after, {*names})
 
 
-def _is_resolved(annotation: Any) -> bool:
-    return not any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(annotation))
+def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tuple[str, Any, Any]]:
+    """Pair the attributes of two objects that are not fields: a constructor may have made them again, or lost them."""
+    held = [{**getattr(each, "__dict__", {})} for each in (before, after)]
+    if is_pydantic(type(before)):
+        for mine, each in zip(held, (before, after), strict=True):
+            mine |= {**(each.__pydantic_extra__ or {}), **(each.__pydantic_private__ or {})}
+    names = dict.fromkeys([*held[0], *held[1]])
+    return [
+        (f".{name}", held[0].get(name, _UNSET), held[1].get(name, _UNSET))
+        for name in names
+        if name not in fields and not _is_worked_out(type(before), name)
+    ]
 
 
-def _resolved(function: Callable[..., Any]) -> Any:
-    """Resolve the return annotation alone: the other ones may name what exists only for type checkers."""
-    only = type("_Only", (), {"__annotations__": {"return": function.__annotations__["return"]}})
-    try:
-        return typing.get_type_hints(
-            only, globalns=getattr(function, "__globals__", {}), localns=None, include_extras=True
-        )["return"]
-    except Exception:
-        return Any
+def _is_worked_out(cls: type, name: str) -> bool:
+    """Return whether an attribute is only kept so as not to be worked out twice: a cached property, a hash of attrs."""
+    if name == "_attrs_cached_hash" or (name.startswith("__") and name.endswith("__")):
+        return True
+    made_by = inspect.getattr_static(cls, name, None)
+    return hasattr(type(made_by), "__get__") and not inspect.isfunction(made_by)
 
 
-# Scalars of numpy, where the annotation says the plain type.
-
-_FROM_SCALARS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), bool: (bool,), str: (str,)}
-
-
-def without_scalars(value: Any, annotation: Any) -> Any:
-    """Return a value whose numpy scalars are plain ones wherever the annotation says so; the same object without any.
-
-    Args:
-        value: the value; what a pydantic model holds as a dict.
-        annotation: `float`, `int`, `bool` or `str`, or a container, union or pydantic model of these; anything else says
-            nothing.
-    """
-    annotation = bare_type(annotation)
-    kinds = _FROM_SCALARS.get(annotation) if isinstance(annotation, type) else None
-    if kinds is not None:
-        plain = value.item() if is_scalar(value) else value
-        return plain if type(plain) in kinds else value
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in UNIONS:
-        found = (without_scalars(value, each) for each in arguments)
-        return next((each for each in found if each is not value), value)
-    if is_pydantic(annotation) and type(value) is dict:
-        hints = {name: field.annotation for name, field in annotation.model_fields.items()}
-        return {name: without_scalars(each, hints.get(name, Any)) for name, each in value.items()}
-    if origin not in _CONTAINERS or not arguments:
-        return value
-    if type(value) is dict and len(arguments) == 2:
-        return {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
-    if type(value) not in (list, tuple, set, frozenset):
-        return value
-    is_of_one = origin is not tuple or arguments[-1:] == (Ellipsis,)
-    each_of = arguments[:1] * len(value) if is_of_one else arguments
-    return type(value)(map(without_scalars, value, each_of)) if len(each_of) == len(value) else value
+def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
+    """Pair keys and values in their order, which JSON keeps."""
+    parts: list[tuple[str, Any, Any]] = []
+    for (key, old), (other, new) in zip(before.items(), after.items(), strict=True):
+        name = shown(key)
+        parts += [(f" key {name}", key, other), (f"[{name}]", old, new)]
+    if isinstance(before, collections.defaultdict):
+        made_by = before.default_factory, typing.get_origin(after.default_factory) or after.default_factory
+        parts.append((".default_factory", repr(made_by[0]), repr(made_by[1])))
+    return parts
 
 
-def is_scalar(value: Any) -> bool:
-    """Return whether a value is a scalar of numpy."""
-    return type(value).__module__ == "numpy" and hasattr(value, "item")
+def _text_of(value: Any) -> str:
+    """Return a text that is the same for the same value, whatever the order of the sets in it: two NaNs never compare."""
+    if isinstance(value, set | frozenset):
+        return f"{type_name(type(value))}({', '.join(sorted(map(_text_of, value)))})"
+    if _is_leaf_value(value):
+        return repr(value)
+    texts = [f"{name}={_text_of(part)}" for name, part, _ in _parts(value, value)]
+    return f"{type_name(type(value))}({', '.join(texts)})" if texts else repr(value)
+
+
+def _types_in(items: Iterable[Any]) -> list[str]:
+    return sorted(type_name(type(item.item() if is_scalar(item) else item)) for item in items)

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.dsl.actions import Action, PythonAction
+from flowckpt.core.dsl.builder import StepBuilder, step
+from flowckpt.core.dsl.checks import path_of
 from flowckpt.core.dsl.modifiers import Modifiers
-from flowckpt.core.dsl.path import path_of
-from flowckpt.core.dsl.step import Step, StepBuilder, step
+from flowckpt.core.dsl.step import Action, PythonAction, Step
 from flowckpt.core.dsl.workflow import NextGeneration, Workflow, continue_as, workflow
 from flowckpt.core.system.lazy import lazy_exports
 

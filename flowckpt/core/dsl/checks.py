@@ -1,27 +1,83 @@
-"""Checks of the arguments of steps, made where a step is written, and the line that errors name."""
+"""Paths of steps, checks of their arguments where a step is written, and the line that errors name.
+
+A path is built from names and occurrences: `fetch` for the first use of a name, `fetch[1]` for the second, `fetch[2]`
+for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and characters that control or that are invisible (line
+ends, terminal and bidi controls, zero widths) would make two paths alike, or look alike; inside a *name* they are
+percent-encoded, so a step called `a/b` has the path `a%2Fb`.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from itertools import islice
+from types import CodeType
 from typing import Any, TypeAlias
 
-from flowckpt.core.dsl.path import MAX_NAME_LENGTH
+from flowckpt.core.system import external
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError, StepNotYieldedError
+
+# A fixed list, not `str.isprintable`: a path is an identity, and must not change with Python's Unicode tables.
+_SPECIAL = (
+    r"[%/\[\]@\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb"
+    r"\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+MAX_NAME_LENGTH = 500
+MAX_DEPTH = 100
+"""How many steps a step may lie in: each takes about five of the thousand calls that Python allows to nest."""
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=4096)
+def encode_name(name: str) -> str:
+    """Write a step's name so that it can stand in a path."""
+    if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
+        return name  # as most are: the pattern takes 0.5 ms to compile
+    return re.sub(_SPECIAL, _percent, name)
+
+
+def check_depth(path: str) -> None:
+    """Refuse a step that is made of steps and lies too deep, before anything in it is driven.
+
+    Raises:
+        StepDefinitionError: it lies in more than `MAX_DEPTH` others.
+    """
+    if path.count("/") >= MAX_DEPTH:
+        raise StepDefinitionError(
+            f"the step {path[:60]!r}… would nest steps more than {MAX_DEPTH} deep",
+            step=path,
+            remedy="Use a loop in one workflow instead of a workflow that runs itself, or start separate runs.",
+        )
+
+
+def path_of(name: str, occurrence: int = 0) -> str:
+    """Return the path of a use of a name in its run.
+
+    Args:
+        name: the step's name.
+        occurrence: 0 for the first use, 1 for the second …
+    """
+    return f"{encode_name(name)}[{occurrence}]" if occurrence else encode_name(name)
+
 
 # A step is a value: one that a workflow creates and forgets to yield leaves no trace. So the steps that are created while
 # a run is driven are noted by their action, which all modifiers of a step share, and struck off when they are yielded.
 
 MOST_NOTED = 1000
 
-Noted: TypeAlias = dict[int, tuple[Any, str, str, int]]
-"""The action, the name, the file and the line of steps, by the id of the action."""
+Noted: TypeAlias = dict[int, tuple[Any, str, CodeType, int]]
+"""The action and the name of steps, and the instruction that created each, by the id of the action."""
 
 CREATED: ContextVar[Noted | None] = ContextVar("created", default=None)
 """The steps that the workflow has created and not yielded; None outside a run."""
@@ -38,7 +94,7 @@ def note_created(action: Any, name: str, depth: int = 2) -> None:
     noted = CREATED.get()
     if noted is not None and len(noted) < MOST_NOTED:
         frame = sys._getframe(depth)
-        noted[id(action)] = (action, name, frame.f_code.co_filename, frame.f_lineno)
+        noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)
 
 
 def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
@@ -51,10 +107,10 @@ def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
     """
     raising = set() if ending is None else set(_lines_that_raised(ending))
     lost = Counter(
-        (name, file, line)
-        for action, name, file, line in noted.values()
+        (name, *place)
+        for action, name, code, instruction in noted.values()
         if (ending is None or sys.getrefcount(action) <= 3)  # the note, the variable, the argument
-        and (file, line) not in raising
+        and (place := (code.co_filename, _lines_of(code, instruction)[0])) not in raising
     )
     return [
         f"continue_as() was called at {file}:{line} and not returned, so no generation follows: write 'return continue_as(…)'"
@@ -70,21 +126,41 @@ def _lines_that_raised(error: BaseException) -> Iterator[tuple[str, int]]:
     at = error.__traceback__
     while at is not None:
         code = at.tb_frame.f_code
-        first, last, _, _ = next(islice(code.co_positions(), at.tb_lasti // 2, None), (None, None, None, None))
+        first, last = _lines_of(code, at.tb_lasti)
         for line in range(first or at.tb_lineno, (last or at.tb_lineno) + 1):
             yield code.co_filename, line
         at = at.tb_next
 
 
+def _lines_of(code: CodeType, instruction: int) -> tuple[int, int]:
+    """Return the first and the last line of the expression of an instruction; zeros if the code does not know."""
+    first, last, _, _ = next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))
+    return first or 0, last or 0
+
+
 def caller() -> str:
-    """Return `file:line` of the nearest frame outside this package's language."""
+    """Return `file:line` of the nearest frame outside this package's language; nothing if that is flowckpt's own."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_globals.get("__name__", "").startswith("flowckpt.core.dsl")
+        frame.f_globals.get("__name__", "").startswith(("flowckpt.core.dsl", "flowckpt.execution.current_step"))
         or frame.f_code.co_filename.startswith("<attrs")
     ):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    is_own = frame.f_globals.get("__name__", "").startswith("flowckpt.")
+    return "" if is_own else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def near_word(cls: type, name: str) -> str:
+    """Return ` (did you mean 'checkpoint'?)` with the public name of a class that is most like a misspelt one, or nothing."""
+    names = [each for each in dir(cls) if not each.startswith("_")]
+    return "".join(f" (did you mean {each!r}?)" for each in external.difflib.get_close_matches(name, names, 1, 0.75))
+
+
+def refused_step(name: str, said: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
+    """Return the error of a step that is written wrongly; by default, it names the line that writes the step."""
+    return StepDefinitionError(
+        f"step {name!r}: {said}", step=name, where=caller() if where is None else where, remedy=remedy
+    )
 
 
 def check_name(name: object, what: str) -> None:
@@ -117,12 +193,10 @@ def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any])
         StepDefinitionError: it takes none, or needs more.
     """
     if signature := _misfit(function):
-        raise StepDefinitionError(
-            f"step {step_name!r}: .{modifier}() needs a function of one argument, the recorded output; this one is called "
-            f"as {signature}",
-            step=step_name,
-            where=caller(),
-            remedy="Give it one parameter without a default; functools.partial fills in what else it needs.",
+        raise refused_step(
+            step_name,
+            f".{modifier}() needs a function of one argument, the recorded output; this one is called as {signature}",
+            "Give it one parameter without a default; functools.partial fills in what else it needs.",
         )
     return function
 
@@ -176,12 +250,11 @@ def of_output_and_arguments(step_name: str, function: Callable[..., Any]) -> Cal
     except ValueError:  # a builtin that has no signature
         return function
     except TypeError:
-        raise StepDefinitionError(
-            f"step {step_name!r}: .rollback() needs a function of the recorded output; this one is called as "
+        raise refused_step(
+            step_name,
+            f".rollback() needs a function of the recorded output; this one is called as "
             f"{getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}",
-            step=step_name,
-            where=caller(),
-            remedy="Its first parameter gets the output; more parameters get arguments of the step, by their names.",
+            "Its first parameter gets the output; more parameters get arguments of the step, by their names.",
         ) from None
     return function
 
@@ -204,11 +277,7 @@ def explicit_arguments(
         return (), dict(given)
     args, kwargs = given.get("args", ()), given.get("kwargs") or {}
     if isinstance(args, str | bytes) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
-        raise StepDefinitionError(
-            f"step {step_name!r}: args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}",
-            step=step_name,
-            where=caller(),
-        )
+        raise refused_step(step_name, f"args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}")
     return tuple(args), dict(kwargs)
 
 
@@ -250,11 +319,10 @@ def check_function(step_name: str, function: object, action: str) -> None:
         StepDefinitionError: it is not callable, a lambda, or a workflow.
     """
     if hasattr(type(function), "secret_inputs"):
-        raise StepDefinitionError(
-            f"step {step_name!r}: .{action}() was given the workflow {getattr(function, 'name', '')!r}, which is not a function to call",
-            step=step_name,
-            where=caller(),
-            remedy="Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
+        raise refused_step(
+            step_name,
+            f".{action}() was given the workflow {getattr(function, 'name', '')!r}, which is not a function to call",
+            "Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
         )
     if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
         raise _not_a_named_function(step_name, function, action)
@@ -269,12 +337,7 @@ def _not_a_named_function(step_name: str, function: object, action: str) -> Step
         remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
         if is_step(function):
             remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
-    return StepDefinitionError(
-        f"step {step_name!r}: .{action}() needs a named function, got {what}",
-        step=step_name,
-        where=caller(),
-        remedy=remedy,
-    )
+    return refused_step(step_name, f".{action}() needs a named function, got {what}", remedy)
 
 
 MOST_PUBLISHED_NAME = 200
@@ -289,6 +352,7 @@ def check_published_name(name: Any) -> str:
     check_name(name, "published name")
     if len(name) > MOST_PUBLISHED_NAME:
         raise StepDefinitionError(
-            f"a published name may have {MOST_PUBLISHED_NAME} characters, got {len(name)}: {name[:40]!r}…"
+            f"a published name may have {MOST_PUBLISHED_NAME} characters, got {len(name)}: {name[:40]!r}…",
+            where=caller(),
         )
     return str.__str__(name)

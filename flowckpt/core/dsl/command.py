@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action
-from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.checks import refused_step
+from flowckpt.core.dsl.step import Action
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import StepDefinitionError
 
@@ -28,6 +28,7 @@ class CommandAction(Action):
 
     step_type: ClassVar[str] = "command"
     is_command: ClassVar[bool] = True
+    refused: ClassVar[frozenset[str]] = frozenset({"on"})  # a program is a process of its own already
 
     argv: tuple[str, ...]
     cwd: str | None = None
@@ -49,10 +50,6 @@ class CommandAction(Action):
         if stdin is not None and not isinstance(stdin, str | bytes):
             raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
         return env, stdin.encode() if isinstance(stdin, str) else stdin
-
-    def refused_modifier(self, modifiers: Any) -> str:
-        """Return `on` where it is given: a program is a process of its own already."""
-        return "" if modifiers.placement is None else "on"
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -171,4 +168,4 @@ def _shown(value: object) -> str:
 
 
 def _refused(step_name: str, what: str, remedy: str) -> StepDefinitionError:
-    return StepDefinitionError(f"step {step_name!r}: .command(): {what}", step=step_name, where=caller(), remedy=remedy)
+    return refused_step(step_name, f".command(): {what}", remedy)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
-from typing import Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action, PythonAction, RunAction, function_name, parameters_of
 from flowckpt.core.dsl.checks import (
     CREATED,
     argument_not_yielded,
@@ -21,12 +20,15 @@ from flowckpt.core.dsl.checks import (
     check_function,
     check_name,
     described,
+    encode_name,
     note_created,
+    path_of,
+    refused_step,
 )
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
-from flowckpt.core.dsl.path import encode_name, path_of
-from flowckpt.core.dsl.step import Step
+from flowckpt.core.dsl.step import Action, PythonAction, RunAction, Step, function_name, parameters_of
 from flowckpt.core.dsl.workflow import Workflow
+from flowckpt.core.system.declared import shown, type_name
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
 
@@ -108,20 +110,17 @@ def completion_of(name: str, min_success: float | None, tolerate: float | None, 
         is_count = type(number) is int and number >= 0
         is_fraction = type(number) is float and 0.0 <= number <= 1.0
         if not (is_count or is_fraction):
-            raise StepDefinitionError(
-                f"step {name!r}: {label}={number!r:.40} is neither a number of children nor a fraction of them",
-                step=name,
-                where=caller(),
-                remedy=f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
+            raise refused_step(
+                name,
+                f"{label}={number!r:.40} is neither a number of children nor a fraction of them",
+                f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
             )
     made = ALL if min_success is None and tolerate is None else Completion(min_success, tolerate)
     if size is not None and type(made.min_success) is int and made.min_success > size:
-        raise StepDefinitionError(
-            f"step {name!r}: min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it could "
-            "never succeed",
-            step=name,
-            where=caller(),
-            remedy=TOO_FEW_REMEDY,
+        raise refused_step(
+            name,
+            f"min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it could never succeed",
+            TOO_FEW_REMEDY,
         )
     return made
 
@@ -139,27 +138,6 @@ class Composite(Action):
 
     __slots__ = ()
     is_composite: ClassVar[bool] = True
-    refuses_modifiers: ClassVar[bool] = True
-    refused: ClassVar[frozenset[str]] = frozenset()
-    """The modifiers that a step with this action cannot have."""
-
-    def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with this action, or an empty text."""
-        given = {
-            "retry": modifiers.retry is not None,
-            "timeout": modifiers.timeout_seconds is not None,
-            "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
-            "evidence": modifiers.evidence is not None,
-            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
-            "at_most_once": modifiers.is_at_most_once,
-            "adopt": modifiers.adopt is not None,
-            "on_rerun": modifiers.on_rerun is not None,
-            "rollback": modifiers.rollback is not None,
-            "on": modifiers.placement is not None,
-            "cache": modifiers.cache_seconds is not None,
-            "record_arguments": modifiers.records_arguments,
-        }
-        return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
 
 
 class FanOutAction(Composite):
@@ -233,15 +211,8 @@ class MapAction(FanOutAction):
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
         """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
-        if _is_workflow(self.function):
-            given = {"on": modifiers.placement, "cache": modifiers.cache_seconds}
-            if modifiers.files is not None:
-                return modifiers.files.word
-            if found := [name for name, value in given.items() if value is not None]:
-                return found[0]
-            if modifiers.records_arguments:
-                return "record_arguments"
-        return super().refused_modifier(modifiers)
+        of_function = {"on", "cache", "reads", "writes", "record_arguments"} if _is_workflow(self.function) else set()
+        return modifiers.first_of(self.refused | of_function)
 
     @property
     def size(self) -> int | None:
@@ -260,21 +231,16 @@ class MapAction(FanOutAction):
             place = f"[{index}]" if key is None else f"[{_key_of(key, index, item, name)}]"
             if key is not None:
                 if place in seen:
-                    raise StepDefinitionError(
-                        f"step {name!r}: two items have the key {place[1:-1]!r}",
-                        step=name,
-                        remedy="A key names one item: make it of something that differs between them.",
+                    raise refused_step(
+                        name,
+                        f"two items have the key {place[1:-1]!r}",
+                        "A key names one item: make it of something that differs between them.",
+                        where="",
                     )
                 seen.add(place)
             if workflow_input:
-                yield (
-                    place,
-                    made(
-                        name,
-                        _of_workflow(modifiers),
-                        WorkflowAction(function, {workflow_input: item, **self.constants}),
-                    ),
-                )
+                action = WorkflowAction(function, function.bind({**self.constants, workflow_input: item}))
+                yield place, made(name, _of_workflow(modifiers), action)
             else:
                 yield place, made(name, modifiers, PythonAction(function, (item,), self.constants))
 
@@ -342,11 +308,6 @@ class WorkflowAction(Composite):
         """`module:qualname` of the child's generator function."""
         return self.workflow.function_name
 
-    @property
-    def parameters(self) -> Collection[str]:
-        """The names of the child's inputs."""
-        return self.inputs.keys()
-
     def arguments(self) -> Mapping[str, Any]:
         """Return the child's inputs."""
         return self.inputs
@@ -404,28 +365,23 @@ def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
     except FlowckptError:
         raise
     except Exception as error:
-        raise ItemsError(f"the key function failed for item {index}, {_shortly(item)}") from error
+        raise ItemsError(f"the key function failed for item {index}, {shown(item)}") from error
     if type(made) is not str and type(made) is not int:
-        raise StepDefinitionError(
-            f"step {name!r}: the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
-            step=name,
-            remedy="A key is a text or a whole number.",
+        raise refused_step(
+            name,
+            f"the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
+            "A key is a text or a whole number.",
+            where="",
         )
     text = str(made)
     if not text.strip() or len(text) > 200:
-        raise StepDefinitionError(
-            f"step {name!r}: the key of {item!r:.60} has {len(text)} characters: {text[:40]!r}",
-            step=name,
-            remedy="A key has 1 to 200 characters, and is not blank.",
+        raise refused_step(
+            name,
+            f"the key of {item!r:.60} has {len(text)} characters: {text[:40]!r}",
+            "A key has 1 to 200 characters, and is not blank.",
+            where="",
         )
     return path_of(text)
-
-
-def _shortly(item: Any) -> str:
-    try:
-        return f"{item!r:.60}"
-    except Exception:
-        return f"a {type(item).__name__}"
 
 
 def _is_workflow(function: Any) -> bool:
@@ -437,11 +393,12 @@ def _only_input(workflow: Workflow[Any, Any], name: str, constants: Collection[s
     parameters = workflow.signature.parameters.values()
     required = [each.name for each in parameters if each.default is each.empty and each.name not in constants]
     if len(required) != 1:
-        raise StepDefinitionError(
-            f"step {name!r}: workflow {workflow.name!r} must have one input without a default, which gets the item; "
+        raise refused_step(
+            name,
+            f"workflow {workflow.name!r} must have one input without a default, which gets the item; "
             f"it has {len(required)}",
-            step=name,
-            remedy="Write a workflow of one item around it.",
+            "Write a workflow of one item around it.",
+            where="",
         )
     return required[0]
 
@@ -468,26 +425,29 @@ def map_action(
     if not isinstance(function, Workflow):
         check_function(name, function, "map")
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise refused_step(
+            name,
+            f".map() needs items, got {items!r:.60} ({type(items).__name__})",
+            "Give a list, or anything else that can be iterated over; list(text) for the characters of a text.",
+        )
+    if type(items).__name__ == "DataFrame":  # of pandas or polars: it would give its columns
         raise StepDefinitionError(
-            f"step {name!r}: .map() needs items, got {items!r:.60} ({type(items).__name__})",
+            f"step {name!r}: .map() was given a {type_name(type(items))}, which gives its columns one by one",
             step=name,
             where=caller(),
-            remedy="Give a list, or anything else that can be iterated over; list(text) for the characters of a text.",
+            remedy="Give its rows: frame.to_dict('records') of pandas, frame.to_dicts() of polars; or list(frame) for the columns.",
         )
     if isinstance(items, set | frozenset):
-        raise StepDefinitionError(
-            f"step {name!r}: .map() was given a {type(items).__name__}, which has another order in each process",
-            step=name,
-            where=caller(),
-            remedy="Members are known by their place: give sorted(items).",
+        raise refused_step(
+            name,
+            f".map() was given a {type(items).__name__}, which has another order in each process",
+            "Members are known by their place: give sorted(items).",
         )
     for each in (*constants.values(), *(items if isinstance(items, list | tuple) else ())):
         if type(each) is Step:
             raise argument_not_yielded(name, each)
     if key is not None and not callable(key):
-        raise StepDefinitionError(
-            f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
-        )
+        raise refused_step(name, f".map(key={key!r:.60}) must be a function of an item")
     size = len(items) if min_success is not None and isinstance(items, Sized) else None
     completion = completion_of(name, min_success, tolerate, size)
     return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion, constants)
@@ -513,11 +473,10 @@ def parallel_action(
                 remedy=f"Yield it by itself: if (yield patched({each.name!r})): …",
             )
         if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
-            raise StepDefinitionError(
-                f"step {each.name!r}: .{refused}() makes no sense with .{each.action.step_type}()",
-                step=each.name,
-                where=caller(),
-                remedy="It is for .python(), and for a .map() of a function: leave it out.",
+            raise refused_step(
+                each.name,
+                f".{refused}() makes no sense with .{each.action.step_type}()",
+                "It is for .python(), and for a .map() of a function: leave it out.",
             )
     completion = completion_of(name, min_success, tolerate, len(steps))
     return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
@@ -528,18 +487,16 @@ def workflow_action(
 ) -> WorkflowAction:
     """Check the arguments of `.workflow()`, or of another action that takes a workflow; see there."""
     if not isinstance(child, Workflow):
-        raise StepDefinitionError(
-            f"step {name!r}: .{word}() needs a workflow, got {described(child)}",
-            step=name,
-            where=caller(),
-            remedy="Decorate the generator function with @workflow, and pass it uncalled.",
+        raise refused_step(
+            name,
+            f".{word}() needs a workflow, got {described(child)}",
+            "Decorate the generator function with @workflow, and pass it uncalled.",
         )
     if args:
-        raise StepDefinitionError(
-            f"step {name!r}: the inputs of workflow {child.name!r} are given by name, got {args[0]!r:.60}",
-            step=name,
-            where=caller(),
-            remedy=f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
+        raise refused_step(
+            name,
+            f"the inputs of workflow {child.name!r} are given by name, got {args[0]!r:.60}",
+            f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
         )
     for each in inputs.values():
         if type(each) is Step:
@@ -556,23 +513,19 @@ def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[s
     bound = workflow_action(name, child, args, inputs, word="start").inputs
     secret = next((each for each in child.secret_inputs if bound[each] is not None), "")
     if secret:
-        raise StepDefinitionError(
-            f"step {name!r}: .start(): the input {secret!r} of workflow {child.name!r} is secret, so the record of the new "
+        raise refused_step(
+            name,
+            f".start(): the input {secret!r} of workflow {child.name!r} is secret, so the record of the new "
             "run could not hold it, and no other process could run it",
-            step=name,
-            where=caller(),
-            remedy=f"Run it inside this run, .workflow({child.name}, …), or let it read the secret itself.",
+            f"Run it inside this run, .workflow({child.name}, …), or let it read the secret itself.",
         )
     return StartAction(child, dict(inputs))
 
 
 def _checked_concurrency(name: str, concurrency: Any) -> int | None:
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        raise StepDefinitionError(
-            f"step {name!r}: concurrency={concurrency!r:.40} must be a whole number from 1",
-            step=name,
-            where=caller(),
-            remedy="It says how many run in parallel.",
+        raise refused_step(
+            name, f"concurrency={concurrency!r:.40} must be a whole number from 1", "It says how many run in parallel."
         )
     return concurrency
 
@@ -587,63 +540,38 @@ G = TypeVar("G")
 H = TypeVar("H")
 
 
+if TYPE_CHECKING:
+
+    class How(TypedDict, total=False):
+        """The options of `parallel` that change nothing about its output."""
+
+        name: str
+        concurrency: int | None
+
+
 @overload
-def parallel(a: Step[A], /, *, name: str = ..., concurrency: int | None = ...) -> Step[tuple[A]]: ...
+def parallel(a: Step[A], /, **kw: Unpack[How]) -> Step[tuple[A]]: ...
 @overload
-def parallel(a: Step[A], b: Step[B], /, *, name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, B]]: ...
+def parallel(a: Step[A], b: Step[B], /, **kw: Unpack[How]) -> Step[tuple[A, B]]: ...
+@overload
+def parallel(a: Step[A], b: Step[B], c: Step[C], /, **kw: Unpack[How]) -> Step[tuple[A, B, C]]: ...
+@overload
+def parallel(a: Step[A], b: Step[B], c: Step[C], d: Step[D], /, **kw: Unpack[How]) -> Step[tuple[A, B, C, D]]: ...
 @overload
 def parallel(
-    a: Step[A], b: Step[B], c: Step[C], /, *, name: str = ..., concurrency: int | None = ...
-) -> Step[tuple[A, B, C]]: ...
-@overload
-def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], /, *, name: str = ..., concurrency: int | None = ...
-) -> Step[tuple[A, B, C, D]]: ...
-@overload
-def parallel(
-    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], /, *, name: str = ..., concurrency: int | None = ...
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], /, **kw: Unpack[How]
 ) -> Step[tuple[A, B, C, D, E]]: ...
 @overload
 def parallel(
-    a: Step[A],
-    b: Step[B],
-    c: Step[C],
-    d: Step[D],
-    e: Step[E],
-    f: Step[F],
-    /,
-    *,
-    name: str = ...,
-    concurrency: int | None = ...,
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], /, **kw: Unpack[How]
 ) -> Step[tuple[A, B, C, D, E, F]]: ...
 @overload
 def parallel(
-    a: Step[A],
-    b: Step[B],
-    c: Step[C],
-    d: Step[D],
-    e: Step[E],
-    f: Step[F],
-    g: Step[G],
-    /,
-    *,
-    name: str = ...,
-    concurrency: int | None = ...,
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], g: Step[G], /, **kw: Unpack[How]
 ) -> Step[tuple[A, B, C, D, E, F, G]]: ...
 @overload
 def parallel(
-    a: Step[A],
-    b: Step[B],
-    c: Step[C],
-    d: Step[D],
-    e: Step[E],
-    f: Step[F],
-    g: Step[G],
-    h: Step[H],
-    /,
-    *,
-    name: str = ...,
-    concurrency: int | None = ...,
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], f: Step[F], g: Step[G], h: Step[H], /, **kw: Unpack[How]
 ) -> Step[tuple[A, B, C, D, E, F, G, H]]: ...
 @overload
 def parallel(*steps: Step[A], name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, ...]]: ...

@@ -7,15 +7,15 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl.checks import caller
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.dsl.checks import refused_step
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
@@ -74,6 +74,30 @@ class Modifiers(FieldEquality):
         """Whether there is nothing beside a checkpoint, as for nearly every step."""
         return _REST(self) == _NOTHING
 
+    @cached_property
+    def is_light(self) -> bool:
+        """Whether nothing is checked at the `yield`, and nothing but its result is needed of a step that has one."""
+        others = (self.adopt, self.rollback, self.files, self.placement)
+        return not self.is_ephemeral and all(each is None for each in others)
+
+    def first_of(self, names: Collection[str]) -> str:
+        """Return a given modifier that is among some names, or an empty text; without `checkpoint` and `version`."""
+        given = {
+            "retry": self.retry is not None,
+            "timeout": self.timeout_seconds is not None,
+            "secret" if self.is_secret else "ephemeral": self.is_ephemeral,
+            "evidence": self.evidence is not None,
+            self.files.word if self.files else "": self.files is not None,
+            "at_most_once": self.is_at_most_once,
+            "adopt": self.adopt is not None,
+            "on_rerun": self.on_rerun is not None,
+            "rollback": self.rollback is not None,
+            "on": self.placement is not None,
+            "cache": self.cache_seconds is not None,
+            "record_arguments": self.records_arguments,
+        }
+        return next((name for name, is_given in given.items() if is_given and name in names), "")
+
     @property
     def looks_back(self) -> bool:
         """Whether the step must look at its recorded result before it is run again."""
@@ -106,44 +130,34 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
             "The output of a secret step is never recorded, and the step runs at each replay; leave out one of the two."
         )
     if modifiers.has_checkpoint:
-        raise StepDefinitionError(
-            f"step {name!r} is .{kind}() and has a .checkpoint()",
-            step=name,
-            where=caller(),
-            remedy=f"{'A secret' if modifiers.is_secret else 'An ephemeral'} step is never recorded; put the checkpoint on "
+        raise refused_step(
+            name,
+            f"it is .{kind}() and has a .checkpoint()",
+            f"{'A secret' if modifiers.is_secret else 'An ephemeral'} step is never recorded; put the checkpoint on "
             "the step before it.",
         )
-    for which, is_given in (
-        ("at_most_once", modifiers.is_at_most_once),
-        ("on_rerun", modifiers.on_rerun is not None),
-        ("rollback", modifiers.rollback is not None),
-        ("adopt", modifiers.adopt is not None and modifiers.is_secret),
-        (modifiers.files.word if modifiers.files else "", modifiers.files is not None),
-        ("record_arguments", modifiers.records_arguments),
-        ("on", modifiers.placement is not None),  # what it makes is for the engine's own process
-    ):
-        if is_given:
-            raise StepDefinitionError(
-                f"step {name!r} is .{kind}() and has .{which}()", step=name, where=caller(), remedy=remedy
-            )
+    refused = {*_OF_RECORDED, "adopt"} if modifiers.is_secret else _OF_RECORDED
+    if which := modifiers.first_of(refused):
+        raise refused_step(name, f"it is .{kind}() and has .{which}()", remedy)
     return modifiers
 
 
+_OF_RECORDED = ("at_most_once", "on_rerun", "rollback", "reads", "writes", "record_arguments", "on")
+"""The modifiers that an ephemeral step cannot have: what it makes is for the engine's own process."""
+
+_UNCACHEABLE = {
+    "secret": "its output is never recorded",
+    "ephemeral": "its output is never recorded",
+    "at_most_once": "its effect has to happen in this run",
+    "on_rerun": "this run must not undo the effect of another one",
+    "rollback": "this run must not undo the effect of another one",
+}
+
+
 def _refuse_uncacheable(name: str, modifiers: Modifiers) -> None:
-    for which, is_given, why in (
-        ("at_most_once", modifiers.is_at_most_once, "its effect has to happen in this run"),
-        ("rollback", modifiers.rollback is not None, "this run must not undo the effect of another one"),
-        ("on_rerun", modifiers.on_rerun is not None, "this run must not undo the effect of another one"),
-        ("secret", modifiers.is_secret, "its output is never recorded"),
-        ("ephemeral", modifiers.is_ephemeral, "its output is never recorded"),
-    ):
-        if is_given:
-            raise StepDefinitionError(
-                f"step {name!r} is .cache() and has .{which}()",
-                step=name,
-                where=caller(),
-                remedy=f"Leave out one of the two: a cached step may take the result of another run, and {why}.",
-            )
+    if which := modifiers.first_of(_UNCACHEABLE):
+        why = f"a cached step may take the result of another run, and {_UNCACHEABLE[which]}"
+        raise refused_step(name, f"it is .cache() and has .{which}()", f"Leave out one of the two: {why}.")
 
 
 def checked_age(name: str, age: float | timedelta | None) -> float:
@@ -152,11 +166,10 @@ def checked_age(name: str, age: float | timedelta | None) -> float:
     if seconds is None:
         return math.inf
     if not is_finite_number(seconds) or seconds <= 0:
-        raise StepDefinitionError(
-            f"step {name!r}: .cache(max_age={seconds!r:.80}) must be seconds above 0, or a timedelta",
-            step=name,
-            where=caller(),
-            remedy="Write .cache(max_age=3600), or .cache() for a result of any age.",
+        raise refused_step(
+            name,
+            f".cache(max_age={seconds!r:.80}) must be seconds above 0, or a timedelta",
+            "Write .cache(max_age=3600), or .cache() for a result of any age.",
         )
     return float(seconds)
 
@@ -167,21 +180,19 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
     Raises:
         StepDefinitionError: always.
     """
-    raise StepDefinitionError(
-        f"step {name!r} is .secret() and .ephemeral()",
-        step=name,
-        where=caller(),
-        remedy="A secret step is run again at each replay as it is; leave .ephemeral() out.",
+    raise refused_step(
+        name,
+        "it is .secret() and .ephemeral()",
+        "A secret step is run again at each replay as it is; leave .ephemeral() out.",
     )
 
 
 def given_twice(name: str, modifier: str) -> StepDefinitionError:
     """Return the error of a step that is given one modifier twice."""
-    return StepDefinitionError(
-        f"step {name!r}: .{modifier}() is given twice",
-        step=name,
-        where=caller(),
-        remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
+    return refused_step(
+        name,
+        f".{modifier}() is given twice",
+        "Keep one of them: the order of modifiers has no meaning, so neither could win.",
     )
 
 
@@ -192,11 +203,7 @@ def checked_function(name: str, modifier: str, function: Any) -> Any:
         StepDefinitionError: it is not callable.
     """
     if not callable(function):
-        raise StepDefinitionError(
-            f"step {name!r}: .{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})",
-            step=name,
-            where=caller(),
-        )
+        raise refused_step(name, f".{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})")
     return function
 
 
@@ -209,20 +216,19 @@ def checked_timeout(name: str, time: float | timedelta) -> float:
     """Check the argument of `.timeout()` and return it in seconds."""
     seconds = in_seconds(time)
     if not is_finite_number(seconds) or seconds <= 0:
-        raise StepDefinitionError(
-            f"step {name!r}: .timeout({seconds!r:.80}) must be seconds above 0", step=name, where=caller()
-        )
+        said = f".timeout({seconds!r:.80}) must be seconds above 0, or a timedelta"
+        raise refused_step(name, said, "Write .timeout(60), or .timeout(timedelta(minutes=1)).")
     return float(seconds)
 
 
 # --- `.on()` -----------------------------------------------------------------------------------------------------------
 
 
-EXECUTOR_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
+EXECUTOR_NAME = r"[A-Za-z_][\w.-]{0,99}"
 """The names of executors; none of them looks like a description such as `dask://host:8786`."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Placement(FieldEquality):
     """The executor of a step. It does not identify the step: moved elsewhere, its recorded result stays valid.
 
@@ -237,20 +243,18 @@ class Placement(FieldEquality):
 
 def placement(step_name: str, executor: Any, resources: Any) -> Placement:
     """Check the arguments of `.on()` and return them as one value; see `StepBase.on`."""
-    if not isinstance(executor, str) or EXECUTOR_NAME.fullmatch(executor) is None:
-        raise StepDefinitionError(
-            f"step {step_name!r}: .on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",
-            step=step_name,
-            where=caller(),
-            remedy='Write .on("process"), or a name that the engine is given: WorkflowEngine(executors={"gpu": …}).',
+    if not isinstance(executor, str) or re.fullmatch(EXECUTOR_NAME, executor) is None:
+        raise refused_step(
+            step_name,
+            f".on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",
+            'Write .on("process"), or a name that the engine is given: WorkflowEngine(executors={"gpu": …}).',
         )
     for name, amount in _items(step_name, resources):
         if not isinstance(name, str) or not name.strip() or not is_finite_number(amount) or amount <= 0:
-            raise StepDefinitionError(
-                f"step {step_name!r}: .on(resources=…) has {name!r:.40}: {amount!r:.40}",
-                step=step_name,
-                where=caller(),
-                remedy='A resource has a name and an amount above 0: {"GPU": 1}.',
+            raise refused_step(
+                step_name,
+                f".on(resources=…) has {name!r:.40}: {amount!r:.40}",
+                'A resource has a name and an amount above 0: {"GPU": 1}.',
             )
     return Placement(str.__str__(executor), dict(resources or {}))
 
@@ -259,11 +263,10 @@ def _items(step_name: str, resources: Any) -> Any:
     if resources is None:
         return ()
     if not isinstance(resources, Mapping):
-        raise StepDefinitionError(
-            f"step {step_name!r}: .on(resources=…) takes a mapping, got {resources!r:.80} ({type(resources).__name__})",
-            step=step_name,
-            where=caller(),
-            remedy='As {"GPU": 1}.',
+        raise refused_step(
+            step_name,
+            f".on(resources=…) takes a mapping, got {resources!r:.80} ({type(resources).__name__})",
+            'As {"GPU": 1}.',
         )
     return resources.items()
 
@@ -278,7 +281,7 @@ Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 DEFAULT_MAX_DELAY = 60.0
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class RetryPolicy(FieldEquality):
     """When a failed try is followed by another, and after how long.
 
@@ -370,7 +373,7 @@ def retry_policy(
     """
 
     def refused(said: str, remedy: str = "") -> StepDefinitionError:
-        return StepDefinitionError(f"step {name!r}: .retry({said}", step=name, where=caller(), remedy=remedy)
+        return refused_step(name, f".retry({said}", remedy)
 
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise refused(
@@ -415,7 +418,7 @@ def retry_policy(
 # --- `.evidence()` -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class ClaimedEvidence(FieldEquality):
     """The arguments of `.evidence()`.
 
@@ -435,46 +438,38 @@ def claimed_evidence(
 ) -> ClaimedEvidence:
     """Check the arguments of `.evidence()` and return them as one value."""
     if not claims:
-        raise StepDefinitionError(
-            f"step {name!r}: .evidence() is given no claim",
-            step=name,
-            where=caller(),
-            remedy='Give it claims: .evidence(file_sha256("rows.csv")), or a function of the result that returns some.',
+        raise refused_step(
+            name,
+            ".evidence() is given no claim",
+            'Give it claims: .evidence(file_sha256("rows.csv")), or a function of the result that returns some.',
         )
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or hasattr(claim, "evidence_list") or callable(claim)):
-            raise StepDefinitionError(
-                f"step {name!r}: .evidence() takes claims and functions that make them, got {claim!r:.80} "
-                f"({type(claim).__name__})",
-                step=name,
-                where=caller(),
-                remedy="Use the constructors of flowckpt.evidence, and no list around them.",
+            raise refused_step(
+                name,
+                f".evidence() takes claims and functions that make them, got {claim!r:.80} ({type(claim).__name__})",
+                "Use the constructors of flowckpt.evidence, and no list around them.",
             )
     if type(require_all) is not bool:
-        raise StepDefinitionError(
-            f"step {name!r}: .evidence(require_all={require_all!r}) must be True or False", step=name, where=caller()
-        )
+        raise refused_step(name, f".evidence(require_all={require_all!r}) must be True or False")
     if min_verified is not None and (type(min_verified) is not int or min_verified < 1):
-        raise StepDefinitionError(
-            f"step {name!r}: .evidence(min_verified={min_verified!r}) must be a whole number from 1",
-            step=name,
-            where=caller(),
-            remedy="It counts the claims that must hold, where not all have to.",
+        raise refused_step(
+            name,
+            f".evidence(min_verified={min_verified!r}) must be a whole number from 1",
+            "It counts the claims that must hold, where not all have to.",
         )
     if min_verified is not None and min_verified > len(claims) and not any(callable(claim) for claim in claims):
-        raise StepDefinitionError(
-            f"step {name!r}: .evidence(min_verified={min_verified}) with only {len(claims)} claims could never hold",
-            step=name,
-            where=caller(),
-            remedy="Add claims, or ask for fewer.",
+        raise refused_step(
+            name,
+            f".evidence(min_verified={min_verified}) with only {len(claims)} claims could never hold",
+            "Add claims, or ask for fewer.",
         )
     has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
     if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
-        raise StepDefinitionError(
-            f"step {name!r}: .evidence() is given a pack and something beside it",
-            step=name,
-            where=caller(),
-            remedy="A pack has its own policy and all its claims: give it alone.",
+        raise refused_step(
+            name,
+            ".evidence() is given a pack and something beside it",
+            "A pack has its own policy and all its claims: give it alone.",
         )
     return ClaimedEvidence(claims, require_all, min_verified)
 
@@ -482,7 +477,7 @@ def claimed_evidence(
 # --- `.reads()` and `.writes()` ----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class StepFiles(FieldEquality):
     """The arguments of `.reads()` and `.writes()`.
 
@@ -547,11 +542,10 @@ def declared_files(step: Any, role: str) -> tuple[str, ...]:
 def step_files(name: str, role: str, paths: tuple[Any, ...], before: StepFiles | None) -> StepFiles:
     """Check the arguments of `.reads()` or `.writes()` and return them with those of the other one."""
     if not paths:
-        raise StepDefinitionError(
-            f"step {name!r}: .{role}() names no file",
-            step=name,
-            where=caller(),
-            remedy=f'Name files: .{role}("data/a.csv"), or a function of the step\'s arguments that returns their paths.',
+        raise refused_step(
+            name,
+            f".{role}() names no file",
+            f'Name files: .{role}("data/a.csv"), or a function of the step\'s arguments that returns their paths.',
         )
     for each in paths:
         if not (_is_path(each) or callable(each)):
@@ -565,9 +559,8 @@ def _is_path(value: object) -> bool:
 
 def _not_a_path(name: str, role: str, value: object, *, is_returned: bool) -> StepDefinitionError:
     said = f"a function in .{role}() returned" if is_returned else f".{role}() takes paths and functions, got"
-    return StepDefinitionError(
-        f"step {name!r}: {said} {value!r:.80} ({type(value).__name__})",
-        step=name,
-        where=caller(),
-        remedy="Return a path, or a list of paths." if is_returned else f"Name each file by itself: .{role}(*paths).",
+    return refused_step(
+        name,
+        f"{said} {value!r:.80} ({type(value).__name__})",
+        "Return a path, or a list of paths." if is_returned else f"Name each file by itself: .{role}(*paths).",
     )

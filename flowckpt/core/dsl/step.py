@@ -2,58 +2,455 @@
 
 Steps are immutable: every method returns a new one. A modifier may stand before or after the action and may be given
 once, so the order in which a step is written never changes what it means.
+
+An action is one frozen value for each kind of work that a step does; `execution/` carries it out.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+import inspect
+from collections.abc import Callable, Collection, Generator, Mapping
+from datetime import timedelta
 from os import PathLike
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action, PythonAction
+from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.checks import (
-    CREATED,
-    MOST_NOTED,
-    argument_not_yielded,
     caller,
-    check_function,
     check_name,
-    explicit_arguments,
-    note_created,
+    near_word,
+    of_one_argument,
+    of_output_and_arguments,
+    refused_step,
 )
 from flowckpt.core.dsl.modifiers import (
     CHECKPOINTED,
     PLAIN,
     Modifiers,
+    checked_timeout,
+    checked_together,
+    refuse_needless_ephemeral,
 )
-from flowckpt.core.dsl.step_base import StepBase
-from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.functions import cached_per_function, module_name
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import StepDefinitionError, StepNotYieldedError
 
-if TYPE_CHECKING:
-    from flowckpt.core.dsl import command as command_arguments
-    from flowckpt.core.dsl import composites, waits
-    from flowckpt.core.records.outputs import Approval, CommandOutput
-    from flowckpt.errors import StepFailedError
-else:
-    command_arguments = LazyModule("flowckpt.core.dsl.command")
-    composites = LazyModule("flowckpt.core.dsl.composites")
-    waits = LazyModule("flowckpt.core.dsl.waits")
+
+class Action:
+    """The base of the actions."""
+
+    __slots__ = ()
+    step_type: ClassVar[str] = ""
+    is_command: ClassVar[bool] = False
+    """Whether it runs a program."""
+    is_composite: ClassVar[bool] = False
+    """Whether it is made of steps, which have results of their own."""
+    refused: ClassVar[frozenset[str]] = frozenset()
+    """The modifiers that a step with this action cannot have."""
+    modifies_members: ClassVar[bool] = False
+    """Whether the step's modifiers are meant for each of those steps."""
+    is_patch: ClassVar[bool] = False
+    is_saved: ClassVar[bool] = False
+    """Whether its result is made durable as if the step had a `.checkpoint()`."""
+    is_waiting: ClassVar[bool] = False
+    """Whether it waits for something that the run cannot do, so that the run may be suspended meanwhile."""
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the action's function; empty where it has none."""
+        return ""
+
+    @property
+    def output_type(self) -> Any:
+        """The type of what it returns, if the action itself says it."""
+        return Any
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments, which a `.rollback()` can ask for."""
+        return self.arguments().keys()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return these arguments."""
+        return {}
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Facts beside the function and its arguments that identify the work, by name."""
+        return {}
+
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense with this action, or an empty text."""
+        return modifiers.first_of(self.refused)
 
 
-P = ParamSpec("P")
+@attrs.define(repr=False, unsafe_hash=True)  # it never changes; to be frozen takes 0.25 µs a step
+class PythonAction(Action):
+    """Call a Python function.
+
+    Attributes:
+        function: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+
+    step_type: ClassVar[str] = "python"
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """The names of its arguments."""
+        return parameters_of(self.function)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return its arguments by name, with defaults applied."""
+        bound = inspect.signature(self.function).bind(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the function."""
+        function = self.function
+        return _name_of_function(function) if type(function) is FunctionType else function_name(function)
+
+
+class RunAction(Action):
+    """The base of the actions on other runs: one is started, or sent a signal.
+
+    Both are exactly once. The id of the run, or of the message, is derived from the run that acts, the path of the step and its
+    arguments, so a step that is repeated after a crash finds what it made.
+    """
+
+    __slots__ = ()
+    refused: ClassVar[frozenset[str]] = frozenset(
+        # it is exactly once without `at_most_once`
+        {
+            "at_most_once",
+            "adopt",
+            "secret",
+            "ephemeral",
+            "on",
+            "timeout",
+            "cache",
+            "record_arguments",
+            "reads",
+            "writes",
+        }
+    )
+
+
+def parameters_of(function: Callable[..., Any]) -> Collection[str]:
+    """Return the names of a function's parameters; nothing for a builtin without a signature."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Name a function as records do: `module:qualname`.
+
+    A module run as a script is called `__main__`; its record would not match the one of the same file run by the
+    command line, so it is named after its file (or its `-m` name).
+
+    Args:
+        function: a function, method, class, partial or callable object.
+    """
+    while isinstance(function, functools.partial | MethodType):  # new objects each time, called as what they call
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    return _name_of_function(function)
+
+
+@cached_per_function
+def _name_of_function(function: Callable[..., Any]) -> str:
+    function = inspect.unwrap(function)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    module = getattr(named, "__module__", None) or ""
+    return f"{module_name(module)}:{named.__qualname__}"
+
+
 T_co = TypeVar("T_co", covariant=True)
-R = TypeVar("R")
-Item = TypeVar("Item")
+AnyPath: TypeAlias = str | PathLike[str]
+
+
+@attrs.frozen(eq=False, repr=False)
+class StepBase(FieldEquality):
+    """A step before and after it has its action: a name and modifiers."""
+
+    name: str
+    modifiers: Modifiers
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r} without an action>"
+
+    def _with(self, modifiers: Modifiers) -> Self:
+        return attrs.evolve(self, modifiers=modifiers)
+
+    def _given(self, modifier: str, **fields: Any) -> Self:
+        """Return the step with one more modifier, the name of its method, which may be given once."""
+        if any(getattr(self.modifiers, name) != getattr(PLAIN, name) for name in fields):
+            raise checked.given_twice(self.name, modifier)
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, **fields)))
+
+    def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
+        """Modifier: take a checkpoint after the step succeeded.
+
+        Args:
+            id: the checkpoint's id; the step's path by default.
+
+        Raises:
+            StepDefinitionError: it was given before, the id is blank, or the step is ephemeral.
+        """
+        if id is not None:
+            check_name(id, "checkpoint id")
+        return self._given("checkpoint", has_checkpoint=True, checkpoint_id=id)
+
+    def retry(
+        self,
+        attempts: int | None,
+        backoff: float | timedelta = 0.0,
+        max_delay: float | timedelta | None = None,
+        jitter: float = 0.0,
+        on: checked.Worth | tuple[checked.Worth, ...] = (Exception,),
+        deadline: float | timedelta | None = None,
+        factor: float = 2.0,
+    ) -> Self:
+        """Modifier: try the step again when it fails.
+
+        An output that cannot be recorded is not tried again. An error that says how long to wait, by an attribute
+        `retry_after` or an HTTP header `Retry-After` of its response, is followed by a wait of at least that time. A wait
+        of more than a minute, or longer than `RunOptions(stay=…)`, suspends the run; a resume continues with the next try.
+
+        Args:
+            attempts: the number of tries, including the first; a whole number from 1, or None for any number.
+            backoff: seconds or a `timedelta` before the second try; each further wait is `factor` times as long.
+            max_delay: the longest wait by `backoff`, in seconds or as a `timedelta`; a minute by default, or `backoff` if
+                that is longer.
+            jitter: fraction from 0 to 1 by which a wait varies at random.
+            on: which errors to retry: an exception class, a function that gets the exception and returns a bool, or a
+                tuple of these. A function that raises or returns anything else means no.
+            deadline: no new try starts later than this (seconds or a `timedelta`) after the first; waits end by then. A running try
+                is not stopped; see `.timeout()`.
+            factor: how many times longer each wait is than the one before; 1 waits equally long each time.
+
+        Raises:
+            StepDefinitionError: an argument is out of its range, or `.retry()` was given before.
+        """
+        policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
+        return self._given("retry", retry=policy)
+
+    def timeout(self, seconds: float | timedelta) -> Self:
+        """Modifier: limit the time of each try; a longer try fails with `StepTimeoutError`.
+
+        A sync function with a timeout runs on its own thread, which is abandoned at the timeout.
+
+        Args:
+            seconds: the limit in seconds or as a `timedelta`, above 0.
+
+        Raises:
+            StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
+        """
+        return self._given("timeout", timeout_seconds=checked_timeout(self.name, seconds))
+
+    def ephemeral(self) -> Self:
+        """Modifier: never record the step, and run it at each replay: for a model, a connection, an open file.
+
+        Raises:
+            StepDefinitionError: it was given before, or with a modifier that needs a record.
+        """
+        if self.modifiers.is_secret:
+            refuse_needless_ephemeral(self.name)
+        return self._given("ephemeral", is_ephemeral=True)
+
+    def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
+        """Modifier: claim what is true of the outside world once the step is done.
+
+        The claims are checked after each try, before anything is saved; a false claim fails the try with
+        `EvidenceNotVerifiedError`. They are checked again before a resume reuses the result, except `.transient()`
+        claims.
+
+        Args:
+            *claims: claims of `flowckpt.evidence`, functions that get the step's result and return a claim or a list of
+                claims, or a single `EvidencePack`.
+            require_all: whether every claim must hold; otherwise at least one.
+            min_verified: how many must hold, from 1; overrides `require_all`.
+
+        Raises:
+            StepDefinitionError: an argument is invalid, or `.evidence()` was given before.
+        """
+        claimed = checked.claimed_evidence(self.name, claims, require_all, min_verified)
+        return self._given("evidence", evidence=claimed)
+
+    def reads(self, *paths: AnyPath | Callable[..., Any]) -> Self:
+        """Modifier: name the files and directories that the step reads.
+
+        Their content is recorded before each try, and compared before a resume reuses the result: if one changed, the
+        step runs again. A missing file fails the step before its function is called; so does a file that changes while
+        the step runs, after it.
+
+        Args:
+            *paths: paths, relative to the directory of the run; or functions that get the arguments of the step's
+                function, and return a path or a list of paths.
+
+        Raises:
+            StepDefinitionError: an argument is invalid, the step is ephemeral, or `.reads()` was given before.
+        """
+        return self._with_files("reads", paths)
+
+    def writes(self, *paths: AnyPath | Callable[..., Any]) -> Self:
+        """Modifier: name the files and directories that the step writes.
+
+        Each must exist when the step ends. Its content is recorded with the step, and compared before a resume reuses
+        the result: if a file changed or is gone, the step runs again. No two steps of a run may write the same file, and
+        none may write a file that an earlier step read.
+
+        Args:
+            *paths: paths, relative to the directory of the run; or functions that get the arguments of the step's
+                function, and return a path or a list of paths.
+
+        Raises:
+            StepDefinitionError: an argument is invalid, the step is ephemeral, or `.writes()` was given before.
+        """
+        return self._with_files("writes", paths)
+
+    def _with_files(self, role: str, paths: tuple[Any, ...]) -> Self:
+        files = self.modifiers.files
+        if files is not None and getattr(files, role):
+            raise checked.given_twice(self.name, role)
+        made = attrs.evolve(self.modifiers, files=checked.step_files(self.name, role, paths, files))
+        return self._with(checked_together(self.name, made))
+
+    def at_most_once(self) -> Self:
+        """Modifier: never repeat the step on a guess: for a payment, a mail, anything that must not happen twice.
+
+        A durable marker is saved before the step starts, and its result as soon as it ends, with or without a
+        checkpoint. If the process dies in between, the step's evidence decides: proved done, the result is adopted;
+        proved not done, the step runs; otherwise the resume stops and asks.
+
+        Raises:
+            StepDefinitionError: it was given before, or the step is ephemeral.
+        """
+        return self._given("at_most_once", is_at_most_once=True)
+
+    def adopt(self, function: Callable[..., Any]) -> Self:
+        """Modifier: rebuild the result of an `.at_most_once()` step that is proved done but was never recorded.
+
+        Without it, the result is None.
+
+        Args:
+            function: sync or async; gets the arguments of the step's function, and returns what that would have
+                returned.
+
+        Raises:
+            StepDefinitionError: it is not callable, or `.adopt()` was given before.
+        """
+        return self._given("adopt", adopt=checked.checked_function(self.name, "adopt", function))
+
+    def on_rerun(self, function: Callable[[Any], Any]) -> Self:
+        """Modifier: undo the recorded execution right before a resume runs the step again.
+
+        An error in the function fails the step, which then does not run.
+
+        Args:
+            function: sync or async; gets the recorded output.
+
+        Raises:
+            StepDefinitionError: it does not take one argument, the step is ephemeral, or `.on_rerun()` was given
+                before.
+        """
+        undo = of_one_argument(self.name, "on_rerun", checked.checked_function(self.name, "on_rerun", function))
+        return self._given("on_rerun", on_rerun=undo)
+
+    def _with_secret(self) -> Any:
+        modifiers = self.modifiers
+        if modifiers.is_secret:
+            raise checked.given_twice(self.name, "secret")
+        if modifiers.is_ephemeral:
+            refuse_needless_ephemeral(self.name)
+        modifiers = checked_together(self.name, attrs.evolve(modifiers, is_ephemeral=True))
+        return self._with(checked_together(self.name, attrs.evolve(modifiers, content="secret")))
+
+    def rollback(self, function: Callable[..., Any]) -> Self:
+        """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
+
+        An error in the function neither stops the rollback of other steps nor hides why the run ended.
+
+        Args:
+            function: sync or async; gets the recorded output. Further parameters without a default get the step's
+                arguments of the same names: `def refund(receipt, amount)`.
+
+        Raises:
+            StepDefinitionError: it has no parameter for the output, the step is ephemeral, or `.rollback()` was given
+                before. The workflow is refused at the step if a parameter has the name of no argument.
+        """
+        undo = of_output_and_arguments(self.name, checked.checked_function(self.name, "rollback", function))
+        return self._given("rollback", rollback=undo)
+
+    def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
+        """Modifier: run the step elsewhere: on a thread, in another process, on another machine.
+
+        It applies to `.python()` and to the members of a `.map()` of a function. It is not part of the step's identity:
+        a step that moves to another executor keeps its recorded result.
+
+        Args:
+            executor: `thread`, `process`, `engine` (the engine's own process), or a name of
+                `WorkflowEngine(executors={"gpu": …})`.
+            resources: the resources that the step needs on a worker, such as `{"GPU": 1}`, if the executor supports
+                them.
+
+        Raises:
+            StepDefinitionError: the name is invalid, the step is ephemeral, or `.on()` was given before.
+        """
+        return self._given("on", placement=checked.placement(self.name, executor, resources))
+
+    def version(self, tag: str) -> Self:
+        """Modifier: tag what the step means. A recorded result with another tag is stale.
+
+        Args:
+            tag: any text that is not blank, compared for equality.
+
+        Raises:
+            StepDefinitionError: the tag is not text or blank, or `.version()` was given before.
+        """
+        check_name(tag, "version tag")
+        return self._given("version", version=tag)
+
+    def cache(self, *, max_age: float | timedelta | None = None) -> Self:
+        """Modifier: take the result of an equal call in any run of the store, instead of running the step.
+
+        Calls are equal if function, code, arguments, `.version()` and `.reads()` are. The evidence of the other result is
+        checked first; a result that does not hold is not taken. Failures are never taken.
+
+        Args:
+            max_age: seconds or a `timedelta`: take no result that was made longer ago; any age by default.
+
+        Raises:
+            StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
+                output of its own: `.at_most_once()`, `.rollback()`, `.on_rerun()`, `.ephemeral()`, `.secret()`.
+        """
+        return self._given("cache", cache_seconds=checked.checked_age(self.name, max_age))
+
+    def record_arguments(self) -> Self:
+        """Modifier: record the arguments of the call as JSON, to read and query them later.
+
+        Without it, a record has digests of the arguments, which say only whether they changed. Secrets are left out. Arguments
+        that JSON cannot hold, or that take more than 64 KiB together, fail the step before its function is called.
+
+        Raises:
+            StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
+        """
+        if self.modifiers.records_arguments:
+            raise checked.given_twice(self.name, "record_arguments")
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, content="arguments")))
 
 
 @attrs.frozen(eq=False, repr=False, init=False)
@@ -110,7 +507,7 @@ class Step(StepBase, Generic[T_co]):
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):  # asked by Python itself, and by those that look for a protocol
                 raise AttributeError(f"'Step' object has no attribute {name!r}", name=name, obj=self)
-            raise self._not_yielded(f"has no attribute {name!r}", (name, self))
+            raise self._not_yielded(f"has no attribute {name!r}{near_word(type(self), name)}", (name, self))
 
         def __bool__(self) -> bool:
             raise self._not_yielded("is neither true nor false")
@@ -156,452 +553,8 @@ class Step(StepBase, Generic[T_co]):
         return error
 
     def _second_action(self) -> StepDefinitionError:
-        return StepDefinitionError(
-            f"step {self.name!r} has an action already: .{self.action.step_type}()",
-            step=self.name,
-            where=caller(),
-            remedy="Yield two steps.",
-        )
+        return refused_step(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
 
 
 _set_name, _set_modifiers = vars(StepBase)["name"].__set__, vars(StepBase)["modifiers"].__set__
 _set_action = vars(Step)["action"].__set__
-
-
-@attrs.frozen(eq=False, repr=False)
-class StepBuilder(StepBase):
-    """A step that still lacks its action."""
-
-    if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
-        __iter__ = Step.__iter__
-
-    def _created(self, action: Action) -> Step[Any]:
-        note_created(action, self.name, depth=3)
-        return Step(self.name, self.modifiers, action)
-
-    def secret(self) -> SecretStepBuilder:
-        """Modifier: keep the output out of records, logs and events.
-
-        The workflow receives a `Secret`; for a command, a secret `CommandOutput`, and no line of it is emitted. The
-        output is not recorded, so the step runs at each replay, like an ephemeral one. It cannot be combined with
-        `.ephemeral()`, `.at_most_once()`, `.checkpoint()`, `.adopt()` or `.on_rerun()`.
-
-        Raises:
-            StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
-        """
-        made: SecretStepBuilder = self._with_secret()
-        return made
-
-    @overload
-    def python(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Step[R]: ...
-    @overload
-    def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
-    @overload
-    def python(  # type: ignore[overload-cannot-match]  # it is matched where the first does not fit the arguments
-        self, function: Callable[..., R], /, *, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-    ) -> Step[R]: ...
-    @overload
-    def python(  # type: ignore[overload-cannot-match]  # likewise
-        self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
-    ) -> Step[R]: ...
-    def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
-        """Action: call a Python function, sync or async.
-
-        `.python(function, args=(…), kwargs={…})` is for parameters with unusual names. A function that itself has a
-        parameter `args` or `kwargs` receives it unchanged.
-
-        Args:
-            function: a named function, method, class, `functools.partial` or callable object. Its qualified name is
-                part of the step's identity, so lambdas are refused.
-            *args: positional arguments.
-            **kwargs: keyword arguments.
-
-        Raises:
-            StepDefinitionError: the function is not callable, a lambda, or a workflow.
-        """
-        if type(function) is not FunctionType or function.__name__ == "<lambda>":
-            check_function(self.name, function, "python")
-        if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
-            args, kwargs = explicit_arguments(self.name, function, kwargs)
-        for argument in (*args, *kwargs.values()) if kwargs else args:
-            if type(argument) is Step:
-                raise argument_not_yielded(self.name, argument)
-        action = PythonAction(function, args, kwargs)
-        if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, without its call
-            frame = sys._getframe(1)
-            noted[id(action)] = (action, self.name, frame.f_code.co_filename, frame.f_lineno)
-        return Step(self.name, self.modifiers, action)
-
-    @overload
-    def map(  # pyright: ignore[reportOverlappingOverload] - constants may be named as any option
-        self,
-        function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-    ) -> Step[list[R]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-    ) -> Step[list[R | StepFailedError]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[[Item], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-    ) -> Step[list[R]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[[Item], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-    ) -> Step[list[R | StepFailedError]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[Concatenate[Item, ...], Coroutine[Any, Any, R]] | Workflow[..., R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: None = None,
-        tolerate: None = None,
-        **constants: Any,
-    ) -> Step[list[R]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[Concatenate[Item, ...], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: None = None,
-        tolerate: None = None,
-        **constants: Any,
-    ) -> Step[list[R]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[Concatenate[Item, ...], Coroutine[Any, Any, R]] | Workflow[..., R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-        **constants: Any,
-    ) -> Step[list[R | StepFailedError]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[Concatenate[Item, ...], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-        **constants: Any,
-    ) -> Step[list[R | StepFailedError]]: ...
-    def map(
-        self,
-        function: Any,
-        items: Iterable[Any],
-        *,
-        key: Callable[[Any], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-        **constants: Any,
-    ) -> Step[Any]:
-        """Action: call a function for each item, several at a time; the output is the list of outputs.
-
-        The outputs are in the order of the items. Each call is a step of its own, with its path (`pages/[17]`), record
-        and the modifiers of this step. After a crash, only items without a result run. `.checkpoint()` applies to each
-        call and to the map; a name given to it is that of the map's checkpoint.
-
-        Without `min_success` and `tolerate`, the first failure stops the others and fails the map with
-        `FanOutFailedError`. With one of them, a `StepFailedError` replaces each missing output. An error in `key` or in
-        the iteration of the items fails the map.
-
-        Args:
-            function: a named function of one item, sync or async; or a workflow with one input without a default.
-            items: any iterable except text and sets; sort a set first. Items are requested as there is room for them.
-            key: returns the name of an item in its path (`pages/[de]`), text or a whole number, so that items may be
-                added and removed; items are numbered by default.
-            concurrency: how many run in parallel; 32 by default.
-            min_success: how many must succeed: a number, or a fraction as a float. Without `tolerate`, the others are
-                stopped then.
-            tolerate: how many may fail: a number, or a fraction as a float.
-            **constants: further arguments, the same for each call. A function whose parameter has the name of an argument
-                above gets it by `functools.partial`.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        completion = {"min_success": min_success, "tolerate": tolerate}
-        action = composites.map_action(
-            self.name, function, items, constants, key=key, concurrency=concurrency, **completion
-        )
-        return self._created(action)
-
-    def workflow(self, child: Workflow[P, R], /, *args: P.args, **inputs: P.kwargs) -> Step[R]:
-        """Action: run another workflow inside this one; the output is what the child returns.
-
-        The step itself takes `.checkpoint()`, `.version()` and `.rollback()`. The child's steps have their own
-        modifiers, and their paths are below this step's path.
-
-        Args:
-            child: the workflow, not called.
-            *args: not allowed; only for type checkers.
-            **inputs: its inputs, checked against the child's annotations at the `yield`.
-
-        Raises:
-            StepDefinitionError: the child is not a workflow.
-            InputError: an input is unknown or missing.
-        """
-        return self._created(composites.workflow_action(self.name, child, args, inputs))
-
-    def start(self, workflow: Workflow[P, Any], /, *args: P.args, **inputs: P.kwargs) -> Step[str]:
-        """Action: start another run, exactly once, without waiting for it; the output is its id.
-
-        The id is derived from this run, the path of the step and the inputs, so a step repeated after a crash starts
-        nothing twice. The run is in the same store and has its own history and fate. This process runs it in parallel;
-        if the process ends first, `flowckpt recover` continues the run.
-
-        Args:
-            workflow: the workflow, not called.
-            *args: not allowed; only for type checkers.
-            **inputs: its inputs, recorded with the new run.
-
-        Raises:
-            StepDefinitionError: it is not a workflow, or an input is secret.
-            InputError: an input is unknown or missing.
-        """
-        return self._created(composites.start_action(self.name, workflow, args, inputs))
-
-    def signal(self, run: str, name: str, data: Any = None) -> Step[None]:
-        """Action: send a signal to another run in the same store, exactly once; the next wait of this name takes it.
-
-        The id of the message is derived from this run, the path of the step and its arguments, so a step repeated after a
-        crash sends nothing twice.
-
-        Args:
-            run: the id of the run.
-            name: the signal's name.
-            data: its data.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        return self._created(waits.signal_action(self.name, run, name, data))
-
-    def reply(self, to: str, value: Any = None) -> Step[Any]:
-        """Action: reply to the signal that a `.wait()` has taken; the output is the reply.
-
-        The sender gets it: `flowckpt signal RUN NAME --wait`, or `engine.signal(…, wait=60)`. The reply is recorded and
-        durable at once, without `.checkpoint()`. If the wait ended without a signal, nothing is sent.
-
-        Args:
-            to: the name of the step that waited; if there are several, the last one counts. Or its path, if it is
-                in another scope, such as a member of a `parallel`.
-            value: the reply.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        return self._created(waits.reply_action(self.name, to, value))
-
-    def command(
-        self,
-        argv: Sequence[str | PathLike[str]],
-        *,
-        cwd: str | PathLike[str] | None = None,
-        env: Mapping[str, str | Secret[str] | None] | None = None,
-        stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
-        max_output: int = 1_000_000,
-    ) -> Step[CommandOutput]:
-        """Action: run a program without a shell; the output is a `CommandOutput`.
-
-        A non-zero exit code fails the step with `CommandFailedError`, unless the step claims the code:
-        `command_exit(2)`. The program, its directory, environment and input identify the step; `max_output` does not.
-
-        Args:
-            argv: the program and its arguments, as text or paths. A program without `/` is looked up on the PATH.
-            cwd: the working directory, relative to that of the process.
-            env: variables to add to the environment; None removes one. A `Secret` is revealed only to the program.
-            stdin: what the program reads: text (as UTF-8), bytes, or a `Secret` of these; nothing by default, never the
-                terminal.
-            max_output: the bytes kept of standard output and of standard error: the first and last halves, with a line
-                in between that gives the number of omitted bytes.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        return self._created(command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output))
-
-    def sleep(self, time: float | timedelta | datetime | None = None, *, until: datetime | None = None) -> Step[None]:
-        """Action: wait for a time, and return None.
-
-        The end is fixed when the step is first reached, so a resumed run does not wait again from the start.
-
-        Args:
-            time: seconds, a `timedelta`, or an aware `datetime` to wait for.
-            until: an aware `datetime` to wait for.
-
-        Raises:
-            StepDefinitionError: the time is negative, longer than a century, invalid, or has no zone.
-        """
-        return self._created(waits.sleep_action(self.name, time, until))
-
-    @overload
-    def wait(
-        self, signal: str, *, timeout: float | timedelta | None = None, default: Any = ..., ask: Any = None
-    ) -> Step[Any]: ...
-    @overload
-    def wait(
-        self, signal: str, *, type: type[R], timeout: float | timedelta | None = None, ask: Any = None
-    ) -> Step[R]: ...
-    @overload
-    def wait(
-        self, signal: str, *, type: type[R], timeout: float | timedelta, default: None, ask: Any = None
-    ) -> Step[R | None]: ...
-    @overload
-    def wait(
-        self, signal: str, *, type: type[R], timeout: float | timedelta, default: R, ask: Any = None
-    ) -> Step[R]: ...
-    def wait(
-        self,
-        signal: str,
-        *,
-        type: Any = Any,  # noqa: A002 - part of the language
-        timeout: Any = None,
-        default: Any = ...,
-        ask: Any = None,
-    ) -> Step[Any]:
-        """Action: wait for a signal, and return its data.
-
-        Each signal is taken by one wait; early signals are kept.
-
-        Args:
-            signal: the name of the signal, as in `flowckpt signal RUN NAME`.
-            type: the type of the data; JSON's own types by default.
-            timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
-            default: what to return after the timeout instead; must fit `type`, or be None.
-            ask: the question, any value that can be recorded: shown with the wait by `flowckpt show`, `list` and the local
-                page. Another question starts the wait again.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        given = waits.NOTHING if default is ... else default
-        return self._created(waits.wait_action(self.name, signal, type, timeout, given, ask))
-
-    def approval(
-        self,
-        name: str | None = None,
-        *,
-        of: Any = None,
-        timeout: float | timedelta | None = None,
-        on_rejection: str = "fail",
-        ask: Any = None,
-    ) -> Step[Approval]:
-        """Action: wait until somebody approves (`flowckpt approve RUN NAME`), and return an `Approval`.
-
-        The facts of the claims in `of` are captured when the step is reached, shown to the person who decides, and recorded
-        with the decision. The approval becomes void if they change before the last later step has started. A
-        `.transient()` claim must hold only when the answer is taken.
-
-        Args:
-            name: what is to be approved, for people; the step's name by default.
-            of: claims about what is to be approved: a non-empty list, or an `EvidencePack`.
-            timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
-            on_rejection: `fail`: a rejection fails the step with `ApprovalRejectedError`; `return`: it returns an
-                `Approval`.
-            ask: the question, as for `.wait`.
-
-        Raises:
-            StepDefinitionError: an argument is invalid.
-        """
-        return self._created(waits.approval_action(self.name, name, of, timeout, on_rejection, ask))
-
-
-if TYPE_CHECKING:
-
-    class SecretStepBuilder(StepBase):
-        """A step that is secret before it has its action, as type checkers see it."""
-
-        @overload
-        def python(
-            self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-        ) -> Step[Secret[R]]: ...
-        @overload
-        def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[Secret[R]]: ...
-        @overload
-        def python(  # type: ignore[overload-cannot-match]  # as above
-            self, function: Callable[..., R], /, *, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-        ) -> Step[Secret[R]]: ...
-        @overload
-        def python(  # type: ignore[overload-cannot-match]  # as above
-            self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
-        ) -> Step[Secret[R]]: ...
-        def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
-            """Call a Python function; see `StepBuilder.python`."""
-            raise NotImplementedError
-
-        def command(
-            self,
-            argv: Sequence[str | PathLike[str]],
-            *,
-            cwd: str | PathLike[str] | None = None,
-            env: Mapping[str, str | Secret[str] | None] | None = None,
-            stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
-            max_output: int = 1_000_000,
-        ) -> Step[Secret[CommandOutput]]:
-            """Run a program; see `StepBuilder.command`."""
-            raise NotImplementedError
-
-
-def step(name: str) -> StepBuilder:
-    """Create a step; its action and its modifiers follow: `step("fetch").python(fetch, source).checkpoint()`.
-
-    A step needs exactly one action. Modifiers may precede or follow the action, each at most once, and their order does
-    not matter. Steps are immutable: each method returns a new one. In a workflow, `value = yield step(…)` returns the
-    step's output; `value = yield from step(…)` is the same step with its type kept for type checkers.
-
-    Args:
-        name: text of up to 500 characters. It need not be unique: the path of a repeated name contains its occurrence.
-
-    Raises:
-        StepDefinitionError: the name is not text, blank, or longer than 500 characters.
-    """
-    if type(name) is str:
-        return _made(name)
-    check_name(name, "step name")
-    return StepBuilder(str.__str__(name), PLAIN)  # str() of an enum's member is its label
-
-
-@functools.lru_cache(maxsize=4096)
-def _made(name: str) -> StepBuilder:
-    """Make a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
-    check_name(name, "step name")
-    return StepBuilder(name, PLAIN)

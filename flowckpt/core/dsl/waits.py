@@ -7,15 +7,14 @@ try; it has a deadline of its own, which stays where it is when the run is resum
 from __future__ import annotations
 
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action, RunAction
-from flowckpt.core.dsl.checks import argument_not_yielded, caller, check_name, is_step
-from flowckpt.core.dsl.modifiers import Modifiers
+from flowckpt.core.dsl.checks import argument_not_yielded, check_name, is_step, refused_step
+from flowckpt.core.dsl.step import Action, RunAction
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.numbers import is_finite_number
@@ -32,7 +31,10 @@ class Waiting(Action):
 
     __slots__ = ()
     is_waiting: ClassVar[bool] = True
-    refuses_modifiers: ClassVar[bool] = True
+    refused: ClassVar[frozenset[str]] = frozenset(
+        {"retry", "timeout", "ephemeral", "secret", "evidence", "reads", "writes", "at_most_once", "adopt", "on_rerun"}
+        | {"rollback", "record_arguments", "cache"}
+    )
     kind: ClassVar[WaitKind]
     patience: timedelta | None
 
@@ -49,24 +51,6 @@ class Waiting(Action):
     def deadline(self, now: datetime) -> datetime | None:
         """Return when it ends by itself, if it is met now."""
         return None if self.patience is None else now + self.patience
-
-    def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with a wait, or an empty text."""
-        given = {
-            "ephemeral": modifiers.is_ephemeral,
-            "retry": modifiers.retry is not None,
-            "timeout": modifiers.timeout_seconds is not None,
-            "evidence": modifiers.evidence is not None,
-            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
-            "at_most_once": modifiers.is_at_most_once,
-            "adopt": modifiers.adopt is not None,
-            "on_rerun": modifiers.on_rerun is not None,
-            "rollback": modifiers.rollback is not None,
-            "secret": modifiers.is_secret,
-            "record_arguments": modifiers.records_arguments,
-            "cache": modifiers.cache_seconds is not None,
-        }
-        return next((name for name, is_given in given.items() if is_given), "")
 
 
 @attrs.frozen
@@ -187,11 +171,6 @@ class SignalAction(RunAction):
     signal: str
     data: Any = None
 
-    @property
-    def parameters(self) -> Collection[str]:
-        """The names of its arguments."""
-        return self.arguments().keys()
-
     def arguments(self) -> Mapping[str, Any]:
         """Return the run, the signal and the data."""
         return {"run": self.run, "signal": self.signal, "data": self.data}
@@ -211,11 +190,6 @@ class ReplyAction(RunAction):
 
     to: str
     value: Any = None
-
-    @property
-    def parameters(self) -> Collection[str]:
-        """The names of its arguments."""
-        return self.arguments().keys()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the step and the reply."""
@@ -274,11 +248,10 @@ def signal_action(name: str, run: Any, signal: Any, data: Any) -> SignalAction:
         if is_step(each):
             raise argument_not_yielded(name, each)
     if not isinstance(run, str) or not run.strip():
-        raise StepDefinitionError(
-            f"step {name!r}: .signal() needs the id of a run, got {run!r:.80} ({type(run).__name__})",
-            step=name,
-            where=caller(),
-            remedy="A step with .start() returns the id of the run that it started.",
+        raise refused_step(
+            name,
+            f".signal() needs the id of a run, got {run!r:.80} ({type(run).__name__})",
+            "A step with .start() returns the id of the run that it started.",
         )
     check_name(signal, "signal's name")
     return SignalAction(run, signal, data)
@@ -329,4 +302,4 @@ def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
 
 
 def _refused(name: str, action: str, said: str, remedy: str) -> StepDefinitionError:
-    return StepDefinitionError(f"step {name!r}: .{action}(): {said}", step=name, where=caller(), remedy=remedy)
+    return refused_step(name, f".{action}(): {said}", remedy)

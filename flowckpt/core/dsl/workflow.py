@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, overload
 
-from flowckpt.core.dsl.actions import module_name
 from flowckpt.core.dsl.checks import caller, note_created
+from flowckpt.core.system.declared import shown
+from flowckpt.core.system.functions import module_name
 from flowckpt.core.system.secret import NOT_SECRET, secret_type
 from flowckpt.errors import InputError, WorkflowDefinitionError
 
@@ -100,6 +102,8 @@ class Workflow(Generic[P, R_co]):
     def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs in the order of the signature, with defaults applied.
 
+        A default that can change, such as a list, is copied: a resume starts from the default as it is written.
+
         Args:
             inputs: inputs by name.
 
@@ -122,7 +126,10 @@ class Workflow(Generic[P, R_co]):
                 remedy=self._how_to_give(missing),
             ) from error
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return {
+            name: value if name in inputs or type(value).__hash__ is not None else copy.deepcopy(value)
+            for name, value in bound.arguments.items()
+        }
 
     def _how_to_give(self, missing: list[str]) -> str:
         secret = next((name for name in missing if name in self.secret_inputs), "")
@@ -132,6 +139,9 @@ class Workflow(Generic[P, R_co]):
             f"Give {secret!r} by -i {secret}=@env:NAME, -i {secret}=@file:PATH or -i {secret}=- (to be asked) on the command "
             f"line, so that nothing shows it; by {secret}=value in Python."
         )
+
+
+RETURN_IT = "Write 'return continue_as(…)': it ends this generation of the run."
 
 
 class NextGeneration:
@@ -151,8 +161,15 @@ class NextGeneration:
     def __repr__(self) -> str:
         return f"<continue_as() at {self.where}>"
 
+    def __iter__(self) -> NoReturn:
+        raise WorkflowDefinitionError(
+            f"{self!r} was iterated, by 'yield from' or by an assignment to several names",
+            where=caller(),
+            remedy=RETURN_IT,
+        )
 
-def continue_as(**inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeVarUse]
+
+def continue_as(*given: Never, **inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeVarUse]
     """End the history of the run and start its next generation, with new inputs.
 
     Return the result: `return continue_as(cursor=cursor)`. The next generation is the same workflow and has the same
@@ -163,12 +180,22 @@ def continue_as(**inputs: Any) -> T:  # type: ignore[type-var]  # pyright: ignor
     Only the workflow of a run can continue, not a child workflow.
 
     Args:
+        *given: nothing; inputs are given by name.
         **inputs: the inputs of the next generation, like those of a new run: an input that is not given has its default.
 
     Returns:
         The value for the workflow to return; it type checks as any type. mypy accepts no returned value in a
             workflow typed `Generator[Any, Any, None]`: write `Any` for the `None`.
+
+    Raises:
+        WorkflowDefinitionError: an input was given without its name.
     """
+    if given:
+        raise WorkflowDefinitionError(
+            f"continue_as() takes the inputs of the next generation by name, got {given[0]!r:.60}",
+            where=caller(),
+            remedy="Name each input: return continue_as(name=value).",
+        )
     made = NextGeneration(inputs)
     note_created(made, "")
     return made  # type: ignore[return-value]
@@ -209,50 +236,41 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
         raise WorkflowDefinitionError(
             f"a workflow's name may have 200 printable characters, got {name[:60]!r}", where=where
         )
+
+    def refused(said: str, remedy: str) -> WorkflowDefinitionError:
+        return WorkflowDefinitionError(f"workflow {name!r} {said}", where=where, remedy=remedy)
+
     plain = inspect.unwrap(function) if callable(function) else function
     if inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain):
-        raise WorkflowDefinitionError(
-            f"workflow {name!r} is an async function",
-            where=where,
-            remedy="Write 'def' and 'yield step(…)'; the steps' own functions may be async.",
-        )
+        raise refused("is an async function", "Write 'def' and 'yield step(…)'; the steps' own functions may be async.")
     if isinstance(plain, functools.partial):
-        raise WorkflowDefinitionError(
-            f"workflow {name!r} is a functools.partial: {_shown(function)}",
-            where=where,
-            remedy="Write 'def name(…): …', with defaults for what it is to be given: a resume finds the workflow by its "
+        raise refused(
+            f"is a functools.partial: {shown(function, 120)}",
+            "Write 'def name(…): …', with defaults for what it is to be given: a resume finds the workflow by its "
             "function's name.",
         )
     if getattr(plain, "__name__", "") == "<lambda>":
-        raise WorkflowDefinitionError(
-            f"workflow {name!r} is a lambda",
-            where=where,
-            remedy="Write 'def name(…): …': a resume finds the workflow by its function's name.",
-        )
+        raise refused("is a lambda", "Write 'def name(…): …': a resume finds the workflow by its function's name.")
     if not inspect.isgeneratorfunction(plain):
-        raise WorkflowDefinitionError(
-            f"workflow {name!r} is not a generator function: {_shown(function)}",
-            where=where,
-            remedy="Yield at least one step in it: 'yield step(\"name\").python(function)'.",
+        raise refused(
+            f"is not a generator function: {shown(function, 120)}",
+            "Yield at least one step in it: 'yield step(\"name\").python(function)'.",
         )
     for number, parameter in enumerate(inspect.signature(function).parameters.values()):
         if number == 0 and parameter.name in ("self", "cls") and _is_in_class(plain):
-            raise WorkflowDefinitionError(
-                f"workflow {name!r} is a method: no caller would give it its {parameter.name!r}",
-                where=where,
-                remedy="Define it outside the class, and hand in what it needs as inputs.",
+            raise refused(
+                f"is a method: no caller would give it its {parameter.name!r}",
+                "Define it outside the class, and hand in what it needs as inputs.",
             )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise WorkflowDefinitionError(
-                f"workflow {name!r}: its input '{parameter}' cannot be given by name",
-                where=where,
-                remedy="Name every input: inputs are recorded and compared by name.",
+            raise refused(
+                f"has an input '{parameter}' that cannot be given by name",
+                "Name every input: inputs are recorded and compared by name.",
             )
         if parameter.name in RESERVED_INPUTS:
-            raise WorkflowDefinitionError(
-                f"workflow {name!r}: its input {parameter.name!r} has the name of an engine argument",
-                where=where,
-                remedy=f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are the engine's own.",
+            raise refused(
+                f"has an input {parameter.name!r} with the name of an engine argument",
+                f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are the engine's own.",
             )
     return Workflow(function, name)
 
@@ -260,13 +278,6 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
 def _where(function: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     return f"{code.co_filename}:{code.co_firstlineno}" if code else caller()
-
-
-def _shown(function: object) -> str:
-    try:
-        return f"{function!r:.120}"
-    except Exception:  # there is a better error to tell
-        return f"<{type(function).__name__}>"
 
 
 def _is_in_class(function: Any) -> bool:

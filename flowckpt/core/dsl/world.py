@@ -13,28 +13,18 @@ from uuid import UUID
 
 import attrs
 
-from flowckpt.core.dsl.actions import Action
 from flowckpt.core.dsl.checks import check_name, check_published_name, note_created
-from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
-from flowckpt.core.dsl.step import Step
+from flowckpt.core.dsl.modifiers import PLAIN
+from flowckpt.core.dsl.step import Action, Step
 
 
 class WorldAction(Action):
     """The base of actions that ask the engine's clock, or its sources of ids and of random numbers."""
 
     __slots__ = ()
-    refuses_modifiers: ClassVar[bool] = True
-
-    def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with this action, or an empty text."""
-        given = {
-            "at_most_once": modifiers.is_at_most_once,
-            "ephemeral": modifiers.is_ephemeral,  # it is there to be recorded
-            "on": modifiers.placement is not None,
-            "cache": modifiers.cache_seconds is not None,
-            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
-        }
-        return next((name for name, is_given in given.items() if is_given), "")
+    refused: ClassVar[frozenset[str]] = frozenset(
+        {"at_most_once", "ephemeral", "secret", "on", "cache", "reads", "writes"}  # it is there to be recorded
+    )
 
 
 @attrs.frozen

@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from flowckpt.core.codec import decode, encode
-from flowckpt.core.codec.difference import difference
+from flowckpt.core.codec.annotations import is_known_kind
 from flowckpt.core.codec.tags import RefusedError, Registered
-from flowckpt.core.codec.types import from_plain, is_known_kind, to_plain
-from flowckpt.core.dsl.actions import module_name
+from flowckpt.core.codec.types import difference, from_plain, to_plain
 from flowckpt.core.dsl.workflow import PROGRAM_MODULES
 from flowckpt.core.identity.fingerprint import reaches
+from flowckpt.core.system.functions import module_name
 from flowckpt.errors import FlowckptError
 
 _SCRIPT_IN_WORKER = "__mp_main__"

@@ -93,23 +93,6 @@ def fingerprint(function: Callable[..., Any]) -> str:
     return FORM + sha256("\n".join(texts).encode()).hexdigest() if texts else ""
 
 
-def fingerprint_of_source(source: str) -> str:
-    """Return the fingerprint of a piece of source; empty where it does not parse by itself.
-
-    Args:
-        source: the text of a definition, indented or not.
-    """
-    # Indented source becomes a block; to dedent it would change its strings, and fails where one has a line at column 0.
-    is_indented = source[:1] in (" ", "\t")
-    try:
-        tree: ast.AST = ast.parse(f"if 1:\n{source}" if is_indented else source)
-    except (SyntaxError, ValueError):
-        return ""
-    if is_indented:
-        tree = ast.Module(tree.body[0].body, [])  # type: ignore[attr-defined]
-    return FORM + sha256(text_of(tree).encode()).hexdigest()
-
-
 def step_fingerprint(function: Callable[..., Any]) -> str:
     """Return the fingerprint of a step's function: `2:` and 22 characters; empty where its source cannot be known.
 
@@ -553,9 +536,12 @@ def source_of(file: str, scope: dict[str, Any]) -> Source:
 
 def has_reloaded() -> bool:
     """Return whether a module whose source was read has been imported again since, or has changed on the disk unimported."""
+    modules = sys.modules
     for source in [*_SOURCES.values()]:
-        module = sys.modules.get(source.scope.get("__name__", ""))
-        if isinstance(module, ModuleType) and vars(module) is source.scope and module.__spec__ is not source.spec:
+        module = modules.get(source.scope.get("__name__", ""))
+        if getattr(module, "__spec__", None) is source.spec:  # first: so it is nearly always, at each start and resume
+            continue
+        if isinstance(module, ModuleType) and vars(module) is source.scope:
             return True
     for file, (mtime_ns, size, _) in [*_UNLOADED.items()]:
         try:

@@ -40,15 +40,6 @@ def digest(tree: Any) -> str:
     return FORM + sha256(canonical(tree)).hexdigest()
 
 
-def leaf_digests(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest for each leaf of the inputs, by its place: `source`, `options.limit`, `rows[3]`, `headers['a-b']`.
-
-    Args:
-        tree: the trees of the inputs, by name.
-    """
-    return {place: digest(leaf) for place, leaf in leaves(tree)}
-
-
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each leaf of a tree with its place. A tagged value is one leaf; so is an empty container."""
     if isinstance(tree, dict) and tree and not _is_tag(tree):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status
-from flowckpt.core.records.history import History, HistoryView
-from flowckpt.core.records.result import LazyValue, StepError, StepResult
+from flowckpt.core.records.result import History, HistoryView, LazyValue, StepError, StepResult
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:

@@ -200,17 +200,30 @@ class CheckpointData(FieldEquality):
 
     def says_only_its_place(self, previous: CheckpointData) -> bool:
         """Return whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run."""
-        return not (
+        has_more = len(vars(self)) != len(_COMMON) and (
             self.evidence
             or self.in_flight
             or self.extra
             or self.partial
             or self.error is not None
-            or self._output is not None
             or self._snapshot is not None
-            or self.status is not STATUS_OF_REASON[self.reason]
             or self.schema_version != SCHEMA_VERSION
-        ) and self.carries_the_same_as(previous)
+        )
+        return (
+            not has_more
+            and self._output is None
+            and self.status is STATUS_OF_REASON[self.reason]
+            and self.carries_the_same_as(previous)
+        )
+
+
+_COMMON = frozenset(
+    [
+        *("checkpoint_id", "workflow_name", "inputs_hash", "step_results", "saved_at", "sequence", "attempt", "reason"),
+        *("status", "_inputs", "fingerprint", "metadata", "_output"),
+    ]
+)
+"""The fields that every fresh checkpoint has, and nearly all have no others: see `checkpoint_of`."""
 
 
 for _field in attrs.fields(CheckpointData):  # attrs leaves no defaults on the class; `checkpoint_of` rests upon them

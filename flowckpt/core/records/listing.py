@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,8 @@ import attrs
 from flowckpt.core.records import wait
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, verified_after
 from flowckpt.core.records.wait import Wait
-from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
+from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook, lazy_frozen
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import InputError, SettingError
 
 ROLLED_BACK = "rolled_back_to"
@@ -112,7 +113,7 @@ class CheckpointRef(FieldEquality):
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Owner(FieldEquality):
     """The process that owns an attempt of a run. A pid alone is ambiguous, because pids are reused.
 
@@ -129,6 +130,11 @@ class Owner(FieldEquality):
     pid: int
     start_time: int
     acquired_at: datetime
+
+    @property
+    def process(self) -> ProcessIdentity:
+        """The process, whenever it took the run."""
+        return ProcessIdentity(self.host, self.boot_id, self.pid, self.start_time)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -251,11 +257,15 @@ def _tags(value: Iterable[tuple[str, str | None]]) -> tuple[tuple[str, str | Non
     return tuple(value)
 
 
-def _checked_limit(_: object, __: object, value: Any) -> None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise SettingError(
-            f"limit is a whole number from 1 on, not {value!r:.80}", setting="limit", remedy="Write limit=100."
-        )
+def _whole(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    """Make the validator of a field that is None or a whole number."""
+
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        if value is not None and (type(value) is not int or value < least):
+            said = f"{field.name} is a whole number from {least} on, not {value!r:.80}"
+            raise SettingError(said, setting=field.name, remedy=f"Write {field.name}={example}.")
+
+    return check
 
 
 def _checked_before(_: object, __: object, value: Any) -> None:
@@ -291,7 +301,7 @@ class RunFilter(FieldEquality):
     statuses: frozenset[Status] | None = attrs.field(default=None, converter=_statuses)
     workflow: str | None = None
     tags: tuple[tuple[str, str | None], ...] = attrs.field(default=(), converter=_tags)
-    limit: int | None = attrs.field(default=None, validator=_checked_limit)
+    limit: int | None = attrs.field(default=None, validator=_whole(1, 100))
     text: str = ""
     before: tuple[datetime, str] | None = attrs.field(default=None, validator=_checked_before)
 
@@ -320,20 +330,6 @@ class RunFilter(FieldEquality):
 
 
 # Which checkpoints of a run are wanted.
-
-
-def _checked_attempt(_: object, __: object, value: Any) -> None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise SettingError(
-            f"an attempt is a whole number from 1 on, not {value!r:.80}", setting="attempt", remedy="Write attempt=2."
-        )
-
-
-def _checked_selection_limit(_: object, __: object, value: Any) -> None:
-    if value is not None and (type(value) is not int or value < 0):
-        raise SettingError(
-            f"limit is a whole number from 0 on, not {value!r:.80}", setting="limit", remedy="Write limit=100."
-        )
 
 
 def _checked_verified(_: object, __: object, value: Any) -> None:
@@ -366,10 +362,10 @@ class Selection(FieldEquality):
         limit: at most this many, the newest.
     """
 
-    attempt: int | None = attrs.field(default=None, validator=_checked_attempt)
+    attempt: int | None = attrs.field(default=None, validator=_whole(1, 2))
     reason: Reason | None = attrs.field(default=None, converter=_reason)
     verified: bool | None = attrs.field(default=None, validator=_checked_verified)
-    limit: int | None = attrs.field(default=None, validator=_checked_selection_limit)
+    limit: int | None = attrs.field(default=None, validator=_whole(0, 100))
 
     def takes(self, reference: CheckpointRef) -> bool:
         """Return whether a checkpoint is selected, regardless of the limit."""

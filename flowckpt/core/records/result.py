@@ -1,15 +1,31 @@
-"""The recorded result of a step."""
+"""The recorded result of a step, and the ordered results of a run: one append-only sequence, shared by all its checkpoints.
+
+A checkpoint holds the whole history up to itself. Copying it would cost O(n) a checkpoint and O(n²) a run, so a
+checkpoint holds a *view*: the shared sequence and a length. Results are only ever appended, so a view never changes.
+
+Each entry has the result's canonical bytes (the codec makes them) and a chain digest::
+
+    chain(0) = 32 zero bytes
+    chain(n) = SHA-256(chain(n - 1) + canonical bytes of result n)
+
+Two histories with the same chain digest at the same length are the same history, whatever store they lie in. The digest
+is worked out when somebody asks (1 µs a result): a save need not, because what a store writes is chained by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from math import fsum
-from typing import Any
+from operator import attrgetter
+from typing import Any, overload
 
 import attrs
 
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
@@ -30,7 +46,11 @@ def look(held: Any) -> Any:
     return held.value() if isinstance(held, LazyValue) else held
 
 
-@attrs.frozen(eq=False, repr=False)
+UNREAD: Any = object()
+"""Stands for an output that must be decoded, or whose step needs a closer look."""
+
+
+@lazy_frozen(eq=False, repr=False)
 class StepError(FieldEquality):
     """How a step or a run failed, as recorded.
 
@@ -154,11 +174,17 @@ def result_of(fields: dict[str, Any]) -> StepResult:
 
 def sum_figures(results: Iterable[StepResult]) -> dict[str, int | float]:
     """Return the figures of results, added up by name; floats are added exactly, so their order does not matter."""
+    by_name = figures_by_name(result.figures for result in results if result.figures)
+    return {name: sum_numbers(values) for name, values in by_name.items()}
+
+
+def figures_by_name(recorded: Iterable[Mapping[str, int | float]]) -> dict[str, list[int | float]]:
+    """Return all values of each figure."""
     found: dict[str, list[int | float]] = {}
-    for result in results:
-        for name, value in result.figures.items():
+    for figures in recorded:
+        for name, value in figures.items():
             found.setdefault(name, []).append(value)
-    return {name: sum_numbers(values) for name, values in found.items()}
+    return found
 
 
 def sum_numbers(values: Sequence[int | float]) -> int | float:
@@ -169,7 +195,7 @@ def sum_numbers(values: Sequence[int | float]) -> int | float:
 # What a step saved of itself while it ran, and what identifies the step that saved it.
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class PartialState(FieldEquality):
     """The state that a step saved by `current_step().save(…)`, kept until the step succeeds.
 
@@ -196,3 +222,210 @@ class PartialState(FieldEquality):
     def state(self) -> Any:
         """The state that the step saved."""
         return look(self._state)
+
+
+CHAIN_START = bytes(32)
+
+
+class History:
+    """The append-only sequence of results that the checkpoints of one run share.
+
+    Attributes:
+        results: the results.
+        blobs: large values by the index of their result: digest to blob.
+        read_as: what its store keeps of how it was read, as long as the history lives.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_chains",
+        "_encoded",
+        "_ended",
+        "_forked_at",
+        "_forked_from",
+        "_notable",
+        "_unsplit",
+        "blobs",
+        "read_as",
+        "results",
+    )
+
+    def __init__(self) -> None:
+        self.results: list[StepResult] = []
+        self._notable: list[int] = []
+        self._ended: tuple[Any, frozenset[str]] = (None, frozenset())
+        self.blobs: dict[int, Mapping[str, Any]] = {}
+        self._encoded: list[bytes] = []
+        self._unsplit: list[tuple[int, int, Callable[[], list[bytes]]]] = []
+        self._chains: list[bytes] = [CHAIN_START]
+        self.read_as: Any = None
+        self._forked_from: History | None = None
+        self._forked_at = 0
+
+    @property
+    def encoded(self) -> list[bytes]:
+        """The canonical bytes of each result."""
+        if self._unsplit:
+            for start, stop, split in self._unsplit:
+                self._encoded[start:stop] = split()[: stop - start]
+            self._unsplit = []
+        return self._encoded
+
+    def encoded_between(self, start: int, stop: int) -> list[bytes]:
+        """Return the canonical bytes of some results: those of others are left unsplit, where they are."""
+        is_split = not self._unsplit or self._unsplit[-1][1] <= start or start >= stop
+        return (self._encoded if is_split else self.encoded)[start:stop]
+
+    def chain_at(self, length: int) -> bytes:
+        """Return the chain digest of the first `length` results."""
+        chains, encoded, sha256 = self._chains, self.encoded, hashlib.sha256
+        for index in range(len(chains) - 1, length):
+            chains.append(sha256(chains[-1] + encoded[index]).digest())
+        return chains[length]
+
+    def append(self, result: StepResult, encoded: bytes, blobs: Mapping[str, Any] | None = None) -> None:
+        """Append a result with its canonical bytes and its large values.
+
+        Args:
+            result: the result.
+            encoded: its canonical bytes.
+            blobs: the large values that these bytes refer to, by digest.
+        """
+        if blobs:
+            self.blobs[len(self.results)] = blobs
+        self._notable.append(len(self.results))
+        self._encoded.append(encoded)
+        self.results.append(result)
+
+    def extend(
+        self,
+        results: Sequence[StepResult],
+        blobs: Mapping[int, Mapping[str, Any]],
+        split: Callable[[], list[bytes]],
+        notable: Iterable[int] | None = None,
+    ) -> None:
+        """Append results that a store has read, whose canonical bytes are hardly ever asked for again.
+
+        Args:
+            results: the results.
+            blobs: the large values that the bytes of some name by digest, by their places among these results.
+            split: returns their canonical bytes.
+            notable: the places of those that are not known to be plain; all by default.
+        """
+        start = len(self.results)
+        self._notable += [start + place for place in (range(len(results)) if notable is None else notable)]
+        self.results += results
+        for place, held in blobs.items():
+            self.blobs[start + place] = held
+        self._encoded += [b""] * len(results)
+        self._unsplit.append((start, len(self.results), split))
+
+    def forked(self, length: int) -> History:
+        """Return a new history of the first `length` results, which can be continued in another way."""
+        fork = History()
+        fork.results = self.results[:length]
+        fork._notable = self._notable[: bisect_left(self._notable, length)]
+        fork._encoded = self._encoded[:length]
+        fork._unsplit = [(start, min(stop, length), split) for start, stop, split in self._unsplit if start < length]
+        fork.blobs = {index: blobs for index, blobs in self.blobs.items() if index < length}
+        fork._forked_from, fork._forked_at = self, length
+        return fork
+
+    def notable(self, length: int | None = None) -> list[StepResult]:
+        """Return the results, of the first `length` or of all, that may have more than a plain one.
+
+        A plain result is that of a Python step that succeeded: it has no evidence, marks, signal or figures, and undoes nothing.
+        """
+        stop = None if length is None else bisect_left(self._notable, length)
+        return [self.results[index] for index in self._notable[:stop]]
+
+    def ended(self, paths: Iterable[str], length: int) -> frozenset[str]:
+        """Return which of some steps have a result among the first `length`: the last answer is kept, as a resume asks often."""
+        asked = frozenset(paths)
+        before, known = self._ended
+        if before != (asked, length):
+            known = asked.intersection(map(attrgetter("path"), islice(self.results, length))) if asked else asked
+            self._ended = (asked, length), known
+        return known
+
+    def view(self, length: int | None = None) -> HistoryView:
+        """Return a view of the first `length` results; of all by default."""
+        return HistoryView(self, len(self.results) if length is None else length)
+
+    def known_to_share(self, other: History) -> int:
+        """Return how many results two histories have in common because of where they come from."""
+        if self is other:
+            return len(self.results)
+        if self._forked_from is other:
+            return self._forked_at
+        return other._forked_at if other._forked_from is self else 0
+
+
+class HistoryView(Sequence[StepResult]):
+    """The first n results of a history, as an immutable sequence created in constant time.
+
+    Attributes:
+        history: the history.
+        length: how many results; what `len()` returns.
+    """
+
+    __slots__ = ("history", "length")
+
+    def __init__(self, history: History, length: int) -> None:
+        self.history = history
+        self.length = length
+
+    def notable(self) -> list[StepResult]:
+        """Return the results that may have more than a plain one."""
+        return self.history.notable(self.length)
+
+    def ended(self, paths: Iterable[str]) -> frozenset[str]:
+        """Return which of some steps have a result."""
+        return self.history.ended(paths, self.length)
+
+    @property
+    def chain(self) -> bytes:
+        """The chain digest of these results."""
+        return self.history.chain_at(self.length)
+
+    def shared_length(self, other: HistoryView) -> int:
+        """Return how many results two histories share at their start."""
+        length = min(self.length, other.length)
+        known = self.history.known_to_share(other.history)
+        if known >= length:
+            return length
+        mine, others = self.history.encoded, other.history.encoded
+        return next((index for index in range(known, length) if mine[index] != others[index]), length)
+
+    def continues(self, other: HistoryView) -> bool:
+        """Return whether this history starts with the other."""
+        if self.history is other.history:
+            return self.length >= other.length
+        return self.shared_length(other) == other.length
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> StepResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[StepResult]: ...
+    def __getitem__(self, index: int | slice) -> StepResult | Sequence[StepResult]:
+        if isinstance(index, slice):
+            return [self.history.results[i] for i in range(*index.indices(self.length))]
+        if not -self.length <= index < self.length:
+            raise IndexError(index)
+        return self.history.results[index + self.length if index < 0 else index]
+
+    def __iter__(self) -> Iterator[StepResult]:
+        return islice(self.history.results, self.length)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equality by value, over results that hold any value
+
+    def __repr__(self) -> str:
+        return f"<history of {self.length} results>"

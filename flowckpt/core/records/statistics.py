@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import statistics
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,8 @@ import attrs
 
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, recorded_claims
 from flowckpt.core.records.listing import CheckpointRef, RunInfo
-from flowckpt.core.records.result import COMPOSITES, StepResult, sum_numbers
+from flowckpt.core.records.result import COMPOSITES, StepResult, figures_by_name, sum_numbers
+from flowckpt.core.system import external
 
 
 @attrs.frozen
@@ -207,13 +207,8 @@ def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> 
 
 def figures_in_order(recorded: Iterable[Mapping[str, int | float]]) -> tuple[FigureStatistics, ...]:
     """Return the statistics of recorded figures, by name."""
-    found: dict[str, list[int | float]] = {}
-    for figures in recorded:
-        for name, value in figures.items():
-            found.setdefault(name, []).append(value)
-    return tuple(
-        FigureStatistics(name, len(values), sum_numbers(values), max(values)) for name, values in sorted(found.items())
-    )
+    found = sorted(figures_by_name(recorded).items())
+    return tuple(FigureStatistics(name, len(values), sum_numbers(values), max(values)) for name, values in found)
 
 
 def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
@@ -340,7 +335,7 @@ class Tally:
     def figures(self) -> StoreStatistics:
         """Return what was added up."""
         slowest = (
-            StepStatistics(name, path, len(taken), statistics.median(taken), max(taken))
+            StepStatistics(name, path, len(taken), external.statistics.median(taken), max(taken))
             for (name, path), taken in self._durations.items()
         )
         return StoreStatistics(

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 
 class WaitKind(StrEnum):
@@ -38,7 +38,7 @@ class WaitKind(StrEnum):
     """A note about a later check of the run's evidence, which no step takes."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Wait(FieldEquality):
     """A step that waits.
 
@@ -73,24 +73,18 @@ class Wait(FieldEquality):
 
     def to_document(self) -> dict[str, Any]:
         """Return the wait as plain JSON; `from_document` returns an equal one."""
+        given = {
+            "name": self.name,
+            "due_at": None if self.due_at is None else moment_text(self.due_at),
+            "request": self.request,
+            "claims": dict(self.claims),
+            "arguments": dict(self.arguments),
+            "voided": self.voided,
+        }
         document: dict[str, Any] = {"kind": str(self.kind), "since": moment_text(self.since)}
-        if self.name:
-            document["name"] = self.name
-        if self.due_at is not None:
-            document["due_at"] = moment_text(self.due_at)
-        if self.request:
-            document["request"] = self.request
-        if self.claims:
-            document["claims"] = dict(self.claims)
-        if self.arguments:
-            document["arguments"] = dict(self.arguments)
-        if self.voided:
-            document["voided"] = self.voided
-        if self.data_type is not None:
-            document["type"] = self.data_type
-        if self.ask is not None:
-            document["ask"] = self.ask
-        return document
+        document |= {name: value for name, value in given.items() if value}
+        asked = {"type": self.data_type, "ask": self.ask}  # of any value, so an empty one is not None
+        return {**document, **{name: value for name, value in asked.items() if value is not None}}
 
     @classmethod
     def from_document(cls, path: str, document: Mapping[str, Any]) -> Wait:
@@ -198,7 +192,7 @@ def due_at(waits: Iterable[Wait]) -> datetime | None:
 # What somebody tells a run from outside: a signal, or the answer to an approval.
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Signal(FieldEquality):
     """A message for a run. It stays in the store until the run takes it, once.
 

@@ -11,11 +11,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from typing import Any, Protocol, TypeAlias
 
-import attrs
-
-from flowckpt.core.dsl.path import check_depth
+from flowckpt.core.dsl.checks import check_depth
 from flowckpt.core.records import StepResult
-from flowckpt.core.replay.replay import Command, Enter, Execute, Nested, Own, Replay, Restore, all_of, split_record
+from flowckpt.core.replay.replay import (
+    Command,
+    Enter,
+    Execute,
+    Glance,
+    Nested,
+    Own,
+    Replay,
+    Restore,
+    all_of,
+    split_record,
+)
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.errors import StepFailedError
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
@@ -25,9 +35,7 @@ Answer: TypeAlias = tuple[Any, StepFailedError | None]
 class Responder(Protocol):
     """Answers the commands of a generator. An answer of None ends the drive at the command."""
 
-    def restore(
-        self, replay: Replay, command: Restore
-    ) -> Answer | Awaitable[Answer | Execute | None]:  # at once, if nothing has to be awaited: by far the most
+    async def restore(self, replay: Replay, command: Restore) -> Answer | Execute | None:
         """Answer a step that has a recorded result; return an `Execute` where the step runs instead."""
         ...
 
@@ -40,7 +48,9 @@ class Responder(Protocol):
         ...
 
 
-async def drive(replay: Replay, responder: Responder, start: Command | None = None) -> Command:
+async def drive(
+    replay: Replay, responder: Responder, start: Command | None = None, glance: Glance | None = None
+) -> Command:
     """Drive a generator until it ends, or until its responder has no answer; return that last command.
 
     The coroutine awaits its responder and nothing else: with one that never waits, it runs without an event loop.
@@ -49,34 +59,34 @@ async def drive(replay: Replay, responder: Responder, start: Command | None = No
         replay: the generator and its record.
         responder: answers its commands.
         start: where an earlier drive stopped; None starts the generator.
+        glance: answers recorded plain steps in the responder's place.
 
     Raises:
         WorkflowChangedError: the generator does something else than the record says.
         WorkflowDefinitionError: the generator yields something that is not a step.
     """
-    command: Command = replay.start() if start is None else start
+    command: Command = replay.start(glance) if start is None else start
     while True:
         answer: Answer | Execute | None
         kind = type(command)
         if kind is Execute:
             answer = await responder.execute(replay, command)  # type: ignore[arg-type]
         elif kind is Restore:
-            restored = responder.restore(replay, command)  # type: ignore[arg-type]
-            answer = restored if type(restored) is tuple else await restored  # type: ignore[misc]
+            answer = await responder.restore(replay, command)  # type: ignore[arg-type]
         elif kind is Enter:
             answer = await responder.enter(replay, command)  # type: ignore[arg-type]
         else:
             return command
         if type(answer) is tuple:
             value, failure = answer
-            command = replay.send(value) if failure is None else replay.throw(failure)
+            command = replay.send(value, glance) if failure is None else replay.throw(failure)
         elif answer is None:
             return command
         else:
             command = answer  # type: ignore[assignment]
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class Expansion:
     """The members of a fan-out, made one by one, each with its share of the record.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +13,7 @@ is_repeated = _is_repeated.get
 
 
 begin_repeating, end_repeating = _is_repeated.set, _is_repeated.reset
-"""The same as `repeated`, for each recorded step: a context manager takes 1.2 µs more."""
-
-
-@contextmanager
-def repeated() -> Iterator[None]:
-    """Drive a generator through its record within the block."""
-    token = begin_repeating(True)
-    try:
-        yield
-    finally:
-        end_repeating(token)
+"""Set and reset for each recorded step: a context manager takes 1.2 µs more."""
 
 
 if TYPE_CHECKING:

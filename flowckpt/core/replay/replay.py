@@ -30,13 +30,15 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow
-from flowckpt.core.dsl.actions import PythonAction
-from flowckpt.core.dsl.checks import CREATED, unknown_to_undo
-from flowckpt.core.dsl.path import check_depth, encode_name
+from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, continue_as
+from flowckpt.core.dsl.checks import CREATED, check_depth, encode_name, refused_step, unknown_to_undo
+from flowckpt.core.dsl.step import PythonAction
+from flowckpt.core.dsl.workflow import RETURN_IT
 from flowckpt.core.records import StepResult
+from flowckpt.core.records.result import UNREAD
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_define
+from flowckpt.core.system.declared import shown
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 
 # What replay asks of its driver.
@@ -62,7 +64,7 @@ class Restore:
     """Whether the result is no longer, or not yet again, part of the run."""
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class Enter:
     """Go into this step, which is made of steps: they have records of their own, and some may have to run."""
 
@@ -79,14 +81,14 @@ class Enter:
     """Whether its steps must be those of the record."""
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class Finish(FieldEquality):
     """The generator returned."""
 
     output: Any
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class Crash(FieldEquality):
     """The generator raised."""
 
@@ -94,6 +96,9 @@ class Crash(FieldEquality):
 
 
 Command: TypeAlias = Execute | Restore | Enter | Finish | Crash
+
+Glance: TypeAlias = Callable[[Step[Any], StepResult], Any]
+"""Returns the output of a recorded plain step where nothing has to be asked or emitted; else `UNREAD`."""
 
 
 # Where a generator stands, for records and for people.
@@ -111,14 +116,11 @@ def where_of(generator: Any, *, full: bool = False) -> str:
         generator: the generator; where it has ended, an empty text is returned.
         full: with the file's directory.
     """
-    found = generator
-    while type(inner := getattr(found, "gi_yieldfrom", None)) is GeneratorType and inner.gi_code is not _STEP_ITER:
-        found = inner
-    frame: FrameType | None = getattr(found, "gi_frame", None)
-    if frame is None:
+    frames = standing_frames(generator)
+    if not frames:
         return ""
-    file = frame.f_code.co_filename
-    return f"{file if full else _base_name(file)}:{frame.f_lineno}"
+    file = frames[-1].f_code.co_filename
+    return f"{file if full else _base_name(file)}:{frames[-1].f_lineno}"
 
 
 def standing_frames(generator: Any) -> list[FrameType]:
@@ -160,7 +162,7 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
         for path in undoing:
             del own[path]
     start = len(prefix)
-    if not any("/" in path[start:] for path in own):
+    if not (any("/" in path[start:] for path in own) if prefix else "/" in "".join(own)):
         return own, {}
     split: Own = {}
     nested: Nested = {}
@@ -187,10 +189,6 @@ class DroppedResults:
     dropped: list[StepResult] = attrs.field(factory=list)
     spare: dict[str, StepResult] = attrs.field(factory=dict)
     waiting: set[str] = attrs.field(factory=set)
-
-    def take(self, path: str) -> StepResult | None:
-        """Take the spare result of a step, if there is one."""
-        return self.spare.pop(path, None)
 
     def take_nested(self, path: str) -> list[StepResult]:
         """Take the spare results nested in a step."""
@@ -255,24 +253,30 @@ class Replay:
         self._is_muted = is_muted
         self._is_new = False  # the command that stands is run now, and was not answered from the record
 
-    def start(self) -> Command:
+    def start(self, glance: Glance | None = None) -> Command:
         """Run the generator up to its first step.
+
+        Args:
+            glance: as for `send`.
 
         Raises:
             WorkflowChangedError: what it did is not what the record says; the generator is closed.
         """
-        return self.send(None)
+        return self.send(None, glance)
 
-    def send(self, value: Any) -> Command:
+    def send(self, value: Any, glance: Glance | None = None) -> Command:
         """Answer the last command with a value.
 
         Args:
             value: the step's output.
+            glance: answers the recorded plain steps that follow: they are no commands.
 
         Raises:
             WorkflowChangedError: what the generator does next is not what the record says; it is closed.
             WorkflowDefinitionError: it yields something that is not a step; it is closed.
         """
+        if glance is not None and self._waiting and self._is_repeated and not self._is_new:
+            return self._restore_plainly(value, glance)
         try:
             yielded = self._generator.send(value) if not self._is_repeated else self._again(self._generator.send, value)
         except StopIteration as stop:
@@ -280,6 +284,43 @@ class Replay:
         except BaseException as error:
             return self._raised(error)
         return self._command(yielded)
+
+    def _restore_plainly(self, value: Any, glance: Glance) -> Command:
+        """Send a value, then the outputs of plain steps, up to the first step that a glance is not enough for."""
+        send, prefix, waiting, uses = self._generator.send, self.prefix, self._waiting, self._uses
+        created, name, first = CREATED.get(), "", ""
+        ended: BaseException | None = None
+        yielded: Any = None
+        token = begin_repeating(True)
+        try:
+            while True:
+                try:
+                    yielded = send(value)
+                except BaseException as error:
+                    ended = error
+                    break
+                if type(yielded) is not Step or not yielded.modifiers.is_light:
+                    break
+                if yielded.name is not name:
+                    name = yielded.name
+                    first = prefix + encode_name(name)
+                occurrence = uses.get(name, 0)
+                path = f"{first}[{occurrence}]" if occurrence else first
+                result = waiting.get(path)
+                if result is None or (value := glance(yielded, result)) is UNREAD:
+                    break
+                uses[name] = occurrence + 1
+                del waiting[path]
+                if created is not None:
+                    created.pop(id(yielded.action), None)
+        finally:
+            end_repeating(token)
+        if ended is None:
+            return self._command(yielded)
+        try:
+            return self._finished(ended.value) if isinstance(ended, StopIteration) else self._raised(ended)
+        finally:
+            ended = None  # its traceback holds this frame
 
     def throw(self, error: BaseException) -> Command:
         """Answer the last command with an error, raised at its `yield`.
@@ -386,14 +427,11 @@ class Replay:
                 return Execute(path, step, self.where())
             if action.is_composite:
                 return self._entered(path, step)
-        if not self._waiting and not self.aside.spare:
-            self._is_new = True
-            return Execute(path, step, self.where())
-        is_spare = path not in self._waiting
-        if is_spare:
-            self._refuse_unknown(path, step)
-            result = self.aside.take(path)
-            if result is None:
+        if is_spare := path not in self._waiting:
+            if self._waiting:
+                self._refuse_unknown(path, step)
+            spare = self.aside.spare
+            if not spare or (result := spare.pop(path, None)) is None:
                 self._is_new = True
                 return Execute(path, step, self.where())
         else:
@@ -411,8 +449,7 @@ class Replay:
             raise self._closed(_needless_adopt(step.name, self.where(full=True)))
         if modifiers.rollback is not None and (unknown := unknown_to_undo(step)):
             raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
-        is_asked = action.refuses_modifiers or modifiers.placement is not None
-        if is_asked and (refused := action.refused_modifier(modifiers)):
+        if action.refused and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
 
     def _is_patched(self, name: str) -> bool | None:
@@ -443,8 +480,9 @@ class Replay:
         check_depth(path)
         is_spare = path not in self._waiting
         if is_spare:
-            self._refuse_unknown(path, step)
-            result, nested = self.aside.take(path), self.aside.take_nested(path)
+            if self._waiting:
+                self._refuse_unknown(path, step)
+            result, nested = self.aside.spare.pop(path, None), self.aside.take_nested(path)
         else:
             result, nested = self._waiting.pop(path), self._nested.pop(path, [])
         if result is not None and is_another(step, result):
@@ -455,11 +493,10 @@ class Replay:
 
     def _refuse_unknown(self, path: str, step: Step[Any]) -> None:
         """Refuse a step that the record does not have while recorded results wait; or drop these."""
-        if self._waiting:
-            if self._is_bound:
-                what = f"yields the step {path!r}, which the record does not have"
-                raise self._changed(what, self._describe(path, step))
-            self._drop_rest()
+        if self._is_bound:
+            what = f"yields the step {path!r}, which the record does not have"
+            raise self._changed(what, self._describe(path, step))
+        self._drop_rest()
 
     def _drop_mismatch(self, path: str, step: Step[Any], result: StepResult | None, *, is_spare: bool) -> None:
         """Drop the result of another step under the same path, or refuse the change."""
@@ -476,13 +513,20 @@ class Replay:
     def _finished(self, output: Any) -> Command:
         if self._waiting:
             if self._is_bound:
-                raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
+                raise self._changed("returns before the record ends", f"return {shown(output, 80)}")
             self._drop_rest()
         if type(output) is NextGeneration:
             if (created := CREATED.get()) is not None:
                 created.pop(id(output), None)
             if self.prefix:
                 raise self._closed(_no_generation(self._workflow_name, self.prefix, output.where))
+        elif output is continue_as:
+            raise self._closed(
+                WorkflowDefinitionError(
+                    f"workflow {self._workflow_name!r} returned the function continue_as without calling it",
+                    remedy=RETURN_IT,
+                )
+            )
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
@@ -532,19 +576,12 @@ class Replay:
         if full or type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
             return where_of(generator, full=full)
         frame = generator.gi_frame
-        instruction = -1 if frame is None else frame.f_lasti
-        place = self._places.get(instruction)
+        if frame is None:
+            return ""
+        place = self._places.get(frame.f_lasti)
         if place is None:
-            place = self._places[instruction] = where_of(generator)
+            place = self._places[frame.f_lasti] = where_of(generator)
         return place
-
-
-def _shown(value: object, length: int) -> str:
-    """Return the start of a value's `repr`, also of one whose own `__repr__` fails."""
-    try:
-        return repr(value)[:length]
-    except Exception:
-        return f"<{type(value).__name__} without a repr>"
 
 
 def _raised_text(error: BaseException) -> str:
@@ -566,8 +603,9 @@ def is_another(step: Step[Any], result: StepResult) -> bool:
         step: the step as it is yielded now.
         result: the recorded result of its path.
     """
-    named = step.action.function_name
-    return result.step_type != step.action.step_type or (
+    action = step.action
+    named = action.function_name
+    return result.step_type != action.step_type or (
         result.function != named and _qualname(result.function) != _qualname(named)
     )
 
@@ -583,30 +621,25 @@ def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinit
             remedy = f"Say how long to wait: .{action.step_type}(…, timeout=60)."
         elif modifier == "evidence":
             remedy = "An approval is bound to claims by .approval(of=[…]); else claim it of the step that follows."
-    return StepDefinitionError(
-        f"step {step.name!r}: .{modifier}() makes no sense with .{action.step_type}()",
-        step=step.name,
-        where=where,
-        remedy=remedy,
-    )
+    return refused_step(step.name, f".{modifier}() makes no sense with .{action.step_type}()", remedy, where=where)
 
 
 def _no_such_argument(step: Step[Any], parameter: str, where: str) -> StepDefinitionError:
     known = ", ".join(map(repr, step.action.parameters)) or "none that has a name"
-    return StepDefinitionError(
-        f"step {step.name!r}: .rollback() wants the argument {parameter!r}, which the step does not have",
-        step=step.name,
+    return refused_step(
+        step.name,
+        f".rollback() wants the argument {parameter!r}, which the step does not have",
+        f"Its first parameter gets the output, the others arguments of the step by name; the step has {known}.",
         where=where,
-        remedy=f"Its first parameter gets the output, the others arguments of the step by name; the step has {known}.",
     )
 
 
 def _needless_adopt(name: str, where: str) -> StepDefinitionError:
-    return StepDefinitionError(
-        f"step {name!r} has .adopt(), but no .at_most_once()",
-        step=name,
+    return refused_step(
+        name,
+        "it has .adopt(), but no .at_most_once()",
+        "Only a step that is to be done at most once is ever adopted: add .at_most_once(), or leave .adopt() out.",
         where=where,
-        remedy="Only a step that is to be done at most once is ever adopted: add .at_most_once(), or leave .adopt() out.",
     )
 
 
@@ -631,13 +664,13 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     if isinstance(yielded, GeneratorType):
         remedy = "Write 'yield from' to delegate to another generator."
     elif type(yielded) is NextGeneration:
-        remedy = "Write 'return continue_as(…)': it ends this generation of the run."
+        remedy = RETURN_IT
     elif isinstance(yielded, Workflow):
         remedy = 'Yield step("name").workflow(child, …) to run a workflow inside this one.'
     elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):
         remedy = "Yield parallel(*steps) to run them in parallel, or yield each of them in a loop."
     return WorkflowDefinitionError(
-        f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is not a step",
+        f"workflow {workflow_name!r} yielded {shown(yielded, 120)} ({type(yielded).__name__}), which is not a step",
         where=where,
         remedy=remedy,
     )

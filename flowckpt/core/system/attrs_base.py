@@ -4,14 +4,79 @@ attrs writes these three methods as source text and compiles it where the class 
 to call, and slow to have: for the classes of a plain resume it was 4 % of all that happens from the start of Python to
 the next step, and hardly any run compares or prints one. So these classes say `eq=False, repr=False`, and inherit what
 attrs would have made.
+
+`__init__` is compiled too. Of half the classes that a plain resume loads, it makes no object: those are `lazy_frozen`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import attrs
+
+__all__ = ["NOTEBOOK_PAGES", "FieldEquality", "ShownInNotebook", "complete_all", "lazy_define", "lazy_frozen"]
+
+if TYPE_CHECKING:
+    from attrs import define as lazy_define
+    from attrs import frozen as lazy_frozen
+else:
+
+    def lazy_define(**how: Any) -> Any:
+        """Be `attrs.define`, for a class that is completed late and has no slots."""
+        return functools.partial(_late, functools.partial(attrs.define, init=True, slots=False, **how))
+
+    def lazy_frozen(**how: Any) -> Any:
+        """Be `attrs.frozen`, for a class that is completed late and has no slots."""
+        return functools.partial(_late, functools.partial(attrs.frozen, init=True, slots=False, **how))
+
+
+_completing = threading.RLock()
+_LATE: list[Callable[[], None]] = []
+
+
+def complete_all() -> None:
+    """Complete every class that waits for its first object: for a process that many others are forked off."""
+    while _LATE:
+        _LATE.pop()()
+
+
+def _late(completed: Callable[[type], type], cls: type) -> type:
+    """Have a class completed when its first object is made, or somebody looks at its fields or its signature."""
+    is_done = False
+
+    def complete() -> None:
+        nonlocal is_done
+        with _completing:  # which another thread waits for, with its first object
+            if not is_done:
+                is_done = True
+                completed(cls)
+                delattr(cls, "__signature__")
+
+    def make(made: Any, *arguments: Any, **fields: Any) -> None:
+        complete()
+        vars(cls)["__init__"](made, *arguments, **fields)
+
+    _LATE.append(complete)
+    setattr(cls, "__init__", make)  # noqa: B010 - mypy: not an assignment to a method
+    for name in ("__attrs_attrs__", "__signature__"):
+        setattr(cls, name, _AtLook(name, complete))
+    return cls
+
+
+class _AtLook:
+    """Stands for what a class says of itself until somebody looks."""
+
+    def __init__(self, name: str, complete: Callable[[], None]) -> None:
+        self._name = name
+        self._complete = complete
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        self._complete()
+        return getattr(owner, self._name)
 
 
 class FieldEquality:

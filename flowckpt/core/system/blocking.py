@@ -1,22 +1,33 @@
-"""Blocking work runs in place when nothing else could run, and on another thread when a loop must stay live.
+"""Blocking work: in place when nothing else could run, on another thread when a loop must stay live, or in a loop of its own.
 
 A hop to a thread and back costs 50 to 110 µs, as much as the disk's own sync. The owner of a loop that
 runs one thing at a time (`run_sync`, the command line) says so once, here, and steps and stores ask.
+
+`in_sync` is the one door for code that is not async: an object's async methods, run in a loop of their own. There is no
+twin class of anything. That loop runs one call at a time and nothing else, so stores and checks work in place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import inspect
+import io
 import os
+import queue
 import sys
 import threading
+import weakref
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from flowckpt.errors import CheckpointStorageError
 
 T = TypeVar("T")
 
@@ -67,8 +78,10 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
     task = asyncio.ensure_future(work)
     is_cancelled = False
     while not task.done():
+        waiter = task.get_loop().create_future()  # unlike awaiting the task itself, a cancel of ours does not reach it
+        task.add_done_callback(partial(_wake, waiter))  # asyncio.wait() takes three times as long
         try:
-            await asyncio.wait({task})  # unlike awaiting the task itself, a cancel of ours does not reach it
+            await waiter
         except asyncio.CancelledError:
             is_cancelled = True
     current = asyncio.current_task()
@@ -82,11 +95,16 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
             await asyncio.sleep(0)
 
 
+def _wake(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 async def run_blocking(work: Callable[[], T]) -> T:
     """Run `work` in place where that is allowed, else on a worker thread."""
     if may_block():
         return work()
-    return await (_on_own_thread(work) if _is_left.get() else _workers.run(work))
+    return await (on_own_thread(work) if _is_left.get() else workers.run(work))
 
 
 # Threads for work that mostly waits for a disk or a server. Measured with 200 runs of which each waits for a sync of its own
@@ -95,6 +113,27 @@ async def run_blocking(work: Callable[[], T]) -> T:
 
 _THREADS = 16
 _IDLE_SECONDS = 1.0
+
+
+def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread, and return it.
+
+    Args:
+        work: what it does.
+        name: its name.
+
+    Raises:
+        CheckpointStorageError: no more threads are allowed, or Python is ending.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointStorageError(
+            f"no thread can be started to read or write: {error}",
+            remedy="Raise the limit of threads (ulimit -u), or run less at the same time.",
+        ) from error
+    return thread
 
 
 class Answers:
@@ -148,46 +187,252 @@ class Workers:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
-        self._changed = threading.Condition(threading.Lock())
-        self._threads = self._idle = 0
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any] | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._unfinished = 0
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do work on a thread; it is done to its end, whatever becomes of the future."""
-        if self._pid != os.getpid():  # a forked child has neither the threads nor those who hold the lock
-            self._reset()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._changed:
-            self._waiting.append((partial(copy_context().run, work), future))
-            if self._idle:
-                self._changed.notify()
-            elif self._threads < self._most:
-                self._threads += 1
-                threading.Thread(target=self._work, name="flowckpt-worker", daemon=True).start()
+        self.start(partial(copy_context().run, work), future)
         return future
+
+    def start(self, work: Callable[[], Any], future: asyncio.Future[Any] | None = None) -> None:
+        """Do work on a thread.
+
+        Args:
+            work: what to do. Without a future, it must not raise.
+            future: gets the result.
+
+        Raises:
+            CheckpointStorageError: none of the threads is running, and none can be started; the work is not done.
+        """
+        if self._pid != os.getpid():  # a forked child has neither the threads nor those who hold the locks
+            self._reset()
+        with self._lock:
+            if self._threads < min(self._most, self._unfinished + 1):
+                try:
+                    start_thread(self._work, "flowckpt-worker")
+                    self._threads += 1
+                except CheckpointStorageError:
+                    if not self._threads:
+                        raise
+            self._unfinished += 1
+            self._waiting.put((work, future))
+
+    def each(self, calls: Sequence[Callable[[], object]]) -> list[tuple[Any, BaseException | None]]:
+        """Make calls in parallel, on this thread and on others, and return what each returned and raised, once all have ended.
+
+        Args:
+            calls: the calls, which mostly wait for the disk.
+        """
+        outcomes: list[tuple[Any, BaseException | None]] = [(None, None)] * len(calls)
+        pending, done, are_done = deque(range(len(calls))), deque[int](), threading.Event()
+
+        def make_some() -> None:
+            with contextlib.suppress(IndexError):  # none is left
+                while True:
+                    place = pending.popleft()
+                    try:
+                        outcomes[place] = calls[place](), None
+                    except BaseException as error:
+                        outcomes[place] = None, error
+                    done.append(place)
+                    if len(done) == len(calls):
+                        are_done.set()
+
+        with contextlib.suppress(CheckpointStorageError):  # no other thread: this one makes all calls
+            for _ in range(min(len(calls), self._most) - 1):
+                self.start(make_some)
+        make_some()
+        if calls:
+            are_done.wait()
+        return outcomes
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                if not self._waiting:
-                    self._idle += 1
-                    has_some = self._changed.wait_for(lambda: self._waiting, _IDLE_SECONDS)
-                    self._idle -= 1
-                    if not has_some:
+            try:
+                work, future = self._waiting.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._waiting.empty():
                         self._threads -= 1
                         return
-                work, future = self._waiting.popleft()
+                continue
             result: Any = None
             failure: BaseException | None = None
             try:
                 result = work()
             except BaseException as error:
                 failure = error
-            answers.give(future, result, failure)
+            with self._lock:
+                self._unfinished -= 1
+            if future is not None:
+                answers.give(future, result, failure)
             del work, future, result, failure  # not kept while the thread is idle
 
 
-_workers = Workers(_THREADS)
+workers = Workers(_THREADS)
+
+
+# Work of many runs at the same time that mostly waits for syncs: saves, claims and releases in files.
+#
+# Such work is a generator. It yields each call that waits for the disk, and continues with what that has returned; what the
+# call raises is raised at its `yield`. `SyncGroup` does all that is under way in rounds, on one thread: each continues to its next
+# wait, then all waits are made in parallel, and those for the same thing once.
+#
+# With a thread for each save, every system call of it handed the interpreter's lock to another thread and waited for its turn
+# again, which took more time than the disk (`python -m benchmarks --only "many runs"`).
+
+
+Wait = tuple[Callable[[], object], Hashable]
+"""A call that waits for the disk, and what it waits for. One call is made for all that wait for the same; None is never the same."""
+Waiting = Generator[Wait, Any, T]
+APART = "apart"
+"""Stands in a wait for a call that may take long: the other runs do not wait until it has ended."""
+
+
+def result_of(work: Waiting[T]) -> T:
+    """Return the result of work that waits in place, and so yields nothing.
+
+    Args:
+        work: what to do.
+    """
+    try:
+        next(work)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("work that waits in place has yielded")
+
+
+class _Item:
+    """Work under way.
+
+    Attributes:
+        run: the run that it is for; work for one run is done in the order in which it came.
+        wait: what it waits for.
+        outcome: what that returned and raised.
+    """
+
+    __slots__ = ("future", "outcome", "run", "wait", "work")
+
+    def __init__(self, run: str, work: Waiting[Any], future: asyncio.Future[Any]) -> None:
+        self.run = run
+        self.work = work
+        self.future = future
+        self.wait: Wait | None = None
+        self.outcome: tuple[Any, BaseException | None] = None, None
+
+
+class SyncGroup:
+    """The saves, claims and releases of a store that are under way for event loops."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Item] = deque()
+        self._apart: set[str] = set()  # runs
+        self._has_thread = False
+
+    def later(self, run: str, work: Waiting[T]) -> asyncio.Future[T]:
+        """Do work with the next round; it is done to its end, whatever becomes of the future.
+
+        Args:
+            run: the run that it is for.
+            work: what to do.
+
+        Raises:
+            CheckpointStorageError: no thread can be started; the work is not done.
+        """
+        if self._pid != os.getpid():  # a forked child has neither the thread nor those who hold the lock
+            self._reset()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._ensure_thread()
+            self._waiting.append(_Item(run, work, future))
+        return future
+
+    def _ensure_thread(self) -> None:
+        if not self._has_thread:
+            workers.start(self._lead)
+            self._has_thread = True
+
+    def _lead(self) -> None:
+        """Make rounds until nothing is left to do."""
+        under_way: list[_Item] = []
+        while True:
+            with self._lock:
+                self._take(under_way)
+                if not under_way:
+                    self._has_thread = False
+                    return
+            try:
+                under_way = self._round(under_way)
+            except BaseException as error:  # such as no memory for the lists: the outcome of each is unknown
+                for item in under_way:
+                    with contextlib.suppress(Exception):  # what follows is for the others, too
+                        item.work.close()
+                    answers.give(item.future, None, error)
+                under_way = []
+
+    def _take(self, under_way: list[_Item]) -> None:
+        """Move what waits to the work under way, but for runs of which other work is under way."""
+        runs = self._apart.union(item.run for item in under_way)
+        left = []
+        while self._waiting:
+            item = self._waiting.popleft()
+            if item.run in runs:
+                left.append(item)
+            else:
+                runs.add(item.run)
+                under_way.append(item)
+        self._waiting.extend(left)
+
+    def _round(self, under_way: list[_Item]) -> list[_Item]:
+        """Continue all work to its next wait, make the waits, and return what is not done yet."""
+        left: list[_Item] = []
+        done: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
+        for item in under_way:
+            try:
+                result, failure = item.outcome
+                item.wait = item.work.send(result) if failure is None else item.work.throw(failure)
+                left.append(item)
+            except StopIteration as end:
+                done.append((item.future, end.value, None))
+            except BaseException as error:
+                done.append((item.future, None, error))
+        for answer in done:  # only now: a loop that is woken takes the interpreter's lock
+            answers.give(*answer)
+        waits: dict[Hashable, Callable[[], object]] = {}
+        together: list[tuple[_Item, Hashable]] = []
+        for item in left:
+            assert item.wait is not None
+            call, of = item.wait
+            if of is APART:
+                with self._lock:
+                    self._apart.add(item.run)
+                workers.start(partial(self._wait_apart, item, call))
+            else:
+                together.append((item, of or id(item)))
+                waits.setdefault(of or id(item), call)
+        outcomes = dict(zip(waits, workers.each([*waits.values()]), strict=True))
+        for item, of in together:
+            item.outcome = outcomes[of]
+        return [item for item, _ in together]
+
+    def _wait_apart(self, item: _Item, call: Callable[[], object]) -> None:
+        """Make a call that may take long, and let its work continue with the next round."""
+        try:
+            item.outcome = call(), None
+        except BaseException as error:
+            item.outcome = None, error
+        with self._lock:
+            self._apart.discard(item.run)
+            self._waiting.appendleft(item)  # before other work of its run
+            self._ensure_thread()
 
 
 # Work that a run does not wait for: what a store that is away keeps for half a minute must not keep the steps as well.
@@ -216,13 +461,19 @@ async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
     return begun
 
 
-async def _on_own_thread(work: Callable[[], T]) -> T:
+async def on_own_thread(work: Callable[[], T]) -> T:
+    """Run `work` on a daemon thread, which a cancel leaves to itself: for a wait that may never end, as for a pipe.
+
+    A file that it returns too late is closed.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
     def give(result: T | None, error: BaseException | None) -> None:
         if not answer.done():
             answer.set_exception(error) if error is not None else answer.set_result(result)  # type: ignore[arg-type]
+        elif isinstance(result, io.IOBase):
+            result.close()
 
     def do() -> None:
         result: T | None = None
@@ -231,10 +482,13 @@ async def _on_own_thread(work: Callable[[], T]) -> T:
             result = work()
         except BaseException as error:
             failure = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        try:
             loop.call_soon_threadsafe(give, result, failure)
+        except RuntimeError:  # the loop has ended meanwhile
+            if isinstance(result, io.IOBase):
+                result.close()
 
-    threading.Thread(target=do, name="flowckpt-left", daemon=True).start()
+    start_thread(do, "flowckpt-left")
     return await answer
 
 
@@ -265,3 +519,83 @@ def loop_hidden() -> Iterator[bool]:
         yield former[0] is not None
     finally:
         swap_loop(*former)
+
+
+class InSync:
+    """A wrapper whose methods wait: each async method runs to its end and returns its result.
+
+    All other attributes are passed through. As a context manager, it enters and leaves the object's own async context,
+    if it has one, and closes the loop. Calls from several threads wait for each other.
+
+    Args:
+        target: the object.
+    """
+
+    def __init__(self, target: object) -> None:
+        self._target: Any = target
+        self._runner: asyncio.Runner | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"in_sync({self._target!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and the like ask before there is a target
+            raise AttributeError(name)
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            returned = found(*args, **kwargs)
+            return self._waited(returned) if inspect.isawaitable(returned) else returned
+
+        return waiting
+
+    def __enter__(self) -> Self:
+        if hasattr(self._target, "__aenter__"):
+            self._waited(self._target.__aenter__())
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if hasattr(self._target, "__aexit__"):
+                self._waited(self._target.__aexit__(*raised))
+        finally:
+            self.close_loop()
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return its result, with its type kept."""
+        return self._waited(work)
+
+    def close_loop(self) -> None:
+        """Close the loop, which otherwise closes with this object. A later call opens a new one."""
+        with self._one_at_a_time:
+            if self._runner is not None:
+                self._closing()
+                self._runner = None
+
+    def _waited(self, work: Awaitable[T]) -> T:
+        with self._one_at_a_time, loop_hidden():
+            if self._runner is None:
+                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
+                self._runner.get_loop()
+                self._closing = weakref.finalize(self, _close, self._runner)
+            return run_alone(self._runner, work)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    with loop_hidden():
+        runner.close()
+
+
+def in_sync(target: object) -> InSync:
+    """Return a wrapper for sync code: the object's async methods run to their end in the calling thread.
+
+    `with in_sync(manager) as wrapped:` enters and leaves the object's own `async with`.
+
+    Args:
+        target: the object, such as a `CheckpointManager` or a store.
+    """
+    return InSync(target)

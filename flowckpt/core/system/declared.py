@@ -190,3 +190,11 @@ def shell_word(text: str) -> str:
 def type_name(cls: type) -> str:
     """Name a class as errors and records do: bare for builtins, else `module.QualName`."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Return the start of a value's `repr` on one line, or its type if its own `__repr__` fails."""
+    try:
+        return " ".join(repr(value).split())[:most]
+    except Exception:
+        return f"<{type_name(type(value))}>"

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     import decimal
     import difflib
     import fractions
+    import getpass
     import html
     import random
+    import statistics
     import tomllib
     import uuid
     import zoneinfo
     from email import utils as email_utils
     from importlib import metadata
 
+    from click import shell_completion
     from cryptography import exceptions as cryptography_exceptions
     from cryptography.hazmat.primitives.ciphers import aead
 
@@ -41,9 +44,12 @@ MODULES = {
     "distributed": "distributed",
     "email_utils": "email.utils",
     "fractions": "fractions",
+    "getpass": "getpass",
     "html": "html",
     "metadata": "importlib.metadata",
     "random": "random",
+    "shell_completion": "click.shell_completion",
+    "statistics": "statistics",
     "tomllib": "tomllib",
     "uuid": "uuid",
     "zoneinfo": "zoneinfo",
@@ -55,7 +61,7 @@ MODULES = {
 # fmt: off
 __all__ = [
     "aead", "cloudpickle", "cryptography_exceptions", "dask", "dataclasses", "decimal", "difflib", "distributed", "email_utils",
-    "fractions", "html", "metadata", "random", "tomllib", "uuid", "zoneinfo", "zstd",
+    "fractions", "getpass", "html", "metadata", "random", "shell_completion", "statistics", "tomllib", "uuid", "zoneinfo", "zstd",
 ]
 # fmt: on
 

@@ -12,11 +12,15 @@ import errno
 import fcntl
 import os
 import stat
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
+_OWNER_MAY_WRITE = stat.S_IWUSR
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 FENCED_MODE = 0o400
@@ -45,6 +49,7 @@ class FileStatus(NamedTuple):
         is_writable: whether its owner may open it for writing.
         inode: the number that the file system knows it by; no other file has it while this one is open or has a name.
         written_at: when its content was last written, in seconds since the epoch; 0 where that is unknown.
+        device: the device of its file system; 0 where that is unknown.
     """
 
     size: int
@@ -54,6 +59,39 @@ class FileStatus(NamedTuple):
     is_writable: bool = True
     inode: int = 0
     written_at: float = 0.0
+    device: int = 0
+
+
+NOWHERE = (0, 0)
+"""The device and inode of no file."""
+
+
+class Place(Enum):
+    """The whereabouts of an open file.
+
+    Attributes:
+        HERE: under its name, and at its path as far as that can be followed.
+        UNNAMED: its name is missing, or another file's.
+        MOVED: under its name, in a directory to which its path does not lead any more.
+        REPLACED: the same, and its path leads to something else.
+    """
+
+    HERE = "here"
+    UNNAMED = "unnamed"
+    MOVED = "moved"
+    REPLACED = "replaced"
+
+
+def _place_of(found: os.stat_result, path: str) -> Place:
+    try:
+        at_path = os.stat(path)  # noqa: PTH116 - at each save, and a Path would be parsed first
+        return Place.HERE if os.path.samestat(at_path, found) else Place.REPLACED
+    except FileNotFoundError:
+        return Place.MOVED
+    except (NotADirectoryError, FileExistsError):
+        return Place.REPLACED
+    except OSError:  # a directory on the way may not be entered: that proves nothing
+        return Place.HERE
 
 
 class FileSystem(Protocol):
@@ -135,8 +173,14 @@ class FileSystem(Protocol):
         """Describe an open file."""
         ...
 
-    def is_untouched(self, file: int) -> bool:
-        """Return whether an open file has its one name still and is writable: it was not unlinked, linked or marked."""
+    def is_untouched(self, file: int, path: str = "", identity: tuple[int, int] = NOWHERE) -> bool:
+        """Return whether an open file has its one name still and is writable: it was not unlinked, linked or marked.
+
+        Args:
+            file: the file.
+            path: a path that must lead to it, where it can be followed.
+            identity: its device and inode, if they are known: one look at the path is enough then.
+        """
         ...
 
     def set_writable(self, file: int, is_writable: bool) -> None:
@@ -149,6 +193,10 @@ class FileSystem(Protocol):
 
     def is_named(self, file: int, parent: int, name: str) -> bool:
         """Return whether a name is one of an open file; not so where it is missing, or another thing's."""
+        ...
+
+    def place_of(self, file: int, parent: int, name: str, path: str) -> Place:
+        """Return where an open file is: under a name in a directory, and at a path, which may be empty."""
         ...
 
     def lock(self, file: int) -> bool:
@@ -215,6 +263,43 @@ class Reserve:
             self.is_used = not self.make()
 
 
+class held_open:  # noqa: N801 - as `contextlib.closing`; a generator would take three times as long
+    """Close a file or a directory at the end of a `with` block, which gets it.
+
+    Args:
+        filesystem: the calls.
+        opened: the file or directory, open.
+    """
+
+    def __init__(self, filesystem: FileSystem, opened: int) -> None:
+        self._filesystem = filesystem
+        self._opened = opened
+
+    def __enter__(self) -> int:
+        return self._opened
+
+    def __exit__(self, *_: object) -> None:
+        self._filesystem.close(self._opened)
+
+
+@contextlib.contextmanager
+def open_if_there(filesystem: FileSystem, open_one: Callable[..., int], *where: Any) -> Iterator[int | None]:
+    """Open a file or a directory for a `with` block; None if it is missing.
+
+    Args:
+        filesystem: the calls.
+        open_one: that which opens it.
+        *where: what that takes.
+    """
+    try:
+        opened = open_one(*where)
+    except FileNotFoundError:
+        yield None
+        return
+    with held_open(filesystem, opened):
+        yield opened
+
+
 def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
     """Append all of some bytes; nothing is synced.
 
@@ -226,6 +311,24 @@ def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
     written = filesystem.write(file, content)
     while written < len(content):
         written += filesystem.write(file, content[written:])
+
+
+_synced: dict[tuple[int, int], int] = {}
+"""When the directories that this process has synced were last changed before that, by device and inode."""
+
+
+def _sync_names(directory: int) -> None:
+    """Sync an open directory, unless no name in it has changed since this process has synced it.
+
+    A disk empties its cache for each sync, also for that of a clean directory; every run would wait for that.
+    """
+    status = os.fstat(directory)
+    key, changed_at = (status.st_dev, status.st_ino), status.st_ctime_ns
+    if _synced.get(key) != changed_at:
+        is_settled = changed_at < time.time_ns() - 1_000_000_000  # else another change could have the same time
+        os.fsync(directory)
+        if is_settled:
+            _synced[key] = changed_at
 
 
 class PosixFileSystem:
@@ -243,7 +346,7 @@ class PosixFileSystem:
         """Create the directory and its parents, then sync each parent, also of those that were there.
 
         A directory that is there may have been made by a process that died before its sync; so the parents up to
-        the first one of another owner or device are synced once more, which costs nothing when they are clean.
+        the first one of another owner or device are synced once more, unless they are as this process has synced them.
         """
         root = Path(path).absolute()
         missing = []
@@ -266,7 +369,7 @@ class PosixFileSystem:
             except PermissionError:  # not ours to read, so not where we or a predecessor of ours made anything
                 break
             try:
-                os.fsync(parent)
+                _sync_names(parent)
             finally:
                 os.close(parent)
 
@@ -361,13 +464,27 @@ class PosixFileSystem:
         is_writable = bool(mode & stat.S_IWUSR)
         is_directory, is_regular = stat.S_ISDIR(mode), stat.S_ISREG(mode)
         return FileStatus(
-            found.st_size, found.st_nlink, is_directory, is_regular, is_writable, found.st_ino, found.st_mtime
+            found.st_size,
+            found.st_nlink,
+            is_directory,
+            is_regular,
+            is_writable,
+            found.st_ino,
+            found.st_mtime,
+            found.st_dev,
         )
 
-    def is_untouched(self, file: int) -> bool:
-        """Call fstat."""
+    def is_untouched(self, file: int, path: str = "", identity: tuple[int, int] = NOWHERE) -> bool:
+        """Call stat; fstat if that does not find the file."""
+        try:
+            found = os.stat(path)  # noqa: PTH116 - at each save, and a Path would be parsed first
+            if (found.st_dev, found.st_ino) == identity:
+                return found.st_nlink == 1 and found.st_mode & _OWNER_MAY_WRITE != 0
+        except OSError:  # such as an empty path
+            pass
         found = os.fstat(file)
-        return found.st_nlink == 1 and found.st_mode & stat.S_IWUSR != 0
+        is_untouched = found.st_nlink == 1 and found.st_mode & _OWNER_MAY_WRITE != 0
+        return is_untouched and (not path or _place_of(found, path) is Place.HERE)
 
     def set_writable(self, file: int, is_writable: bool) -> None:
         """Call fchmod."""
@@ -384,6 +501,12 @@ class PosixFileSystem:
         except FileNotFoundError:
             return False
         return os.path.samestat(found, os.fstat(file))
+
+    def place_of(self, file: int, parent: int, name: str, path: str) -> Place:
+        """Compare fstat with fstatat and stat."""
+        if not self.is_named(file, parent, name):
+            return Place.UNNAMED
+        return _place_of(os.fstat(file), path) if path else Place.HERE
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Overwrite a part of an open file."""

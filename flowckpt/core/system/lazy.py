@@ -16,24 +16,26 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+_MANY = 5_000
+"""So many new objects take the garbage collector longer to look through than they are worth."""
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector off while much is made that stays; it would look through all of it again and again."""
+    """Keep the garbage collector off while much is made that stays, and then have it take all of that for old.
+
+    It would look through all of it again and again; and once more, as soon as it is on.
+    """
     is_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if is_on:
+            if gc.get_count()[0] >= _MANY and not gc.get_freeze_count():  # what a program froze itself stays frozen
+                gc.freeze()
+                gc.unfreeze()  # into the oldest generation
             gc.enable()
-
-
-def age_objects() -> None:
-    """Move all objects to the oldest generation of the garbage collector, without looking through them."""
-    if gc.isenabled() and not gc.get_freeze_count():  # a program that froze objects itself keeps them frozen
-        gc.freeze()
-        gc.unfreeze()
 
 
 def loaded(module: str) -> ModuleType:

@@ -33,12 +33,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# Ages as people write them: `30d`, `12h`.
+# Time spans as people write them: `30d`, `1h 30m`.
 
 
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(min|[smhdw])")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART = r"([0-9]+(?:\.[0-9]+)?)\s*(ms|min|[smhdw])\s*"
 _LONGEST = timedelta.max.total_seconds()
+
+
+def seconds_in(text: str) -> float | None:
+    """Return the seconds of numbers with units: `90s`, `500ms`, `1h 30m`, `2w`; None for any other text."""
+    text = text.strip().lower()
+    parts = re.findall(_PART, text) if re.fullmatch(f"({_PART})+", text) else []
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
 
 
 def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
@@ -55,9 +62,7 @@ def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, str):
-        parts = _PART.findall(value.strip().lower())
-        if parts and "".join(number + unit for number, unit in parts) == value.strip().lower():
-            seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        seconds = seconds_in(value)
     elif is_finite_number(value):
         seconds = float(value)
     if seconds is None or not 0 <= seconds < _LONGEST:

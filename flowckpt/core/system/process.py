@@ -40,6 +40,9 @@ def current_process() -> ProcessIdentity:
     return _identity_of(os.getpid(), os.uname().nodename)
 
 
+_NO_PID = 1 << 31
+
+
 @lru_cache(maxsize=1)
 def _identity_of(pid: int, host: str) -> ProcessIdentity:
     """Return the identity of this process: asked for thrice a run, and 0.2 ms to read."""
@@ -51,6 +54,8 @@ def is_alive(process: ProcessIdentity) -> bool | None:
     if process.host != os.uname().nodename:
         return None
     if process.boot_id != _boot_id():
+        return False
+    if type(process.pid) is not int or not 0 < process.pid < _NO_PID:  # no process wrote that
         return False
     try:
         os.kill(process.pid, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import tempfile
 import zlib
@@ -16,6 +17,8 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 
 import aiofiles
+
+from flowckpt.core.system.blocking import on_own_thread
 
 CHUNK = 1 << 20
 _GZIP_WBITS = 31
@@ -32,6 +35,15 @@ async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
         await stream.seek(0)
         while chunk := await stream.read(size):
             yield chunk
+
+
+async def read_pipe(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
+    """Yield what comes out of a pipe or a terminal, in chunks of at most `size` bytes, none of them empty.
+
+    The loop stays free while nothing comes, and a cancel (Ctrl-C) ends the wait at once.
+    """
+    while chunk := await on_own_thread(functools.partial(os.read, file, size)):
+        yield chunk
 
 
 async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool = False) -> None:

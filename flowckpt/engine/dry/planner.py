@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,7 +21,6 @@ from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowActio
 from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.fingerprint import refresh
-from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, open_waits, wait_in
 from flowckpt.core.replay import (
@@ -39,7 +38,6 @@ from flowckpt.core.replay import (
 )
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.dry.recorded_drive import DryResponder
-from flowckpt.engine.rules.identity import GOES_ON, kept_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.in_doubt import (
     LEFT_DONE,
     Question,
@@ -49,7 +47,7 @@ from flowckpt.engine.rules.in_doubt import (
     settle_done,
     settle_started,
 )
-from flowckpt.engine.rules.judge import evidence_reasons
+from flowckpt.engine.rules.judge import GOES_ON, evidence_reasons, kept_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     UNDOABLE,
@@ -62,16 +60,24 @@ from flowckpt.engine.rules.paths import (
     nested_in,
     standing_in_member,
 )
-from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
+from flowckpt.engine.rules.plan import (
+    NEXT_GENERATION,
+    Decision,
+    PlannedStep,
+    ResumePlan,
+    hidden,
+    message_for,
+    wait_reason,
+)
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import Cached, ResultCache
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
-from flowckpt.engine.steps.restore import other_members
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
+from flowckpt.engine.steps.run_step import other_members
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
-from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
+from flowckpt.errors import EncodingError, WorkflowChangedError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, left_by
 from flowckpt.execution.python import is_left_running
@@ -202,7 +208,7 @@ class Planning(DryResponder):
     async def plan(self) -> ResumePlan:
         """Drive the generator and return what a resume would do."""
         resumption = self.resumption
-        policy = resumption.judge.policy
+        policy, secrets = resumption.judge.policy, resumption.judge.secrets
         history = resumption.history
         self.aside.spare.update(resumption.spare)
         self.aside.waiting.update(each.path for each in open_waits(resumption.latest.metadata, history.results))
@@ -218,33 +224,33 @@ class Planning(DryResponder):
         handled: HandledFailure | None = None
         try:
             end = await self.driven(replay)
-            ends_otherwise = resumption.judge.secrets.text(self._ends_otherwise(end))
+            ends_otherwise = secrets.text(self._ends_otherwise(end))
             handled = self._handled(end)
-            ends_at = resumption.judge.secrets.text(end if isinstance(end, str) else _crash_text(end))
+            ends_at = secrets.text(end if isinstance(end, str) else _end_text(end))
         except SecretNeeded as stop:
             name = stop.args[0]
             ends_at = f"the workflow itself uses the secret input {name!r}, which no record holds: give it, -i {name}=…"
         except PlanStopped as stop:
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
         except WorkflowChangedError as error:
-            secrets = resumption.judge.secrets
             self.stop = Stop(secrets.text(error.message), secrets.text(error.yielded))
             ends_at = "the workflow yields something else than the record says"
         finally:
             replay.close()
-        self._add_the_unseen(replay, is_finished=not ends_at)
-        is_crash_loop = resumption.crash_loop is not None
+        self._add_the_unseen(replay, is_finished=ends_at in ("", NEXT_GENERATION))
         if resumption.crash_loop is not None:
             self.stop = Stop(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
-        final = resumption.final
-        if final is not None:
-            self.stop = Stop(resumption.judge.secrets.text(final.message))
-        steps = _hidden(self.steps, resumption.judge.secrets)
-        made = self.workflow_id, self.workflow.name, steps, ends_at, self.stop.why, self.stop.at
+        if resumption.final is not None:
+            self.stop = Stop(secrets.text(resumption.final.message))
         return ResumePlan(
-            *made,
-            is_crash_loop,
-            is_final=final is not None,
+            self.workflow_id,
+            self.workflow.name,
+            hidden(self.steps, secrets),
+            ends_at,
+            self.stop.why,
+            self.stop.at,
+            is_crash_loop=resumption.crash_loop is not None,
+            is_final=resumption.final is not None,
             ends_otherwise=ends_otherwise,
             handled=handled,
             repeats_effect=self.stop.repeats_effect,
@@ -569,7 +575,7 @@ class Planning(DryResponder):
             if is_finished or is_changed:
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
-                detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
+                detail = "it must run at most once and was started before; the resume decides when it reaches the step"
                 self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),), is_seen=False)
             elif result.path in dropped:
                 reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
@@ -588,14 +594,14 @@ class Planning(DryResponder):
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Add a composite and its steps; return what it returned before, if the record says it."""
-        answer, is_reused = await self._member(replay, command)
+        answer, is_reused = await self.plan_member(replay, command)
         if not is_reused and command.result is not None:
             replay.begin_anew(keeps_rest=True)
         elif answer is None:
             replay.begin(command)
         return answer
 
-    async def _member(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
+    async def plan_member(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
         """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
         step, path, result = enter.step, enter.path, enter.result
         if step.action.is_composite:
@@ -620,7 +626,7 @@ class Planning(DryResponder):
             return None, False
         return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
 
-    def _stopped_members(
+    def stopped_members(
         self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
     ) -> list[tuple[int, Enter]]:
         """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
@@ -647,84 +653,34 @@ class Planning(DryResponder):
         return again
 
     async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
-        path, result, action = enter.path, enter.result, enter.step.action
-        assert isinstance(action, FanOutAction)
-        expansion = expand(enter)
+        path, result, before = enter.path, enter.result, [*self.again.paths]
         decision, reasons = await self._judged(enter)
-        is_all_again = decision is Decision.RERUN
-        before = list(self.again.paths)
-        doubts = {*self.nested.in_doubt.get(path, ())}
-        few = before[:FEW]  # for each of a hundred thousand members
-        reruns: list[str] = []
-        answers: list[Answer | None] = []
-        stale, new = "", 0
-        never_run: list[Enter] = []
-        stopped: list[tuple[int, Enter]] = []
-        gone: list[str] = []
-
-        async def plan_member(made: Enter) -> bool:
-            self.again.paths = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
-            had = len(self.again.paths)
-            answer, is_reused = await self._member(replay, made)
-            reruns.extend(self.again.paths[had:])
-            answers.append(answer)
-            return is_reused
-
-        for made in _made(expansion):
-            is_known = made.result is not None or bool(made.nested)
-            is_ephemeral = made.step.modifiers.is_ephemeral
-            if is_stopped(made.result):
-                stopped.append((len(answers), made))
-                answers.append(None if made.result is None else recorded_answer(made.step, made.result))
-            elif not (is_known or is_ephemeral) and result is not None and not result.success:
-                never_run.append(made)  # too many had failed before its turn came
-            elif not await plan_member(made):
-                stale, new = (stale or made.path, new) if is_known else (stale, new + 1)
-            doubts.discard(made.path)
-            if not expansion.own and not doubts and result is None and action.size is None:
-                answers.append(None)  # how many more there are is seen when they are made
-                break
-        else:
-            without = [each for each in self.nested.cut.get(path, ()) if each not in self.seen]
-            gone = [each for each in (*without, *below(self.nested.cut, without)) if each in self.resumption.cut]
-        gone += [each.path for each in expansion.take_rest()]
-        is_moved = is_all_again or bool(stale or new or gone)
-        is_open = result is None and not _is_won(action, answers)
-        for index, made in self._stopped_members(stopped, is_moved=is_moved or is_open, has_ended=result is not None):
-            await plan_member(made)
-            answers[index] = answers.pop()
-        if is_moved:
-            new += len(never_run)
-            for made in never_run:
-                await plan_member(made)
+        fan_out = _PlannedFanOut(self, replay, enter, decision is Decision.RERUN, before[:FEW])
+        gone = await fan_out.plan_members()
+        is_moved = fan_out.is_all_again or bool(fan_out.stale or fan_out.new or gone)
+        await fan_out.plan_the_others(is_moved=is_moved)
+        reruns = fan_out.reruns
         self.again.paths = before + reruns
         self.seen.update(gone)
         self.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
         if result is None:
-            old = self._unended(enter, tuple(reruns[:1]))
-            is_known_whole = old is not None and all(each is not None for each in answers)
-            return (
-                recorded_fan_out(enter, old, _known(answers)) if old is not None and is_known_whole else None
-            ), False
+            return fan_out.answer(self._unended(enter, tuple(reruns[:1]))), False
         if not is_moved:
             self.add(result, decision, reasons)
-            return recorded_fan_out(enter, result, _known(answers)), True
-        if stale and not is_all_again:
-            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
-        elif not is_all_again:
+            return recorded_fan_out(enter, result, fan_out.known), True
+        if fan_out.stale and not fan_out.is_all_again:
+            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{fan_out.stale} runs again"))
+        elif not fan_out.is_all_again:
             self.again.paths = before
             restore = Restore(path, enter.step, result, enter.is_spare)
-            _, reasons = await self.judged(restore, other_members(new, len(gone)))
+            _, reasons = await self.judged(restore, other_members(fan_out.new, len(gone)))
             self.again.paths = before + reruns
         self.add(result, Decision.RERUN, reasons)
-        is_known_whole = all(each is not None for each in answers)
-        return (recorded_fan_out(enter, result, _known(answers)) if is_known_whole else None), False
+        return fan_out.answer(result), False
 
     def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
         """Add a composite that is to be run to its end; return how it ended before, if the plan continues with that."""
-        assumes = tuple(
-            each for each in assumes if each in self.again.returned
-        )  # a member that waits has returned nothing
+        assumes = tuple(each for each in assumes if each in self.again.returned)  # one that waits has returned nothing
         old, reason = self.resumption.cut.get(enter.path, (None, None))
         if old is None or reason is None:
             self.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
@@ -793,6 +749,101 @@ class Planning(DryResponder):
         return await self.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))
 
 
+@attrs.define(eq=False)
+class _PlannedFanOut:
+    """Plans the members of a fan-out, each by itself: its siblings are nothing to it.
+
+    Attributes:
+        is_all_again: whether the fan-out itself is stale, so that each of its members is.
+        few: the first of the steps that run again before it.
+        reruns: the members that run again, and what is nested in them.
+        answers: what each member gives; None if that is not known.
+        stale: the first recorded member that runs again.
+        new: how many members have no record.
+    """
+
+    planning: Planning
+    replay: Replay
+    enter: Enter
+    is_all_again: bool
+    few: list[str]
+    reruns: list[str] = attrs.field(init=False, factory=list)
+    answers: list[Answer | None] = attrs.field(init=False, factory=list)
+    stale: str = attrs.field(init=False, default="")
+    new: int = attrs.field(init=False, default=0)
+    _never_run: list[Enter] = attrs.field(init=False, factory=list)
+    _stopped: list[tuple[int, Enter]] = attrs.field(init=False, factory=list)
+
+    async def plan_members(self) -> list[str]:
+        """Plan the members, as far as they are known; return the paths of those that are gone."""
+        planning, enter, action = self.planning, self.enter, self._action
+        expansion, nested = expand(enter), planning.nested
+        doubts = {*nested.in_doubt.get(enter.path, ())}
+        gone: list[str] = []
+        for made in _made(expansion):
+            await self._look_at(made)
+            doubts.discard(made.path)
+            if not expansion.own and not doubts and enter.result is None and action.size is None:
+                self.answers.append(None)  # how many more there are is seen when they are made
+                break
+        else:
+            without = [each for each in nested.cut.get(enter.path, ()) if each not in planning.seen]
+            gone = [each for each in (*without, *below(nested.cut, without)) if each in planning.resumption.cut]
+        return gone + [each.path for each in expansion.take_rest()]
+
+    async def _look_at(self, made: Enter) -> None:
+        end, is_known = self.enter.result, made.result is not None or bool(made.nested)
+        if made.result is not None and is_stopped(made.result):
+            self._stopped.append((len(self.answers), made))
+            self.answers.append(recorded_answer(made.step, made.result))
+        elif not (is_known or made.step.modifiers.is_ephemeral) and end is not None and not end.success:
+            self._never_run.append(made)  # too many had failed before its turn came
+        elif not await self._plan(made):
+            if is_known:
+                self.stale = self.stale or made.path
+            else:
+                self.new += 1
+
+    async def _plan(self, made: Enter) -> bool:
+        again = self.planning.again
+        again.paths = [*self.few, self.enter.path] if self.is_all_again else [*self.few]
+        had = len(again.paths)
+        answer, is_reused = await self.planning.plan_member(self.replay, made)
+        self.reruns += again.paths[had:]
+        self.answers.append(answer)
+        return is_reused
+
+    async def plan_the_others(self, *, is_moved: bool) -> None:
+        """Plan the members that a race stopped, and those whose turn never came, which run if others do."""
+        end = self.enter.result
+        succeeded = sum(answer is not None and answer[1] is None for answer in self.answers)
+        is_open = end is None and not self._action.completion.is_enough(succeeded, self._action.size)
+        stopped = self.planning.stopped_members(self._stopped, is_moved=is_moved or is_open, has_ended=end is not None)
+        for index, made in stopped:
+            await self._plan(made)
+            self.answers[index] = self.answers.pop()
+        if is_moved:
+            self.new += len(self._never_run)
+            for made in self._never_run:
+                await self._plan(made)
+
+    @property
+    def _action(self) -> FanOutAction:
+        action = self.enter.step.action
+        assert isinstance(action, FanOutAction)
+        return action
+
+    @property
+    def known(self) -> list[Answer]:
+        """The answers that are known."""
+        return [each for each in self.answers if each is not None]
+
+    def answer(self, end: StepResult | None) -> Answer | None:
+        """Return what the fan-out gives the generator, if the plan continues with an end of it and knows each member."""
+        is_known_whole = end is not None and all(each is not None for each in self.answers)
+        return recorded_fan_out(self.enter, end, self.known) if end is not None and is_known_whole else None
+
+
 async def make_plan(
     workflow: Workflow[Any, Any],
     workflow_id: str,
@@ -818,29 +869,6 @@ async def make_plan(
     return await Planning(workflow, workflow_id, resumption, verifying, cache, doubts).plan()
 
 
-def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
-    """Refuse a resume that its plan says would stop at a stale result, or that settles a step without a doubt.
-
-    Args:
-        plan: the plan.
-        settled: the steps in doubt that a person has decided about.
-
-    Raises:
-        StaleStepError: it would stop there.
-        InputError: such a step was interrupted, and is simply run again.
-    """
-    if (stopped := plan.stale_stop) is not None:
-        raise stale_step(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
-    for path in settled:
-        planned = plan.step(path)
-        if planned is not None and planned.decision is Decision.INTERRUPTED:
-            raise InputError(
-                f"step {path!r} was interrupted, and is not .at_most_once(): it runs again, and is not in doubt",
-                parameter=path,
-                remedy="Leave --done and --not-done out. To put an output in its place, fork the run with --set.",
-            )
-
-
 def _doubtful(resumption: Resumption) -> list[StepResult]:
     """Return the results of steps that must not be done twice and would be, were something before them stale.
 
@@ -851,25 +879,14 @@ def _doubtful(resumption: Resumption) -> list[StepResult]:
     return [result for result in results if result.success and not GUARDED.isdisjoint(result.marks)]
 
 
-def _crash_text(end: Finish | Crash) -> str:
+def _end_text(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
-        return ""
+        return NEXT_GENERATION if type(end.output) is NextGeneration else ""
+    return _crash_text(end)
+
+
+def _crash_text(end: Crash) -> str:
     return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
-
-
-def _hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
-    """Take the secrets out of what a plan shows: a step that is still to come may have one in its name."""
-    if not secrets.is_any:
-        return tuple(steps)
-    return tuple(
-        attrs.evolve(
-            step,
-            path=secrets.text(step.path),
-            assumes=tuple(map(secrets.text, step.assumes)),
-            reasons=tuple(attrs.evolve(reason, detail=secrets.text(reason.detail)) for reason in step.reasons),
-        )
-        for step in steps
-    )
 
 
 def _is_work(step: PlannedStep) -> bool:
@@ -880,13 +897,3 @@ def _made(expansion: Expansion) -> Iterator[Enter]:
     """Make the members, as far as they can be made."""
     with contextlib.suppress(ItemsError):
         yield from expansion
-
-
-def _is_won(action: FanOutAction, answers: list[Answer | None]) -> bool:
-    """Return whether enough members of a race have succeeded."""
-    succeeded = sum(answer is not None and answer[1] is None for answer in answers)
-    return action.completion.is_enough(succeeded, action.size)
-
-
-def _known(answers: list[Answer | None]) -> list[Answer]:
-    return [each for each in answers if each is not None]

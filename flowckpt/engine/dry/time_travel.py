@@ -14,10 +14,10 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.codec.results import as_view, plain_tree
+from flowckpt.core.codec.results import as_view
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.dsl.actions import PythonAction
-from flowckpt.core.dsl.path import encode_name
+from flowckpt.core.dsl.checks import encode_name
+from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED, refuse_task
@@ -27,7 +27,7 @@ from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.paths import ROLLBACK
 from flowckpt.engine.values.failures import recorded_answer
-from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_inputs
+from flowckpt.engine.values.inputs import BoundInputs, check_workflow, rebind_recorded
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.target import load_target
 from flowckpt.errors import FlowckptError, StepNotFoundError, TargetError
@@ -324,11 +324,5 @@ def open_history(
             )
         workflow = load_target(described)
     check_workflow(workflow)
-    bound = rebind_inputs(
-        workflow,
-        recorded=plain_tree(latest.held_inputs, "inputs"),
-        recorded_hash=latest.inputs_hash,
-        defaulted=tuple(latest.metadata.get("defaulted", ())),
-        given=inputs,
-    )
+    bound = rebind_recorded(workflow, latest, inputs)
     return RunHistory(workflow_id, workflow, latest, bound, store)

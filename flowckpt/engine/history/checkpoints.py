@@ -1,4 +1,9 @@
-"""A checkpoint of a run, found by its id or by its sequence: one that counts, or one that was left behind."""
+"""Earlier checkpoints of a run: found by id or by sequence, checked, and gone back to.
+
+A checkpoint counts, or was left behind. Going back rewrites nothing: a new attempt saves one checkpoint whose history is
+the shorter one, and the next resume continues from there. What an earlier attempt saved after it stays in the store, and
+counts no more. So a crash leaves the run either as it was, or gone back.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.codec.results import as_view, encode_time, plain_tree
+from flowckpt.core.codec.results import as_view
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.records import CheckpointData, Reason
+from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
-from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.records.listing import IMPORTED, ROLLED_BACK, CheckpointRef, refuse_task
 from flowckpt.core.replay import Answer, Replay
+from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
+from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, step_of, undone_in_races, undone_paths
+from flowckpt.engine.run.lease import existing, saved_after, taken
+from flowckpt.engine.run.notify import answer_documents
+from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.values.failures import recorded_answer
-from flowckpt.engine.values.inputs import rebind_inputs
+from flowckpt.engine.values.inputs import rebind_recorded
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, use_missing_secret
-from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.engine.values.superseded import Superseded
+from flowckpt.engine.values.waits import waits_after_rollback
+from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
 from flowckpt.execution.claims import ClaimChecker, claimed_pack, is_open
@@ -30,7 +42,6 @@ from flowckpt.stores.base import StoreBase
 from flowckpt.stores.queries import DAMAGE
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import StepResult
     from flowckpt.evidence.verifier import EvidenceVerifier
 
 
@@ -183,7 +194,7 @@ class Rechecking:
                 lend_functions(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.reports_of(asked_again))
-        answers = _recorded(reports)
+        answers = answer_documents(reports)
         moved = {path: found for path, report in reports.items() if (found := _against(report))}
         for pack in checkpoint_packs(data) if is_whole else ():
             found = _against(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
@@ -215,14 +226,6 @@ def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
     return packs
 
 
-def _recorded(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
-    return tuple(
-        {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
-        for path, report in reports.items()
-        if report.verdicts
-    )
-
-
 def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
     """Answer the generator with its recorded results, so that it makes the claims of its steps again.
 
@@ -236,13 +239,7 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         PlanStopped: it needs the output of a step that is run at each resume.
         FlowckptError: the record is not one of the workflow as it is now.
     """
-    bound = rebind_inputs(
-        workflow,
-        recorded=plain_tree(data.held_inputs, "inputs"),
-        recorded_hash=data.inputs_hash,
-        defaulted=tuple(data.metadata.get("defaulted", ())),
-        given={},
-    )
+    bound = rebind_recorded(workflow, data, {})
     values = bound.values(workflow, use_missing=use_missing_secret)
     replay = Replay(workflow(**values), data.step_results, workflow.name, is_muted=True)
 
@@ -255,3 +252,124 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
 
     with contextlib.closing(replay):
         follow(replay, visit)
+
+
+@attrs.frozen
+class RolledBack:
+    """The outcome of a rollback.
+
+    Attributes:
+        checkpoint_id: the checkpoint it went back to.
+        sequence: the sequence of that checkpoint.
+        steps: the number of results that count now.
+        dropped: the paths of the results that no longer count.
+        attempt: the attempt that went back.
+        is_new: whether anything was saved; False if the run was already there.
+    """
+
+    workflow_id: str
+    checkpoint_id: str
+    sequence: int
+    steps: int
+    dropped: tuple[str, ...]
+    attempt: int
+    is_new: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `rollback --json` prints."""
+        return {**attrs.asdict(self), "dropped": list(self.dropped)}
+
+
+async def roll_back(
+    store: StoreBase,
+    clock: Clock,
+    workflow_id: str,
+    checkpoint_id: str,
+    rechecking: Rechecking,
+) -> RolledBack:
+    """Make an earlier checkpoint the one to resume from.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        checkpoint_id: the checkpoint: its id, whose newest is meant, or its sequence in digits.
+        rechecking: checks its evidence.
+
+    Raises:
+        CheckpointNotFoundError: the run or the checkpoint does not exist.
+        RunLockedError: another process owns the run.
+        StaleCheckpointError: results up to the checkpoint are no longer true; nothing was changed.
+        CheckpointStorageError: the store failed.
+    """
+    async with taken(store, workflow_id) as lease:
+        latest = existing(workflow_id, lease.latest)
+        refuse_task(workflow_id, latest)
+        target = await earlier_checkpoint(store, workflow_id, latest, checkpoint_id)
+        view = as_view(latest.step_results)
+        length = standing_length(view, length_to_go_on_from(target))
+        dropped = view[length:]
+        moved, answers = await rechecking.moved(target, target.step_results[:length], base=latest)
+        if moved:
+            raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
+        place: dict[str, Any] = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
+        is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
+        if is_there or target.sequence == latest.sequence:
+            return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
+        (superseded := Superseded(latest.metadata)).add(dropped)
+        kept = rechecking.options.written_to(without_reusable(latest.metadata))
+        metadata = _held(superseded.written_to(kept), target)
+        data = await saved_after(
+            store,
+            clock,
+            lease,
+            latest,
+            "@rollback",
+            step_results=(view.history.forked(length) if dropped else view.history).view(length),
+            reason=Reason.MANUAL,
+            status=Status.SUSPENDED,
+            evidence=answers,
+            snapshot=target.held_snapshot,
+            partial=target.partial,
+            metadata={**waits_after_rollback(metadata, target.metadata, dropped), ROLLED_BACK: place},
+            output=None,
+            error=None,
+        )
+    paths = tuple(result.path for result in dropped)
+    return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, paths, data.attempt, is_new=True)
+
+
+def _held(metadata: Mapping[str, Any], target: CheckpointData) -> dict[str, Any]:
+    """Return metadata with the mark of an import if the checkpoint has it: its answers count no more than before."""
+    return {**metadata, IMPORTED: target.metadata[IMPORTED]} if IMPORTED in target.metadata else {**metadata}
+
+
+def standing_length(results: Sequence[StepResult], length: int) -> int:
+    """Return how many results still stand: what was undone when the run failed ends them.
+
+    Args:
+        results: the newest history of the run.
+        length: how many of them are looked at.
+    """
+    standing = results[:length]
+    of_races = undone_in_races(standing)
+    undone = undone_paths(results) - (undone_paths(standing) & of_races.keys())
+    stop = (
+        i
+        for i, each in enumerate(standing)
+        if each.path in undone or (each.step_type == ROLLBACK and step_of(each.path) not in of_races)
+    )
+    return next(stop, length)
+
+
+def length_to_go_on_from(data: CheckpointData) -> int:
+    """Return how many results of a checkpoint a resume keeps: a failure that ended the run is not one of them.
+
+    Args:
+        data: the checkpoint.
+    """
+    results = data.step_results
+    if data.status is Status.FAILED and data.error is not None and data.error.path:
+        failed = set(failures_behind(results, data.error.path))
+        return next((index for index, result in enumerate(results) if result.path in failed), len(results))
+    return len(results)

@@ -19,7 +19,7 @@ from flowckpt.core.codec.results import append_result, as_view, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult, generation
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import ROLLED_BACK, STARTED_BY, refuse_task
@@ -31,21 +31,19 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
-from flowckpt.engine.history.checkpoints import any_checkpoint
-from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
-from flowckpt.engine.rules.identity import identity_reasons
+from flowckpt.engine.history.checkpoints import any_checkpoint, length_to_go_on_from, standing_length
+from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
-from flowckpt.engine.run.lease import taken
+from flowckpt.engine.run.lease import existing, taken
 from flowckpt.engine.run.resumption import check_name, without_reusable
 from flowckpt.engine.values.failures import recorded_answer
-from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_inputs
+from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_recorded
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
 from flowckpt.engine.values.waits import without_waits
-from flowckpt.errors import CheckpointNotFoundError, InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
-from flowckpt.execution.redaction import refuse_secrets
+from flowckpt.errors import InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.runner import output_annotation
 from flowckpt.stores.base import StoreBase
 
@@ -239,13 +237,7 @@ class ForkPlan:
     checkpoint: str = ""
 
 
-async def fork_run(
-    store: StoreBase,
-    clock: Clock,
-    source_id: str,
-    plan: ForkPlan,
-    rechecking: Rechecking,
-) -> Forked:
+async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPlan, rechecking: Rechecking) -> Forked:
     """Make a new run from the history of another; a resume continues it.
 
     Args:
@@ -263,9 +255,7 @@ async def fork_run(
         StaleCheckpointError: results that would be taken over are no longer true; nothing was saved.
         CheckpointStorageError: the store failed.
     """
-    latest = await store.load_latest(source_id)
-    if latest is None:
-        raise CheckpointNotFoundError(source_id)
+    latest = existing(source_id, await store.load_latest(source_id))
     refuse_task(source_id, latest)
     newest = latest
     if plan.checkpoint:
@@ -279,32 +269,21 @@ async def fork_run(
     bound = None if workflow is None else _bound(workflow, latest, plan.inputs)
     moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=len(kept) == len(results))
     if moved:
-        first = next(iter(moved))
-        raise StaleCheckpointError(
-            source_id,
-            latest.checkpoint_id,
-            reasons=moved,
-            remedy=f"Nothing was changed. Fork before it: 'flowckpt fork {shell_word(source_id)} --from {shell_word(first)}'."
-            if first
-            else "",
-        )
+        raise _stale(source_id, latest, moved)
     edited: list[StepResult] = []
-    if edits:
-        assert workflow is not None
-        assert bound is not None
+    if edits and workflow is not None and bound is not None:
         staying = {*edits, *(result.path for result in kept)}
         edited = edited_results(workflow, bound, [each for each in results if each.path in staying], edits)
     new = {result.path for result in (*kept, *edited)}
     dropped = [result for result in results if result.path not in new]
     data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, kept), *edited], rechecking.options)
     data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data, newest, latest, dropped))
+    differing: dict[str, tuple[str, str]] = {}
     if plan.inputs and bound is not None:
-        defaulted = {"defaulted": list(bound.defaulted)}
-        data = attrs.evolve(
-            data, inputs=bound.recorded, inputs_hash=bound.hash, metadata={**data.metadata, **defaulted}
-        )
+        metadata = {**data.metadata, "defaulted": list(bound.defaulted)}
+        data = attrs.evolve(data, inputs=bound.recorded, inputs_hash=bound.hash, metadata=metadata)
+        differing = inputs_hash.differences(plain_tree(latest.held_inputs, "inputs"), bound.tree)
     is_new = await _saved(store, plan.new_id, data)
-    before = plain_tree(latest.held_inputs, "inputs") if plan.inputs else {}
     return Forked(
         plan.new_id,
         source_id,
@@ -313,9 +292,15 @@ async def fork_run(
         len(data.step_results),
         tuple(each.path for each in edited),
         tuple(each.path for each in dropped),
-        inputs_hash.differences(before, bound.tree) if plan.inputs and bound is not None else {},
+        differing,
         is_new,
     )
+
+
+def _stale(source_id: str, data: CheckpointData, moved: dict[str, tuple[str, ...]]) -> StaleCheckpointError:
+    first = next(iter(moved))
+    hint = f"Nothing was changed. Fork before it: 'flowckpt fork {shell_word(source_id)} --from {shell_word(first)}'."
+    return StaleCheckpointError(source_id, data.checkpoint_id, reasons=moved, remedy=hint if first else "")
 
 
 async def _saved(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
@@ -389,19 +374,18 @@ def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> W
 
 def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
     """Bind the recorded inputs with those that change; what was left to a default keeps the recorded one."""
-    recorded = plain_tree(latest.held_inputs, "inputs")
-    defaulted = tuple(latest.metadata.get("defaulted", ()))
     if not given:
-        return rebind_inputs(
-            workflow, recorded=recorded, recorded_hash=latest.inputs_hash, defaulted=defaulted, given={}
-        )
+        return rebind_recorded(workflow, latest, {})
+    recorded = plain_tree(latest.held_inputs, "inputs")
     kept = {
         name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
         for name, tree in recorded.items()
         if name in workflow.signature.parameters and name not in given
     }
     bound = bind_inputs(workflow, {**kept, **given})
-    return attrs.evolve(bound, defaulted=tuple(name for name in defaulted if name not in given))
+    return attrs.evolve(
+        bound, defaulted=tuple(name for name in latest.metadata.get("defaulted", ()) if name not in given)
+    )
 
 
 def _inherited(result: StepResult) -> StepResult:

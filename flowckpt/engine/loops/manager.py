@@ -22,9 +22,9 @@ from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.numbers import counted, is_finite_number
 from flowckpt.core.system.secret import Secret
-from flowckpt.engine.loops.claims import TaskClaims
-from flowckpt.engine.loops.files import Files, capture, put_back, roots_of
+from flowckpt.engine.loops.claims import Files, TaskClaims, capture, put_back, roots_of
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
+from flowckpt.engine.values.options import checked_functions
 from flowckpt.errors import CheckpointNotFoundError, EvidenceNotVerifiedError, SettingError, StepNotStartedError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.report import VerificationReport
@@ -34,7 +34,6 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import task_log
 from flowckpt.maintenance.task_log import (
     CommittedStep,
-    Migrations,
     RestoredTask,
     StartedStep,
     TaskCheckpoint,
@@ -45,7 +44,7 @@ from flowckpt.maintenance.task_log import (
 from flowckpt.stores.adapted import adapt
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.verifications import Verifications, note_verification, read_verifications
+from flowckpt.stores.queries import Verifications, note_verification, read_verifications
 
 # Removing checkpoints: one that somebody names, and those that are too many.
 
@@ -55,8 +54,8 @@ _log = logging.getLogger("flowckpt")
 S = TypeVar("S", bound=CommittedStep)
 
 
-def deleting_store(store: StoreBase, setting: str) -> StoreBase:
-    """Return a store as one that can delete single checkpoints, or refuse it.
+def refuse_undeletable(store: StoreBase, setting: str) -> None:
+    """Refuse a store that cannot delete single checkpoints.
 
     Args:
         store: the store.
@@ -65,115 +64,12 @@ def deleting_store(store: StoreBase, setting: str) -> StoreBase:
     Raises:
         SettingError: it cannot.
     """
-    if store.has(Ability.DELETE):
-        return store
-    raise SettingError(
-        f"{store!r} cannot delete single checkpoints",
-        setting=setting,
-        remedy="Use a store that can, or keep all checkpoints (max_per_task=None) and delete whole tasks.",
-    )
-
-
-async def remove(store: StoreBase, task: OwnedTask, step: CommittedStep) -> bool:
-    """Remove a checkpoint, and the record that its step was begun; tell whether there was one.
-
-    Args:
-        store: where it lies.
-        task: its task, owned.
-        step: its step.
-    """
-    log = task.log
-    if step.sequence == task.sequence:  # else the record of its begin would be the newest: it would be in doubt again
-        await task.save(Reason.MANUAL, "@deleting", begun=log.begun.values())
-    is_removed = await store.delete_checkpoint(log.task_id, local_part(step.id, log.task_id))
-    log.live.pop(local_part(step.id, log.task_id), None)
-    await store.delete_checkpoint(log.task_id, local_part(step.step_id, log.task_id))
-    return is_removed
-
-
-async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, claims: TaskClaims) -> None:
-    """Remove the checkpoints that are too many, and begun steps that are settled.
-
-    What fails here is told to the log: the step before it is durable.
-
-    Args:
-        store: where they lie.
-        task: the task, owned.
-        most: how many may stay.
-        claims: finds the newest one whose evidence holds, where none was checked at its commit.
-    """
-    log = task.log
-    if len(log.live) <= most and not log.settled:
-        return
-    try:
-        while log.settled:  # with the states of steps that an earlier attempt began, and that were begun again
-            await store.delete_checkpoint(log.task_id, log.settled[0])
-            del log.settled[0]
-        if len(log.live) <= most:
-            return
-        steps = log.live_steps()
-        verified = next((step for step in steps if step.verified), None)
-        if verified is None:
-            verified = await claims.newest_that_holds(log, steps)
-        for step in log.to_remove(most, verified):
-            await remove(store, task, step)
-    except Exception as error:
-        _log.warning("task %s keeps more than %d checkpoints: %s", log.task_id, most, error)
-
-
-# Where a task can be taken up again: a committed step with its state, and what is left to do.
-
-
-async def load(store: StoreBase, step: CommittedStep, migrations: Migrations) -> TaskCheckpoint:
-    """Return a committed step with its state.
-
-    Args:
-        store: where its checkpoint lies.
-        step: the step.
-        migrations: of states of older programs.
-
-    Raises:
-        CheckpointNotFoundError: the store does not hold it any more.
-    """
-    data = await store.load(step.task_id, local_part(step.id, step.task_id))
-    return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, migrations))
-
-
-async def restore(
-    store: StoreBase, log: TaskLog, index: int, claims: TaskClaims, migrations: Migrations
-) -> RestoredTask:
-    """Return the state after a committed step.
-
-    Args:
-        store: where the task lies.
-        log: what the task has done.
-        index: the step; -1 for the beginning.
-        claims: checks the evidence of the step and of those that led to it, where that is to be done unasked.
-        migrations: of states of older programs.
-
-    Raises:
-        StaleStepError: some of it does not hold any more.
-    """
-    checkpoint = None
-    if index >= 0:
-        if claims.is_automatic:
-            await claims.refuse_stale(log, index)
-        checkpoint = await load(store, log.committed[index], migrations)
-    return RestoredTask(
-        log.task_id,
-        checkpoint,
-        tuple(log.chain(index)),
-        log.remaining(index),
-        _migrated_begun(log, migrations),
-        is_finished=log.is_finished,
-    )
-
-
-def _migrated_begun(log: TaskLog, migrations: Migrations) -> tuple[StartedStep, ...]:
-    return tuple(
-        attrs.evolve(step, snapshot=migrated(step.held_snapshot, step.snapshot_version, migrations))
-        for step in log.in_doubt()
-    )
+    if not store.has(Ability.DELETE):
+        raise SettingError(
+            f"{store!r} cannot delete single checkpoints",
+            setting=setting,
+            remedy="Use a store that can, or keep all checkpoints (max_per_task=None) and delete whole tasks.",
+        )
 
 
 _AS_BEGUN: Any = object()
@@ -218,9 +114,9 @@ class CheckpointManager:
         self.store: StoreBase = FileCheckpointStore() if store is None else adapt(store, "store")
         self._most = task_log.checked_most(max_per_task)
         if self._most is not None:
-            deleting_store(self.store, "max_per_task")
+            refuse_undeletable(self.store, "max_per_task")
         self._clock: Clock = clock or SystemClock()
-        self._migrations = tuple(migrations)
+        self._migrations = checked_functions("migrations", migrations, "that take a state and return its newer form")
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
@@ -455,7 +351,7 @@ class CheckpointManager:
                 files=kept,
             )
             if self._most is not None:
-                await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._claims)
+                await self._remove_surplus(task, self._most)
         self._exit_codes.pop(step_id, None)
         return committed.id
 
@@ -487,7 +383,7 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log = await self._tasks.log_of(task_id)
-        return () if log is None else _migrated_begun(log, self._migrations)
+        return () if log is None else self._in_doubt(log)
 
     # --- the plan of a task ------------------------------------------------------------------------------------------
 
@@ -542,9 +438,7 @@ class CheckpointManager:
             ForeignRecordError: it is a run of the engine.
         """
         log = await self._tasks.log_of(task_id)
-        if log is None:
-            return None
-        return await restore(self.store, log, log.current(), self._claims, self._migrations)
+        return None if log is None else await self._restored(log, log.current())
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
         """Return what `restore` would return after a checkpoint; changes nothing.
@@ -558,7 +452,7 @@ class CheckpointManager:
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await restore(self.store, log, index, self._claims, self._migrations)
+        return await self._restored(log, index)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
         """Check a checkpoint and all earlier ones again, continue from it, and return its state.
@@ -590,6 +484,26 @@ class CheckpointManager:
             log.settle(log.begun)
             log.head, log.is_finished = index, False
         return snapshot
+
+    async def _loaded(self, step: CommittedStep) -> TaskCheckpoint:
+        data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
+        return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, self._migrations))
+
+    async def _restored(self, log: TaskLog, index: int) -> RestoredTask:
+        """Return the state after a committed step; -1 is for the beginning."""
+        checkpoint = None
+        if index >= 0:
+            if self._claims.is_automatic:
+                await self._claims.refuse_stale(log, index)
+            checkpoint = await self._loaded(log.committed[index])
+        begun, chain = self._in_doubt(log), tuple(log.chain(index))
+        return RestoredTask(log.task_id, checkpoint, chain, log.remaining(index), begun, is_finished=log.is_finished)
+
+    def _in_doubt(self, log: TaskLog) -> tuple[StartedStep, ...]:
+        return tuple(
+            attrs.evolve(step, snapshot=migrated(step.held_snapshot, step.snapshot_version, self._migrations))
+            for step in log.in_doubt()
+        )
 
     @asynccontextmanager
     async def _put_back(self, log: TaskLog, files: Files) -> AsyncGenerator[None, None]:
@@ -646,11 +560,7 @@ class CheckpointManager:
         if log is None:
             return None
         found = await self._claims.newest_to_go_on_from(log, checkpoint_type)
-        return (
-            None
-            if found is None
-            else (await self._checked(task_id, [await load(self.store, found, self._migrations)]))[0]
-        )
+        return None if found is None else (await self._checked(task_id, [await self._loaded(found)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
@@ -663,7 +573,7 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        loaded = await load(self.store, log.committed[index], self._migrations)
+        loaded = await self._loaded(log.committed[index])
         return (await self._checked(log.task_id, [loaded]))[0]
 
     async def list_checkpoints(
@@ -696,14 +606,47 @@ class CheckpointManager:
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
-        store = deleting_store(self.store, "store")
+        refuse_undeletable(self.store, "store")
         try:
             log, index = await self._tasks.found(checkpoint_id)
         except CheckpointNotFoundError:
             return False
         step = log.committed[index]
         async with self._tasks.changing(step.task_id) as task:
-            return await remove(store, task, step)
+            return await self._removed(task, step)
+
+    async def _removed(self, task: OwnedTask, step: CommittedStep) -> bool:
+        """Remove a checkpoint, and the record that its step was begun; return whether there was one."""
+        log = task.log
+        if step.sequence == task.sequence:  # else the record of its begin would be the newest: in doubt again
+            await task.save(Reason.MANUAL, "@deleting", begun=log.begun.values())
+        is_removed = await self.store.delete_checkpoint(log.task_id, local_part(step.id, log.task_id))
+        log.live.pop(local_part(step.id, log.task_id), None)
+        await self.store.delete_checkpoint(log.task_id, local_part(step.step_id, log.task_id))
+        return is_removed
+
+    async def _remove_surplus(self, task: OwnedTask, most: int) -> None:
+        """Remove the checkpoints that are too many, and begun steps that are settled.
+
+        What fails here is logged: the step before it is durable.
+        """
+        log = task.log
+        if len(log.live) <= most and not log.settled:
+            return
+        try:
+            while log.settled:  # with the states of steps that an earlier attempt began, and that were begun again
+                await self.store.delete_checkpoint(log.task_id, log.settled[0])
+                del log.settled[0]
+            if len(log.live) <= most:
+                return
+            steps = log.live_steps()
+            verified = next((step for step in steps if step.verified), None)
+            if verified is None:
+                verified = await self._claims.newest_that_holds(log, steps)
+            for step in log.to_remove(most, verified):
+                await self._removed(task, step)
+        except Exception as error:
+            _log.warning("task %s keeps more than %d checkpoints: %s", log.task_id, most, error)
 
     async def delete_all(self, task_id: str) -> int:
         """Remove a task, and return how many checkpoints it had; 0 if it does not exist.

@@ -8,15 +8,14 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowckpt.core.codec.blob import Recorded, pack
+from flowckpt.core.codec.blob import held_value
 from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, StepResult
 from flowckpt.core.records.listing import MANAGED, RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.loops.claims import TaskClaims
-from flowckpt.engine.loops.files import Files
+from flowckpt.engine.loops.claims import Files, TaskClaims
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -38,7 +37,8 @@ from flowckpt.maintenance.task_log import (
     result_of_commit,
     split_id,
 )
-from flowckpt.stores.base import Ability, Lease, StoreBase, released
+from flowckpt.stores.base import Ability, Lease, StoreBase
+from flowckpt.stores.leases import released
 from flowckpt.stores.queries import find_runs
 
 _log = logging.getLogger("flowckpt")
@@ -292,9 +292,7 @@ def encoded(snapshot: Any) -> LazyValue:
     Raises:
         EncodingError: it cannot be recorded.
     """
-    recorded = Recorded(encode(snapshot, "snapshot"))
-    _, blob = pack(recorded.tree)
-    return blob or recorded
+    return held_value(encode(snapshot, "snapshot"))
 
 
 def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:

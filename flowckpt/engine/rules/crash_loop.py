@@ -18,7 +18,7 @@ import attrs
 
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
-from flowckpt.core.codec.results import encode_time, plain_tree
+from flowckpt.core.codec.results import as_view, encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
@@ -96,9 +96,8 @@ def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int 
         return CrashCount(silent)
     marked = [path for path in latest.in_flight if path not in begun]
     started = dict.fromkeys([*marked, *begun])
-    if started:
-        for result in latest.step_results:
-            started.pop(result.path, None)
+    for path in as_view(latest.step_results).ended(started):
+        del started[path]
     paths = (*started,)[-_MOST_PATHS:]
     moment = encode_time(latest.saved_at)
     said = latest.metadata.get(KEY)

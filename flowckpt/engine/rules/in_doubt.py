@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.arguments import argument_differences
+from flowckpt.core.identity.call import argument_differences
 from flowckpt.core.records import StepResult
 from flowckpt.engine.rules.reasons import Reason, ReasonKind, ResumePolicy
 

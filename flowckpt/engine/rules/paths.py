@@ -14,10 +14,8 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from flowckpt.core.records import StepResult
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import type_name
 from flowckpt.errors import InputError, StepStoppedError
 
@@ -136,7 +134,7 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
     return found
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class HandledFailure(FieldEquality):
     """A failure that the workflow handled before the run failed: it is history, and a resume does not retry it.
 

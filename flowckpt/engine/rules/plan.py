@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, shown_moment
 from flowckpt.core.system.attrs_base import ShownInNotebook
 from flowckpt.engine.rules.paths import HandledFailure
@@ -86,6 +87,25 @@ class PlannedStep:
         return {**document, "duration_ms": self.duration_ms, "location": self.location}
 
 
+def hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
+    """Return planned steps without the secrets of the run."""
+    if not secrets.is_any:
+        return tuple(steps)
+    return tuple(
+        attrs.evolve(
+            step,
+            path=secrets.text(step.path),
+            assumes=tuple(map(secrets.text, step.assumes)),
+            reasons=tuple(attrs.evolve(reason, detail=secrets.text(reason.detail)) for reason in step.reasons),
+        )
+        for step in steps
+    )
+
+
+NEXT_GENERATION = "the workflow continues as its next generation"
+"""Why the plan of such a run ends: the inputs are known, and nothing of what follows is recorded."""
+
+
 @attrs.frozen
 class ResumePlan(ShownInNotebook):
     """The actions of a resume, step by step, before it runs.
@@ -125,7 +145,7 @@ class ResumePlan(ShownInNotebook):
     @property
     def is_nothing_to_do(self) -> bool:
         """Whether a resume would neither run nor stop, nor end in another way than the record says."""
-        if self.stops or self.ends_otherwise:
+        if self.stops or self.ends_otherwise or self.ends_at == NEXT_GENERATION:
             return False
         return all(step.decision is Decision.REUSE for step in self.steps)
 

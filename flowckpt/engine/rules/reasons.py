@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 
 class ReasonKind(StrEnum):
@@ -131,7 +131,7 @@ class ReuseMode(StrEnum):
     """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Settled(FieldEquality):
     """A person's decision about an at-most-once step in doubt; it counts for one resume.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.secrets import KnownSecrets, refuse_secret_record
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepError
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
@@ -16,7 +16,6 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.values import options
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
-from flowckpt.execution import redaction
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("flowckpt")
+
+# A store that hangs takes a minute to refuse. Steps are not to wait for it each time: it is asked again after ten times as
+# long, and at the end of the run. One that refuses at once is asked at each save.
+
+_HANGS_NS = 1_000_000_000
+_REST = 10
 
 
 class Evicting(Protocol):
@@ -115,6 +120,25 @@ class SavePolicy:
 
 
 @attrs.define(eq=False, repr=False)
+class _Behind:
+    """The store did not take the last save.
+
+    Attributes:
+        refusal: why it cannot be saved to, if it took long to say so.
+        ask_at_ns: when to ask it again, by the clock's `elapsed_ns`.
+    """
+
+    refusal: FlowckptError | None = None
+    ask_at_ns: int = 0
+
+    def note_refusal(self, failure: FlowckptError, started_ns: int, ended_ns: int) -> None:
+        """Note why the store cannot be saved to, if it took long to say so."""
+        took_ns = ended_ns - started_ns
+        self.refusal = failure if took_ns >= _HANGS_NS else None
+        self.ask_at_ns = ended_ns + _REST * took_ns
+
+
+@attrs.define(eq=False, repr=False)
 class Checkpointer:
     """Saves the checkpoints of one attempt: numbers them, fills them in, and passes them to the store.
 
@@ -151,12 +175,12 @@ class Checkpointer:
     last_saved: str | None = None
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     searched: int = 0
-    _is_behind: bool = attrs.field(init=False, default=False)
+    _behind: _Behind | None = attrs.field(init=False, default=None)
 
     @property
     def is_store_away(self) -> bool:
         """Whether the store did not take the last save."""
-        return self._is_behind or not self.is_usable
+        return self._behind is not None or not self.is_usable
 
     def is_due(self) -> bool:
         """Return whether the trigger asks for a checkpoint now, after a step that has none of its own."""
@@ -190,7 +214,7 @@ class Checkpointer:
             if not self.policy.continues_after(failure):
                 raise
             self.is_usable = True
-            self._is_behind = True
+            self._behind = self._behind or _Behind()
             return failure
 
     async def save(
@@ -220,19 +244,20 @@ class Checkpointer:
         Raises:
             FlowckptError: one of the store's errors, or `CheckpointStorageError` for what it may not raise.
         """
-        refused = await self._renewed() if self._is_behind else None
+        refused = await self._renewed(self._behind, reason) if self._behind is not None else None
         self.sequence += 1
         data = self.attempted = self._next(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
         if self.secrets.is_any:
             results = self.history.results
-            redaction.refuse_secret_record(data, results[self.searched :], self.secrets)
+            refuse_secret_record(data, results[self.searched :], self.secrets)
             self.searched = len(results)
         run, policy = self.run.workflow_id, self.policy
+        if refused is not None:
+            self.is_usable = False
+            raise refused.with_traceback(None)
         if policy.evictor is not None:
             await finish_despite_cancel(policy.evictor.before_save(data))
         self.is_usable = False
-        if refused is not None:
-            raise refused
         started_ns = self.clock.elapsed_ns()
         try:
             saving = self.store.save(run, data)
@@ -248,7 +273,7 @@ class Checkpointer:
         policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
         self.last_saved = data.checkpoint_id
-        self._is_behind = False
+        self._behind = None
         if policy.evictor is not None or policy.trigger is not None:
             policy.after_save(data, self.clock)
         return data
@@ -307,13 +332,19 @@ class Checkpointer:
             fields["partial"] = {**self.partial}
         return checkpoint_of(fields)
 
-    async def _renewed(self) -> FlowckptError | None:
-        """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""
+    async def _renewed(self, behind: _Behind, reason: Reason) -> FlowckptError | None:
+        """Continue in another attempt if the store asks for that after a failed save, or return why it cannot."""
+        started_ns = self.clock.elapsed_ns()
+        is_last = STATUS_OF_REASON[reason] is not Status.RUNNING
+        if behind.refusal is not None and not is_last and started_ns < behind.ask_at_ns:
+            return behind.refusal
         try:
             renewing = self.store.renew(self.run.workflow_id, self.history.view())
             lease = await (renewing if may_block() else finish_despite_cancel(renewing))
         except FlowckptError as failure:
+            behind.note_refusal(failure, started_ns, self.clock.elapsed_ns())
             return failure
+        behind.refusal = None
         if lease is not None:
             for notice in lease.notices:
                 _log.warning("run %s: %s", self.run.workflow_id, notice)

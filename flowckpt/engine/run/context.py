@@ -25,8 +25,7 @@ from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import StepRunner
-from flowckpt.execution.world import Nondeterminism
+from flowckpt.execution.runner import Nondeterminism, StepRunner
 
 LOOK_NS = 1_000_000_000
 """How often at most the owner of a run looks for requests."""
@@ -104,11 +103,11 @@ class RunContext:
         return run.result_cache.ResultCache(store, self.workflow_id, self.claims, self.clock, self.secrets)
 
     @cached_property
-    def requests(self) -> run.requests.Requests:
+    def requests(self) -> run.inbox.Requests:
         """Requests to the run that were left in the store."""
         saves = self.recorder.checkpointer
         birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
-        return run.requests.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
+        return run.inbox.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
 
     async def look_for_requests(self) -> None:
         """Look for requests to the run: one to cancel it stops it, the others are followed at once."""
@@ -120,7 +119,7 @@ class RunContext:
         checkpointer = recorder.checkpointer
         for each in asked:
             if each.kind is WaitKind.TAG:
-                checkpointer.metadata = run.requests.tagged(checkpointer.metadata, each.data)
+                checkpointer.metadata = run.inbox.tagged(checkpointer.metadata, each.data)
         is_at_rest = checkpointer.attempted is not None and checkpointer.attempted.status is Status.SUSPENDED
         saved = await recorder.checkpoint(Reason.SUSPENDED if is_at_rest else Reason.TRIGGER)
         await recorder.emit_saved(saved)

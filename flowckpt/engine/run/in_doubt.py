@@ -9,9 +9,8 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.identity import moved_reasons
 from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
-from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.rules.judge import Judge, moved_reasons
 from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
 from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded

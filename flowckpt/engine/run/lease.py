@@ -5,16 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
+import attrs
+
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.blocking import begin, finish_despite_cancel
-from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.core.system.clock import Clock
+from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FencedError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.stores.base import Lease, StoreBase, released
+from flowckpt.stores.base import Lease, StoreBase
+from flowckpt.stores.leases import released
+
+T = TypeVar("T")
 
 _MOMENT = 1.0
 """For how many seconds the end of a run waits for a store that did not take its last save."""
 
 _log = logging.getLogger("flowckpt")
+
+
+def existing(workflow_id: str, found: T | None) -> T:
+    """Return what a store has found of a run: its newest checkpoint, or its description.
+
+    Raises:
+        CheckpointNotFoundError: the run does not exist.
+    """
+    if found is None:
+        raise CheckpointNotFoundError(workflow_id)
+    return found
 
 
 @asynccontextmanager
@@ -34,6 +53,22 @@ async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, Non
         yield lease
     finally:
         await finish_despite_cancel(released(store, lease), is_last=True)
+
+
+async def saved_after(
+    store: StoreBase, clock: Clock, lease: Lease, latest: CheckpointData, name: str, **changes: Any
+) -> CheckpointData:
+    """Save the newest checkpoint of a run with some changes as its next one, under a name and the number of the attempt."""
+    data = attrs.evolve(
+        latest,
+        checkpoint_id=f"{name}.{lease.attempt}",
+        saved_at=clock.now(),
+        sequence=lease.last_sequence + 1,
+        attempt=lease.attempt,
+        **changes,
+    )
+    await finish_despite_cancel(store.save(lease.workflow_id, data))
+    return data
 
 
 async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -> None:

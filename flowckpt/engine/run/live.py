@@ -25,8 +25,10 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import birth_of
+from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.errors import CheckpointNotFoundError, DecodingError, FlowckptError
+from flowckpt.engine.run.lease import existing
+from flowckpt.errors import CheckpointStorageError, DecodingError, FlowckptError
 from flowckpt.execution.current_step import Progress, StepCall
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.leases import Heartbeat
@@ -42,7 +44,7 @@ MOST_STEPS = 100
 """How many steps a note names: those that have been in flight longest."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class LiveStep:
     """A step in flight.
 
@@ -84,7 +86,7 @@ class LiveStep:
         }
 
 
-@attrs.frozen
+@lazy_frozen()
 class Published:
     """A value that a run published; see `flowckpt.publish`.
 
@@ -103,7 +105,7 @@ class Published:
         return {"value": codec.encode(self.value), "at": encode_time(self.at), "step": self.step}
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class LiveNote:
     """The steps that ran at the moment of the last note of a run.
 
@@ -147,9 +149,13 @@ class Watch:
         self._written: dict[int, tuple[dict[str, Any], float]] = {}  # the last note without its time, and when
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; if none can be started, the next run tries again."""
         self.is_looking = True
-        self.beat.start()
+        try:
+            self.beat.start()
+        except CheckpointStorageError as error:
+            self.is_looking = False
+            _log.debug("live notes are not written: %s", error)
 
     def forget(self) -> None:
         """Forget all runs, in a forked child: they are its parent's, and so is the thread."""
@@ -165,30 +171,48 @@ class Watch:
         runs = dict(self.runs)
         for key in self._written.keys() - runs.keys():
             del self._written[key]
+        changed: dict[int, tuple[StoreBase, dict[int, dict[str, Any]]]] = {}
         for key, run in runs.items():
             try:
-                self._look_at(key, run, is_due=is_due)
+                document = self._changed(key, run, is_due=is_due)
             except Exception as error:  # a hint fails nothing: a later look tries again
-                _log.debug("run %s: its live note was not written: %s", run.workflow_id, error)
+                _log.debug("run %s: its live note was not made: %s", run.workflow_id, error)
+                continue
+            if document is not None:
+                store = run.recorder.checkpointer.store
+                changed.setdefault(id(store), (store, {}))[1][key] = document
+        for store, documents in changed.values():
+            self._write(store, documents, runs)
         if not runs:
             self.is_looking = False  # before the runs are asked once more: what comes now starts a thread, or is found
             self.is_looking = bool(self.runs)
         return self.is_looking
 
-    def _look_at(self, key: int, run: RunContext, *, is_due: bool) -> None:
+    def _changed(self, key: int, run: RunContext, *, is_due: bool) -> dict[str, Any] | None:
+        """Return the note of a run without its time, if it is to be written now."""
         store, (written, written_at) = run.recorder.checkpointer.store, self._written.get(key, ({}, 0.0))
         if not store.has(Ability.LIVE) or (
             written and not is_due and time.monotonic() < written_at + store.live_seconds
         ):
-            return
+            return None
         document = live_document(run)
-        if document != written and (written or document["steps"]):
-            moment = time.monotonic()
-            self._written[key] = (
-                {"steps": None},
-                moment,
-            )  # if it fails, the next one is another, and not written at once
-            store.note_live(run.workflow_id, codec.dumps({**document, "at": encode_time(run.clock.now())}).encode())
+        return document if document != written and (written or document["steps"]) else None
+
+    def _write(self, store: StoreBase, documents: Mapping[int, dict[str, Any]], runs: Mapping[int, RunContext]) -> None:
+        """Write the notes of a store's runs."""
+        moment = time.monotonic()
+        for key in documents:  # if it fails, the next note is another one, and not written at once
+            self._written[key] = {"steps": None}, moment
+        notes = {
+            runs[key].workflow_id: codec.dumps({**document, "at": encode_time(runs[key].clock.now())}).encode()
+            for key, document in documents.items()
+        }
+        try:
+            store.note_live_all(notes)
+        except Exception as error:
+            _log.debug("live notes of %s were not written: %s", ", ".join(notes), error)
+            return
+        for key, document in documents.items():
             self._written[key] = document, moment
 
 
@@ -371,9 +395,7 @@ async def read_published(store: StoreBase, workflow_id: str) -> dict[str, Publis
         CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: its record is damaged.
     """
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
+    latest = existing(workflow_id, await store.load_latest(workflow_id))
     info = await store.describe_run(workflow_id)
     status = latest.status if info is None else info.status
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)

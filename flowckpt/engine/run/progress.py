@@ -16,21 +16,21 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.blob import Recorded, pack
+from flowckpt.core.codec.blob import held_value
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.dsl.checks import check_published_name
+from flowckpt.core.identity.secrets import refuse_secrets
 from flowckpt.core.records import PartialState, Reason
 from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
 from flowckpt.engine.run.notify import events
 from flowckpt.errors import EncodingError, FlowckptError
-from flowckpt.execution import redaction
 from flowckpt.execution.current_step import (
     add_figures,
     checked_published,
@@ -69,6 +69,10 @@ class RunServices:
     clock: Clock
     loop: asyncio.AbstractEventLoop | None = None
     is_used: bool = False
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)  # None: taken
+    _published: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
+    _process: int = attrs.field(init=False, factory=os.getpid)
 
     @property
     def workflow_id(self) -> str:
@@ -78,10 +82,6 @@ class RunServices:
     @cached_property
     def _reporting(self) -> Reporting:
         return Reporting(self)
-
-    @cached_property
-    def _figures(self) -> StepFigures:
-        return StepFigures(self)
 
     @cached_property
     def _saves(self) -> PartialSaves:
@@ -103,17 +103,37 @@ class RunServices:
 
     def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step; see `CurrentStep.record`."""
-        found = validate_figures(figures)
+        figures = validate_figures(figures)
         self.is_used = True
-        self._figures.add(now, found)
+        with self._taking_from(now, "record"):
+            found = self._figures[now.path] = self._figures.get(now.path) or {}
+            add_figures(found, figures)
+
+    @contextlib.contextmanager
+    def _taking_from(self, now: CurrentStep, what: str) -> Iterator[None]:
+        """Take figures and values of a try in the block; refuse those of one that has ended, or of another process."""
+        if os.getpid() != self._process:
+            raise FlowckptError(
+                f"current_step().{what}() was called in a process that step {now.path!r} started itself",
+                remedy=f"Return it to the process that calls the function of the step, and call {what}() there.",
+            )
+        with self._lock:
+            if self._figures.get(now.path, {}) is None or self.running(now) is None:
+                raise has_ended(now.path, now.tries)
+            yield
 
     def so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
         """Return the figures of a step so far, and what it published."""
-        return self._figures.of(path) if self.is_used else ({}, {})
+        if not self.is_used:
+            return {}, {}
+        with self._lock:
+            return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
 
     def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
         """Return the figures of all tries of a step that has ended, and what it published; later ones are refused."""
-        return self._figures.take(path)
+        with self._lock:
+            found, self._figures[path] = self._figures.get(path), None
+            return found or {}, self._published.pop(path, {})
 
     def publish(self, now: CurrentStep, name: str, value: Any) -> None:
         """Publish a value of a step; see `CurrentStep.publish`."""
@@ -126,11 +146,11 @@ class RunServices:
         found = {}
         for name, tree in dict(published).items():
             place = f"{now.path}: published {check_published_name(name)!r:.80}"
-            if secrets.is_any:
-                redaction.refuse_secrets({name: tree}, secrets, place)
+            refuse_secrets({name: tree}, secrets, place)
             found[name] = {"value": tree, "at": encode_time(self.clock.now())}
         self.is_used = True
-        self._figures.publish(now, found)
+        with self._taking_from(now, "publish"):
+            self._published.setdefault(now.path, {}).update(found)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -174,7 +194,8 @@ class RunServices:
 
     def forget(self, path: str) -> None:
         """Forget what was kept of a step that is no longer in flight."""
-        self._figures.forget(path)
+        with self._lock:
+            self._figures.pop(path, None)
 
     async def close(self) -> None:
         """Take nothing more: wait for saves that were begun, and forget what was not told yet."""
@@ -333,70 +354,6 @@ class Reporting:
 
 
 # What steps count of themselves: kept here until the step ends, and recorded with its result.
-
-
-class StepFigures:
-    """The figures of the steps that run now.
-
-    Args:
-        services: what it is part of.
-    """
-
-    def __init__(self, services: RunServices) -> None:
-        self._services = services
-        self._lock = threading.Lock()
-        self._figures: dict[str, dict[str, int | float] | None] = {}  # None: taken
-        self._published: dict[str, dict[str, Any]] = {}
-        self._process = os.getpid()
-
-    def add(self, now: CurrentStep, figures: Figures) -> None:
-        """Add figures of a step.
-
-        Raises:
-            InputError: a sum is too large.
-            FlowckptError: the try has ended, or this is another process.
-        """
-        self._check_process(now, "record")
-        with self._lock:
-            found = self._figures.setdefault(now.path, {})
-            if found is None or self._services.running(now) is None:
-                raise has_ended(now.path, now.tries)
-            add_figures(found, figures)
-
-    def publish(self, now: CurrentStep, published: Mapping[str, Any]) -> None:
-        """Keep values that a step published.
-
-        Raises:
-            FlowckptError: the try has ended, or this is another process.
-        """
-        self._check_process(now, "publish")
-        with self._lock:
-            if self._figures.get(now.path, {}) is None or self._services.running(now) is None:
-                raise has_ended(now.path, now.tries)
-            self._published.setdefault(now.path, {}).update(published)
-
-    def _check_process(self, now: CurrentStep, what: str) -> None:
-        if os.getpid() != self._process:
-            raise FlowckptError(
-                f"current_step().{what}() was called in a process that step {now.path!r} started itself",
-                remedy=f"Return it to the process that calls the function of the step, and call {what}() there.",
-            )
-
-    def of(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures of a step so far, and what it published."""
-        with self._lock:
-            return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
-
-    def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures of a step and what it published, and take no more."""
-        with self._lock:
-            found, self._figures[path] = self._figures.get(path), None
-            return found or {}, self._published.pop(path, {})
-
-    def forget(self, path: str) -> None:
-        """Forget a step that is no longer in flight."""
-        with self._lock:
-            self._figures.pop(path, None)
 
 
 # What steps save of themselves while they run: through the one write primitive, a checkpoint of the run.
@@ -560,13 +517,11 @@ class PartialSaves:
         return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
 
     def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
-        if self._services.recorder.judge.secrets.is_any:
-            redaction.refuse_secrets(tree, self._services.recorder.judge.secrets, _place(now.path))
-        blob = pack(tree)[1]
+        refuse_secrets(tree, self._services.recorder.judge.secrets, _place(now.path))
         assert now._call is not None
         identity = now._call.identity
         return PartialState(
-            Recorded(tree) if blob is None else blob,
+            held_value(tree),
             identity.function,
             identity.fingerprint,
             identity.arguments,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import attrs
@@ -27,15 +28,13 @@ from flowckpt.engine.run.resumption import kept_history, with_reusable
 from flowckpt.engine.values.superseded import LEAVES_EARLIER, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError, StepFailedError
-from flowckpt.execution.current_step import Figures, StepCall
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 _log = logging.getLogger("flowckpt")
 
 _ATOMS = frozenset({int, str, float, bool, type(None)})
 """Trees that cannot change and that decode to themselves: they are recorded unwrapped."""
-
-_NONE: dict[str, Any] = {}
 
 T = TypeVar("T")
 
@@ -117,7 +116,6 @@ class GroupCommit:
             turn.set_result(None)
 
 
-@attrs.define(eq=False, repr=False)
 class StepEnd:
     """How a step ended, after all its tries.
 
@@ -128,28 +126,22 @@ class StepEnd:
         duration_ms: how long it ran, in milliseconds.
         tries: how often it was tried.
         marks: its marks, without that of a step that can be undone.
-        signal: the id of the signal that it took.
         is_adopted: whether it was not run, but proved done.
-        figures: what it recorded of itself, all tries together.
-        published: what it published, all tries together.
-        source: where its result was made, if `.cache()` took it.
         taken_from: the run that it was taken from; empty otherwise.
-        argument_values: its arguments as JSON, if it asks for that.
+        more: the fields of its result that few steps have, such as `signal` and `figures`, where they are not empty.
     """
 
-    outcome: Outcome
-    failure: StepError | None
-    started_at: datetime
-    duration_ms: float
     tries: int = 1
     marks: tuple[str, ...] = ()
-    signal: str = ""
     is_adopted: bool = False
-    figures: Figures = _NONE
-    published: Mapping[str, Any] = _NONE
-    source: Mapping[str, str] = _NONE
     taken_from: str = ""
-    argument_values: Mapping[str, Any] = _NONE
+    more: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, outcome: Outcome, failure: StepError | None, started_at: datetime, duration_ms: float) -> None:
+        self.outcome = outcome
+        self.failure = failure
+        self.started_at = started_at
+        self.duration_ms = duration_ms
 
 
 @attrs.define(eq=False, repr=False)
@@ -227,7 +219,8 @@ class Recorder:
                 notifier.executed += 1
             if failure is not None:
                 notifier.failed += 1
-        self.in_doubt.discard(path)
+        if self.in_doubt:
+            self.in_doubt.discard(path)
         if not step.modifiers.is_plain:
             if step.modifiers.is_ephemeral:
                 return
@@ -255,13 +248,14 @@ class Recorder:
             fields["success"], fields["error"] = False, failure
         if outcome.committed is not None:
             fields["evidence"] = outcome.committed.document
-        if marks or end.signal or end.figures or end.source or end.published or end.argument_values:
-            fields |= {"marks": marks, "signal": end.signal, "figures": end.figures, "source": end.source}
-            fields |= {"published": end.published, "argument_values": end.argument_values}
+        if marks:
+            fields["marks"] = marks
+        if end.more:
+            fields.update(end.more)
         append_result(checkpointer.history, result_of(fields))
         if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
-        if path in self.superseded.by_path and LEAVES_EARLIER.isdisjoint(marks):
+        if (earlier := self.superseded.by_path) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
             self.settle(path)
 
     def restore(self, result: StepResult) -> None:

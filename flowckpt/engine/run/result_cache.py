@@ -25,9 +25,8 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.arguments import UNKNOWN
-from flowckpt.core.identity.call import CallIdentity, identify
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.call import UNKNOWN, CallIdentity, identify
+from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import IMPORTED, RunInfo
 from flowckpt.core.system.clock import Clock
@@ -37,7 +36,6 @@ from flowckpt.engine.run.resumption import moved_versions
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.execution.claims import ClaimChecker
-from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import restored_value
 from flowckpt.stores.base import Ability, StoreBase
 
@@ -126,10 +124,7 @@ class ResultIndex:
 
     async def notes(self, key: str) -> list[Note]:
         """Return where a call was recorded, the newest execution first."""
-        try:
-            part = await self._read(key[:2])
-        except FlowckptError:  # the refresh that follows says why
-            return []
+        part = await self._read(key[:2])
         return sorted(part.get(key, ()), key=lambda note: note[2], reverse=True)
 
     async def refresh(self, own: str) -> None:
@@ -197,7 +192,7 @@ class ResultIndex:
         try:
             found = {**json.loads(content)}
             is_sound = name == _RUNS or all(_is_note(note) for notes in found.values() for note in notes)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             is_sound = False
         self._is_damaged |= not is_sound
         return found if is_sound else {}
@@ -294,8 +289,14 @@ class ResultCache:
                 if found is not None:
                     return found
         try:
-            found = await self._looked_up(step, path, key)
-            if found is None and not self._is_fresh:
+            was_fresh = self._is_fresh  # before the look: it may miss what a refresh adds meanwhile
+            try:
+                found = await self._looked_up(step, path, key)
+            except FlowckptError:
+                if was_fresh:
+                    raise
+                found = None  # the refresh says why, or makes an index in memory
+            if found is None and not was_fresh:
                 async with self._refreshing:  # the members of a map all find nothing at the same time
                     if not self._is_fresh:
                         await self._index.refresh(self._workflow_id)
@@ -382,8 +383,7 @@ class ResultCache:
             if judge.reasons(step, taken):
                 return None
             value, tree = restored_value(step, taken), plain_tree(result.held_output, path)
-            if self._secrets.is_any:
-                refuse_secrets(tree, self._secrets, path)
+            refuse_secrets(tree, self._secrets, path)
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)
             return None

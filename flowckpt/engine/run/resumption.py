@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.codec.results import append_result, as_view, encode_time, plain_tree
+from flowckpt.core.codec.results import append_result, as_view, encode_time
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity.fingerprint import step_fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepError, StepResult
@@ -31,7 +31,7 @@ from flowckpt.engine.rules.paths import (
     undone_paths,
 )
 from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
-from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
+from flowckpt.engine.values.inputs import BoundInputs, rebind_recorded
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, LEAVES_EARLIER, Superseded
 from flowckpt.errors import (
@@ -67,8 +67,14 @@ async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: Checkpoi
     """
     silent = 0
     between = range(latest.attempt + 1, lease.attempt)
-    if between and store.has(Ability.ATTEMPTS):  # those that only deleted checkpoints have written something
-        silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
+    if between and store.has(Ability.ATTEMPTS):
+        written = await store.attempts(lease.workflow_id)  # those that only deleted checkpoints are in it
+        before = await store.claimed_by(lease.workflow_id, latest.attempt)
+        for number in (each for each in between if each not in written):
+            process = await store.claimed_by(lease.workflow_id, number)
+            # A process that claims a generation, and dies before its first save, has died once.
+            silent += process is None or process != before
+            before = process
     found = crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
     seen = await store.last_seen(lease.workflow_id, latest.attempt) if found.count else None
     return found if seen is None else attrs.evolve(found, seen=encode_time(seen))
@@ -105,6 +111,16 @@ async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointDa
     if not found.is_crash_loop(most):
         return None
     return found if await store.owner(workflow_id) is None else None
+
+
+async def crash_loop_before(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, options: RunOptions, *, max_crashes: int
+) -> CrashCount | None:
+    """Return the crash loop that a resume with these options would refuse."""
+    if options.force or options.steal:
+        return None
+    most = limit_of(latest.metadata, options.max_crashes, max_crashes)
+    return await crash_loop_at(store, workflow_id, latest, most=most)
 
 
 def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
@@ -268,35 +284,19 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         StepNotFoundError: the step to continue from is not in the record.
     """
     check_name(workflow, workflow_id, latest)
-    bound = rebind_inputs(
-        workflow,
-        recorded=plain_tree(latest.held_inputs, "inputs"),
-        recorded_hash=latest.inputs_hash,
-        defaulted=tuple(latest.metadata.get("defaulted", ())),
-        given=inputs,
-    )
+    bound = rebind_recorded(workflow, latest, inputs)
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
     policy = _located(options.policy, workflow_id, latest, superseded)
     _refuse_needless(policy, workflow_id, latest, superseded)
-    undoing = [each for each in view if each.step_type == ROLLBACK]
-    of_races = undone_in_races(view) if undoing else {}
-    with_run = [each for each in undoing if step_of(each.path) not in of_races]
-    cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
-    for path in of_races.keys() & cut.keys():
-        cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone, when a race stopped it")
-    gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
-    history = kept_history(view, cut.keys() | gone)
+    cut, history, undone = _parted(latest, view, policy, drops_answers=drops_answers)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
-        taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
-        taken.update(latest.metadata.get(NOT_REUSABLE, ()))
-        spare = await _spare(store, workflow_id, latest, taken)
-    undone = frozenset(undone_paths(undoing)) & of_races.keys() if of_races else frozenset()
-    counts = [each for each in (*history.results, *spare.values()) if each.path not in undone]
+        spare = await _spare(store, workflow_id, latest, {*(result.path for result in history.results), *cut})
+    counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
     reports = await verifying.reports_of(counts)
 
     def is_same_code() -> bool:
@@ -306,16 +306,27 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if policy.on_package_change is not OnStale.REUSE:
         judge.packages.update(moved_versions(latest.metadata))
     begun = await _interrupted_steps(store, workflow_id, latest)
-    crash_loop = None
-    if not options.force and not options.steal:
-        most = limit_of(latest.metadata, options.max_crashes, max_crashes)
-        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
+    crash_loop = await crash_loop_before(store, workflow_id, latest, options, max_crashes=max_crashes)
     found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, crash_loop
-    marks = (each.marks for each in (*history.results, *superseded.results) if each.marks)
+    marks = (each.marks for each in (*history.notable(), *superseded.results) if each.marks)
     is_guarded = not all(map(GUARDED.isdisjoint, marks))
     final = None if options.from_step else final_error(workflow_id, latest)
-    messages = await _messages(store, workflow_id, latest)
-    return Resumption(latest, bound, *found, messages, is_guarded, final, undone)
+    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded, final, undone)
+
+
+def _parted(
+    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, *, drops_answers: bool | None
+) -> tuple[dict[str, tuple[StepResult, Reason]], History, frozenset[str]]:
+    """Return the results that no longer count, the history of the others, and what was undone when a race stopped it."""
+    undoing = [each for each in view.notable() if each.step_type == ROLLBACK]
+    of_races = undone_in_races(view) if undoing else {}
+    with_run = [each for each in undoing if step_of(each.path) not in of_races]
+    cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
+    for path in of_races.keys() & cut.keys():
+        cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone, when a race stopped it")
+    gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
+    undone = frozenset(undone_paths(undoing)) & of_races.keys() if of_races else frozenset[str]()
+    return cut, kept_history(view, cut.keys() | gone), undone
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
@@ -332,13 +343,14 @@ async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: Checkpo
     attempt, paths = await store.started_steps(workflow_id)
     if attempt != latest.attempt or not paths:
         return frozenset()
-    return frozenset(paths).difference(result.path for result in latest.step_results)
+    return frozenset(paths) - as_view(latest.step_results).ended(paths)
 
 
 async def _spare(
     store: StoreBase, workflow_id: str, latest: CheckpointData, taken: Collection[str]
 ) -> dict[str, StepResult]:
     """Return what earlier attempts left behind for reuse, when the one that was to reuse it died on the way."""
+    taken = {*taken, *latest.in_flight, *latest.metadata.get(NOT_REUSABLE, ())}
     found: dict[str, StepResult] = {}
     if store.has(Ability.ATTEMPTS):
         for attempt in latest.metadata[REUSABLE]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl.checks import undo_parameters
-from flowckpt.core.identity.call import CallIdentity
+from flowckpt.core.identity.call import CallIdentity, argument_differences, identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.records.result import result_of
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, undo_path
@@ -19,6 +20,10 @@ from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.runner import restored_value
+
+if TYPE_CHECKING:
+    from flowckpt.core.dsl.step import Step
+    from flowckpt.core.identity.secrets import KnownSecrets
 
 _log = logging.getLogger("flowckpt")
 
@@ -105,6 +110,30 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     return None if failure is None else step_failure(undo_path(path), failure)
 
 
+def moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -> str:
+    """Return why the compensation of a step would get another argument than the step had; empty if it would not.
+
+    Args:
+        step: the step as the code has it now.
+        result: its recorded result.
+        secrets: those of the run.
+    """
+    undo = step.modifiers.rollback
+    named = () if undo is None else undo_parameters(undo)
+    if not named:
+        return ""
+    now, recorded = identify(step.action, secrets, step.modifiers.version), result.arguments
+    for name in named:
+        if argument_differences(
+            {name: recorded[name]} if name in recorded else {},
+            {name: now.arguments[name]} if name in now.arguments else {},
+        ):
+            return f"the code passes another {name!r} now, which its compensation would get"
+        if name not in recorded and now.fingerprint != result.fingerprint:
+            return f"its function was edited, and may have another default of {name!r} now, which its compensation would get"
+    return ""
+
+
 async def _call(run: RunContext, result: StepResult) -> None:
     """Call what undoes a step."""
     workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
@@ -115,6 +144,8 @@ async def _call(run: RunContext, result: StepResult) -> None:
     step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
+    if moved := moved_argument(step, result, run.secrets):
+        raise NotUndoableError.of_step(workflow_id, name, path, moved)
     call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
     call.generation = run.generation
     try:

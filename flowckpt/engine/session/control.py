@@ -13,13 +13,12 @@ import attrs
 from flowckpt.core.records import CheckpointData, Reason, Status
 from flowckpt.core.records.listing import Owner
 from flowckpt.core.records.wait import Signal, WaitKind, birth_of
-from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
-from flowckpt.core.system.process import ProcessIdentity, send_if_expected
+from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, not_yielded, step_of
-from flowckpt.engine.run.lease import live_interrupts, taken
-from flowckpt.engine.run.requests import new_request, remove_requests, tagged
+from flowckpt.engine.run.inbox import new_request, remove_requests, tagged
+from flowckpt.engine.run.lease import existing, live_interrupts, saved_after, taken
 from flowckpt.engine.run.resumption import crash_count_at_resume
 from flowckpt.engine.undo.compensate import cancelling, without_key
 from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
@@ -93,17 +92,20 @@ async def cancel_run(
         await undo().result()
         await remove_requests(store, workflow_id)
         return _cancelled(workflow_id, was, before, await _latest(store, workflow_id))
+    return _cancelled(workflow_id, was, before, await _saved_as_cancelled(store, clock, workflow_id))
+
+
+async def _saved_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
+    """Save that a run without an owner is cancelled, and undo nothing."""
     async with taken(store, workflow_id) as lease:
-        latest = lease.latest
-        if latest is None:
-            raise CheckpointNotFoundError(workflow_id)
+        latest = existing(workflow_id, lease.latest)
         cancelling(workflow_id, latest)
-        data = attrs.evolve(
+        data = await saved_after(
+            store,
+            clock,
+            lease,
             latest,
-            checkpoint_id=f"@{Reason.CANCELLED}.{lease.attempt}",
-            saved_at=clock.now(),
-            sequence=lease.last_sequence + 1,
-            attempt=lease.attempt,
+            f"@{Reason.CANCELLED}",
             reason=Reason.CANCELLED,
             status=Status.CANCELLED,
             evidence=(),
@@ -111,9 +113,8 @@ async def cancel_run(
             output=None,
             error=None,
         )
-        await finish_despite_cancel(store.save(workflow_id, data))
         await remove_requests(store, workflow_id)
-    return _cancelled(workflow_id, was, before, data)
+    return data
 
 
 def _cancelled(workflow_id: str, was: Status, before: CheckpointData, now: CheckpointData) -> Cancelled:
@@ -132,10 +133,7 @@ def _left(before: CheckpointData, now: CheckpointData) -> bool:
 
 
 async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
-    return latest
+    return existing(workflow_id, await store.load_latest(workflow_id))
 
 
 async def _stopped(
@@ -158,8 +156,8 @@ async def _stopped(
             signal_id = f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}"
             request = new_request(signal_id, clock.now(), before, rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
-        process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)
-        is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(process, CANCEL_SIGNALS[rolls_back])
+
+        is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(owner.process, CANCEL_SIGNALS[rolls_back])
         if not can_leave_word and not is_nudged:
             raise RunLockedError(workflow_id, holder=str(owner))
     began_ns = clock.elapsed_ns()
@@ -185,7 +183,7 @@ async def tag_run(
     *,
     patience_seconds: float = 60.0,
 ) -> CheckpointData:
-    """Change the tags of a run, and return the checkpoint that holds them; see `ControlsRuns.tag`."""
+    """Change the tags of a run, and return the checkpoint that holds them; see `WorkflowEngine.tag`."""
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.TAG, change)
@@ -200,23 +198,13 @@ async def tag_run(
             count = await crash_count_at_resume(store, lease, latest)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
-        data = attrs.evolve(
-            latest,
-            checkpoint_id=f"@tagged.{lease.attempt}",
-            saved_at=clock.now(),
-            sequence=lease.last_sequence + 1,
-            attempt=lease.attempt,
-            evidence=(),
-            metadata=metadata,
-        )
-        await finish_despite_cancel(store.save(workflow_id, data))
-    return data
+        return await saved_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
 
 
 async def checkpoint_run(
     store: StoreBase, clock: Clock, workflow_id: str, *, patience_seconds: float = 60.0
 ) -> CheckpointData:
-    """Have the owner of a live run save a checkpoint, and return it; see `ControlsRuns.save_checkpoint`."""
+    """Have the owner of a live run save a checkpoint, and return it; see `WorkflowEngine.save_checkpoint`."""
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.CHECKPOINT, {})

@@ -18,11 +18,12 @@ from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import STOPPED, birth_of, due_at
 from flowckpt.core.replay import Crash, Replay
+from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.engine import session, undo
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
@@ -30,10 +31,10 @@ from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.live import WATCH
 from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_event, redact_ending, saved_event
 from flowckpt.engine.run.resumption import without_reusable
-from flowckpt.engine.steps.scope import new_scope
+from flowckpt.engine.steps.run_step import new_scope
 from flowckpt.engine.values import result as results
 from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, recorded_error
-from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, refuse_in_labels
+from flowckpt.engine.values.inputs import BoundInputs, bind_next, refuse_in_labels
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
     CheckpointStorageError,
@@ -45,13 +46,11 @@ from flowckpt.errors import (
 )
 from flowckpt.execution.current_step import call_now, set_call
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
-from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
 
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Wait
-    from flowckpt.engine.undo.compensate import UnfinishedRollback
-    from flowckpt.engine.undo.undo_run import Undoing
+    from flowckpt.engine.undo.compensate import Undoing, UnfinishedRollback
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
 
@@ -60,7 +59,7 @@ _log = logging.getLogger(__name__)
 # The end of an attempt: its final checkpoint, its result, its last event. One path for every kind of end.
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Ending:
     """Ends an attempt whose generator has ended.
 
@@ -86,14 +85,6 @@ class Ending:
     @property
     def _steps(self) -> tuple[int, int]:
         return self.context.notifier.executed, self.context.notifier.restored
-
-    @property
-    def _counts(self) -> StepCounts:
-        return results.StepCounts(*self._steps, self.context.notifier.failed)
-
-    @property
-    def _duration_ms(self) -> float:
-        return round((self.context.clock.elapsed_ns() - self.started_ns) / 1e6, 3)
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
         """Save where the run stands, and return its result and the events to emit.
@@ -148,22 +139,9 @@ class Ending:
             waits: what the run waits for.
             attempt: the attempt that saved last: one that found nothing changed has left no trace.
         """
-        run, steps, duration = self._checkpointer.run.workflow_id, self._steps, self._duration_ms
-        result = results.WorkflowResult(
-            run,
-            self.workflow.name,
-            Status.SUSPENDED,
-            None,
-            attempt,
-            self._counts,
-            duration,
-            waits=waits,
-            rollback_failures=self.rollback_failures,
-            undone=tuple(self.context.recorder.undo.undone),
-            last_saved=self._checkpointer.last_saved,
-            figures=sum_figures(self._checkpointer.history.results),
-        )
-        self.context.interrupts.result = result
+        run, steps = self._checkpointer.run.workflow_id, self._steps
+        result = self._made(Status.SUSPENDED, None, attempt, waits=waits)
+        duration = result.duration_ms
         return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
     def repeat(
@@ -191,28 +169,40 @@ class Ending:
         handled = None
         if reason is Reason.FAILED and error is not None:
             handled = handled_end(self._checkpointer.history.results, error.path)
-        result = results.WorkflowResult(
-            self._checkpointer.run.workflow_id,
-            self.workflow.name,
+        number = self._checkpointer.attempt if attempt is None else attempt
+        result = self._made(
             Status(reason.value),
             value,
-            self._checkpointer.attempt if attempt is None else attempt,
-            self._counts,
-            self._duration_ms,
-            ending,
-            is_saved,
-            self.rollback_failures,
-            error,
-            tuple(self.context.recorder.undo.undone),
-            last_saved=self._checkpointer.last_saved,
+            number,
+            error=ending,
+            is_saved=is_saved,
+            failure=error,
             save_error=unsaved,
             handled=handled,
             undoable=self._undoable() if isinstance(ending, STOPS) else (),
-            figures=sum_figures(self._checkpointer.history.results),
         )
-        self.context.interrupts.result = result
         if isinstance(ending, RunInterrupted):
             ending.result = result
+        return result
+
+    def _made(self, status: Status, output: Any, attempt: int, **more: Any) -> WorkflowResult:
+        checkpointer = self._checkpointer
+        result = results.WorkflowResult(
+            checkpointer.run.workflow_id,
+            self.workflow.name,
+            status,
+            output,
+            attempt,
+            results.StepCounts(*self._steps, self.context.notifier.failed),
+            round((self.context.clock.elapsed_ns() - self.started_ns) / 1e6, 3),
+            rollback_failures=self.rollback_failures,
+            undone=tuple(self.context.recorder.undo.undone),
+            last_saved=checkpointer.last_saved,
+            figures=sum_figures(checkpointer.history.results),
+            generation=self.context.generation,
+            **more,
+        )
+        self.context.interrupts.result = result
         return result
 
     def _undoable(self) -> tuple[str, ...]:
@@ -259,7 +249,7 @@ def cause_of_stop(ending: BaseException | None) -> str:
     return ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class GenerationEnd:
     """The work of this process on a generation that another one followed."""
 
@@ -374,7 +364,7 @@ class Drive:
             await run.inbox.tidy()
         run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
         if type(end.output) is NextGeneration:
-            bound = bind_inputs(self.workflow, end.output.inputs)
+            bound = bind_next(self.workflow, end.output)
             refuse_secrets(bound.tree, run.judge.secrets, "the inputs of the next generation")
             refuse_in_labels(bound, run.workflow_id, run.recorder.checkpointer.metadata.get("tags", {}))
             if not self.ends_with_generation:

@@ -24,11 +24,11 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.dsl.actions import RunAction
 from flowckpt.core.dsl.composites import StartAction
+from flowckpt.core.dsl.step import RunAction
 from flowckpt.core.dsl.waits import ReplyAction, SignalAction
 from flowckpt.core.identity.fingerprint import code_of
-from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import STARTED_BY, is_not_begun
@@ -46,7 +46,6 @@ from flowckpt.errors import FlowckptError, InputError, RunLockedError, SignalRef
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
-from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:

@@ -13,16 +13,16 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import annotation_of
-from flowckpt.core.identity.arguments import recorded_arguments
+from flowckpt.core.identity.call import recorded_arguments
 from flowckpt.core.records import CheckpointData, Status, generation
 from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
+from flowckpt.engine.run.lease import existing
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import (
     ApprovalStaleError,
-    CheckpointNotFoundError,
     InputError,
     NoReplyError,
     SettingError,
@@ -168,9 +168,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         SettingError: the store cannot deliver signals.
     """
     inbox = _able(store)
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
+    latest = existing(workflow_id, await store.load_latest(workflow_id))
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
     wait = _asked(workflow_id, name, latest)
@@ -205,6 +203,10 @@ def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     if found:
         detail = f"it is waiting for {len(found)} of this name: {_listed([wait.path for wait in found])}"
         raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
+    if any(wait.kind is WaitKind.SIGNAL and wait.name == name for wait in waits):
+        send = f"flowckpt signal {shell_word(workflow_id)} {shell_word(name)}"
+        detail, remedy = f"it is waiting for the signal {name!r}, not for an approval", f"Send it with '{send}'."
+        raise SignalRefusedError(workflow_id, name, detail=detail, remedy=remedy)
     known = _listed([wait.name for wait in asked])
     detail = "it is not waiting for this approval" + (f"; it is waiting for {known}" if asked else "")
     raise SignalRefusedError(workflow_id, name, detail=detail)
@@ -225,10 +227,7 @@ def _able(store: StoreBase) -> StoreBase:
 
 
 async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
-    info = await store.describe_run(workflow_id)
-    if info is None:
-        raise CheckpointNotFoundError(workflow_id)
-    return info
+    return existing(workflow_id, await store.describe_run(workflow_id))
 
 
 def _refuse_ended(info: RunInfo, name: str) -> None:
@@ -303,9 +302,7 @@ async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
         CheckpointNotFoundError: there is no such run.
         SettingError: the store cannot deliver signals.
     """
-    inbox, latest = _able(store), await store.load_latest(workflow_id)
-    if latest is None:
-        raise CheckpointNotFoundError(workflow_id)
+    inbox, latest = _able(store), existing(workflow_id, await store.load_latest(workflow_id))
     if _has_taken(latest, signal_id):
         return True
     return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))

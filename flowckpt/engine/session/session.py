@@ -38,8 +38,7 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import versions_of
 from flowckpt.engine import dry, session, undo
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.rules.identity import kept_partial
-from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.rules.judge import Judge, kept_partial
 from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer, RunFacts, SavePolicy
@@ -60,6 +59,7 @@ from flowckpt.engine.run.notify import (
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
     PACKAGES,
+    Resumption,
     accepted,
     check_name,
     crash_count_at_resume,
@@ -90,8 +90,7 @@ from flowckpt.errors import (
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import StepRunner
-from flowckpt.execution.world import Nondeterminism
+from flowckpt.execution.runner import Nondeterminism, StepRunner
 from flowckpt.stores.base import Ability, Lease, StoreBase
 
 if TYPE_CHECKING:
@@ -333,7 +332,14 @@ class Session:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with known_as_live(store, workflow_id, self.interrupts):
-                self._drives = await self._begun(lease)
+                try:
+                    self._drives = await self._begun(lease)
+                except FlowckptError:
+                    raise
+                except Exception as error:  # the record may have what flowckpt never writes
+                    if (found := await maintenance.error_of_content(store, workflow_id)) is not None:
+                        raise found from error
+                    raise
                 yield self._drives
         except FlowckptError as error:
             redact_error(error, self._secrets)
@@ -434,6 +440,7 @@ class Session:
             taken=taken,
             replies=replies,
             keep=keep,
+            results=results,
         )
         metadata["defaulted"] = list(bound.defaulted)
         claims = ClaimChecker(self._ports.verifier, options.verify, metadata["base_path"], options.allow_network)
@@ -464,13 +471,8 @@ class Session:
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         crash_count = await self._crash_count(lease, latest)
         claims = ClaimChecker.of(latest, self._ports.verifier, self._options)
-        end = None
-        if self._is_cancel:
-            end = undo.compensate.cancelling(self._workflow_id, latest)
-        elif UNFINISHED in latest.metadata:
-            end = undo.compensate.unfinished_rollback(latest.metadata)
-        if end is not None:
-            return self._undoing(lease, latest, end, claims, crash_count)
+        if self._is_cancel or UNFINISHED in latest.metadata:
+            return self._undoing(lease, latest, claims, crash_count)
         read = partial(
             read_resumption,
             self._workflow,
@@ -499,20 +501,14 @@ class Session:
             if is_completed and latest.metadata.get(IMPORTED) is True:  # it continues after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
-            dry.planner.refuse_stop(plan, settled)
-        said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
-        said = with_settled(said, judge.policy, self._ports.world.clock.now()) if settled else said
-        metadata = self._options.written_to(resumption.superseded.written_to(said))
-        metadata.pop(STOPPED, None)
-        if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
-            metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
+            undo.plan_resume.refuse_stop(plan, settled)
         waits = Waits.of(latest.metadata)
-        is_prefix = mode is ReuseMode.PREFIX
-        waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
+        dropped = (result for result, _ in resumption.cut.values())
+        waits.drop_stale(dropped, takes_behind=mode is ReuseMode.PREFIX)
         origin = _Origin(
             resumption.bound,
             resumption.history,
-            metadata,
+            self._metadata_of(resumption),
             claims,
             judge,
             latest,
@@ -526,16 +522,32 @@ class Session:
         )
         return self._drive(lease, origin)
 
+    def _metadata_of(self, resumption: Resumption) -> dict[str, Any]:
+        """Return the metadata with which a resume starts."""
+        latest, policy = resumption.latest, resumption.judge.policy
+        said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
+        said = with_settled(said, policy, self._ports.world.clock.now()) if policy.settled else said
+        metadata = self._options.written_to(resumption.superseded.written_to(said))
+        metadata.pop(STOPPED, None)
+        if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
+            metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
+        if generation.KEY in metadata:
+            metadata = generation.resumed(metadata, len(latest.step_results), self._ports.world.clock.now())
+        return metadata
+
     def _undoing(
         self,
         lease: Lease,
         latest: CheckpointData,
-        end: undo.compensate.UnfinishedRollback,
         claims: ClaimChecker,
         crash_count: CrashCount,
     ) -> Drive:
         options = self._options
-        undoing = undo.undo_run.read_undoing(
+        end = undo.compensate.unfinished_rollback(latest.metadata)
+        if self._is_cancel:
+            end = undo.compensate.cancelling(self._workflow_id, latest)
+        assert end is not None
+        undoing = undo.compensate.read_undoing(
             self._workflow,
             self._workflow_id,
             latest,
@@ -582,7 +594,7 @@ class Session:
             raise error
         return crash_count
 
-    def _drive(self, lease: Lease, origin: _Origin, undoing: undo.undo_run.Undoing | None = None) -> Drive:
+    def _drive(self, lease: Lease, origin: _Origin, undoing: undo.compensate.Undoing | None = None) -> Drive:
         workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
@@ -772,6 +784,7 @@ class RecordedEnd:
             waits=tuple(open_waits(latest.metadata, results)) if status is Status.SUSPENDED else (),
             last_saved=latest.checkpoint_id,
             figures=sum_figures(results),
+            generation=generation.number_of(latest.metadata),
         )
         self._checkpoint_id, self._birth = latest.checkpoint_id, birth_of(latest.metadata)
 

@@ -17,7 +17,7 @@ from flowckpt.core.records.wait import Wait, due_at
 from flowckpt.core.replay import Crash, Finish
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.steps.scope import Scope
+from flowckpt.engine.steps.run_step import Scope
 from flowckpt.engine.values.waits import SHORT_SECONDS, Suspended
 from flowckpt.errors import SuspensionUnsavedError
 from flowckpt.events import WorkflowWaiting

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.engine.steps import approvals, child, fan_out, members, tries, wait
+    from flowckpt.engine.steps import child, fan_out, members, tries, wait
 
-__all__ = ["approvals", "child", "fan_out", "members", "tries", "wait"]
+__all__ = ["child", "fan_out", "members", "tries", "wait"]
 
 __getattr__ = lazy_modules(__name__, *__all__)

@@ -8,21 +8,17 @@ from typing import Any
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.converter import fits
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.codec.tags import shown
 from flowckpt.core.dsl.composites import WorkflowAction
+from flowckpt.core.identity.secrets import refuse_secret_names, refuse_secrets
 from flowckpt.core.replay import Answer, Crash, Finish, Replay
-from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
-from flowckpt.engine.steps.restore import is_still_true
+from flowckpt.engine.steps.run_step import is_still_true, note_restored
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
-from flowckpt.engine.values.inputs import refuse_output
-from flowckpt.errors import EncodingError, FlowckptError, InputError
-from flowckpt.events import StepRestored
-from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
+from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reworded
+from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution.runner import Outcome
 
 
@@ -66,23 +62,12 @@ def _check_inputs(action: WorkflowAction, path: str) -> None:
         try:
             codec.encode(value, annotation, place=f"{path}: input {name}")
         except EncodingError as error:
-            raise EncodingError(
-                error.message,
-                place=error.place,
-                type_name=error.type_name,
-                remedy=f"Annotate the input {name!r}, or register its type (flowckpt.register_type); what no record can "
-                "hold is made inside the child, by a step that is .ephemeral().",
-            ) from error
-        parameter = child.signature.parameters[name]
-        if value is parameter.default or fits(value, annotation):  # `limit: int = None` is how many write it
-            continue
-        wanted = annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
-        raise InputError(
-            f"the input {name!r} of workflow {child.name!r} must be of type {wanted}, got {shown(value)} "
-            f"({type_name(type(value))})",
-            parameter=name,
-            remedy=f"Pass what the annotation says, or annotate {name!r} with what you pass.",
-        )
+            remedy = (
+                f"Annotate the input {name!r}, or register its type (flowckpt.register_type); what no record can hold is "
+                "made inside the child, by a step that is .ephemeral()."
+            )
+            raise reworded(error, error.message, remedy) from error
+        refuse_unfit(child, name, value)
 
 
 # A workflow inside a workflow: a generator of its own, whose steps have their places under the step that yields it.
@@ -144,13 +129,7 @@ class ChildWorkflow(CompositeRun):
             return False
         if result is None or not is_ended:
             return False
-        if enter.is_spare:
-            run.recorder.restore(result)
-        if enter.step.modifiers.rollback is not None and result.success:
-            run.recorder.undo.undoable[enter.path] = enter.step
-        if run.notifier.emit is not None:
-            told = StepRestored(run.workflow_id, enter.path, result.success, result.duration_ms, "workflow")
-            await run.notifier.emit(told)
+        await note_restored(run, enter.step, result, is_spare=enter.is_spare)
         return True
 
     async def run(self) -> Answer:

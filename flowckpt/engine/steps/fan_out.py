@@ -22,6 +22,7 @@ import attrs
 
 from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsError, ParallelAction
+from flowckpt.core.identity.secrets import refuse_secret_names
 from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.records.result import result_of
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
@@ -30,7 +31,7 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.engine.rules.paths import is_stopped, standing_in_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, ended_answer, member_of
-from flowckpt.engine.steps.restore import is_still_true, other_members
+from flowckpt.engine.steps.run_step import is_still_true, note_restored, other_members
 from flowckpt.engine.values.failures import (
     fan_out_answer,
     recorded_error,
@@ -40,9 +41,7 @@ from flowckpt.engine.values.failures import (
 )
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError
-from flowckpt.events import StepRestored
 from flowckpt.execution.python import waited
-from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
 
 DEFAULT_CONCURRENCY = 32
@@ -165,12 +164,7 @@ class FanOut(CompositeRun):
 
     async def _restored(self, result: StepResult) -> None:
         """Take the recorded end for the fan-out's."""
-        run, path = self.context, self.enter.path
-        if self.enter.is_spare:
-            run.recorder.restore(result)
-        if run.notifier.emit is not None:
-            told = StepRestored(run.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
-            await run.notifier.emit(told)
+        await note_restored(self.context, self.enter.step, result, is_spare=self.enter.is_spare)
         self.answered(recorded_fan_out(self.enter, result, self._known()))
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -426,5 +420,8 @@ async def _ended(workers: Sequence[asyncio.Future[None]]) -> None:
             await asyncio.wait(unended)
         except asyncio.CancelledError:
             is_cancelled = True
+    for each in workers:  # else asyncio reports the errors of a fan-out that is stopped just as it is decided
+        if not each.cancelled():
+            each.exception()
     if is_cancelled:
         raise asyncio.CancelledError

@@ -20,11 +20,10 @@ from flowckpt.engine import steps
 from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.steps import approvals
-from flowckpt.engine.steps.restore import is_still_true, restored
-from flowckpt.engine.steps.run_step import run_step
+from flowckpt.engine.steps import wait
+from flowckpt.engine.steps.run_step import emit_end, is_still_true, restored, run_step
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
-from flowckpt.events import StepCompleted, StepFailed, StepStarted
+from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
@@ -102,7 +101,7 @@ class PlainMember:
         """Run it."""
         enter = self.enter
         if self.context.waits.approved:
-            await approvals.check(self.context, enter.path)
+            await wait.check(self.context, enter.path)
         self.answer = await run_step(self.context, Execute(enter.path, enter.step, enter.location))
         return self.answer
 
@@ -154,17 +153,13 @@ class CompositeRun:
         call = StepCall(
             run.workflow_id, path, run.number, 1, step, identity, run.services, self.enter.location, run.generation
         )
-        run.recorder.record(call, StepEnd(outcome, failure, started_at, duration_ms))
+        end = StepEnd(outcome, failure, started_at, duration_ms)
+        run.recorder.record(call, end)
         saved = None
         if failure is None and step.modifiers.has_checkpoint:
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
-        if run.notifier.emit is None:
-            return
-        if failure is None:
-            await run.notifier.emit(StepCompleted(run.workflow_id, path, duration_ms, False))
-        else:
-            await run.notifier.emit(StepFailed(run.workflow_id, path, duration_ms, 1, failure.type, failure.message))
-        await run.recorder.emit_saved(saved)
+        if run.notifier.emit is not None:
+            await emit_end(run, call, end, saved)
 
     def answered(self, answer: Answer) -> Answer:
         """Keep what it came to, and return it."""

@@ -1,46 +1,323 @@
-"""One step, from the doubt about an earlier try of it to the event that it is done.
+"""The steps of one generator, the workflow's own or a child's: each is restored, or run and recorded.
 
-    identify ──► settle ──► begin ──► try, and try again ──► record ──► save if asked ──► emit
+    is the recorded result still true? ── yes ──► the answer
+           │ no                                       ▲
+           └──► identify ──► settle ──► begin ──► try, and try again ──► record ──► save if asked ──► emit
 
-A step is never reported as done before it is durable where it was meant to be.
+`Scope` first looks back, as far as the record goes, and does nothing that anybody could notice; only then it runs. Where
+several generators run in parallel, all of them have looked back before one runs a step: a resume that is refused changes
+nothing. A step is never reported as done before it is durable where it was meant to be.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt.core.codec.results import arguments_text, take_output, take_plainly
+from flowckpt.core.codec.types import from_plain
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.arguments import argument_values
-from flowckpt.core.identity.call import CallIdentity, identify
+from flowckpt.core.dsl.step import PythonAction
+from flowckpt.core.identity.call import CallIdentity, argument_values, identify, recorded_arguments, recorded_positional
+from flowckpt.core.identity.secrets import refuse_secret_names
 from flowckpt.core.records import CheckpointData, StepError, StepResult
-from flowckpt.core.replay import Answer, Execute
+from flowckpt.core.records.result import UNREAD
+from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive
+from flowckpt.core.replay.replay import Glance
 from flowckpt.engine import run as attempts
 from flowckpt.engine import steps
-from flowckpt.engine.rules.identity import partial_reasons
+from flowckpt.engine.rules.judge import PlainCall, partial_reasons, plain_call, plainly_same
 from flowckpt.engine.rules.paths import ended_wait
-from flowckpt.engine.rules.reasons import OnStale
+from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import recorded_error, stale_step, step_failure
+from flowckpt.engine.values.failures import recorded_answer, recorded_error, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of
-from flowckpt.errors import FlowckptError, StepFailedError
-from flowckpt.execution.claims import Committed
+from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
+from flowckpt.execution.claims import Committed, is_open
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import RemoteError, users_frames
-from flowckpt.execution.redaction import refuse_secret_names
-from flowckpt.execution.runner import Outcome, restored_value
+from flowckpt.execution.runner import Outcome, output_annotation, restored_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-from datetime import datetime
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flowckpt")
+
+
+@attrs.define(eq=False, repr=False)
+class Scope:
+    """The live responder of one generator.
+
+    Attributes:
+        context: the attempt that it belongs to.
+        replay: the generator and its record.
+        is_stale: whether something in its record was found to be no longer true.
+    """
+
+    context: RunContext
+    replay: Replay
+    is_stale: bool = False
+    _has_effects: bool = False
+    _command: Command | None = None
+    _task: asyncio.Task[Any] | None = None
+    _entered: steps.members.Member | None = None
+
+    async def look_back(self) -> bool:
+        """Answer the generator from its record; return whether that brought it to its end.
+
+        Raises:
+            StaleStepError: a recorded result is no longer true, and the policy is to stop.
+            WorkflowChangedError: the generator yields something else than the record says.
+        """
+        await self._drive()
+        return isinstance(self._command, Finish | Crash)
+
+    async def run(self) -> Finish | Crash:
+        """Drive the generator to its end and return how it ended.
+
+        Raises:
+            Suspended: it waits, and everything that runs in parallel has come to rest; call it again to resume there.
+            BaseException: what ends the run, and not the generator alone.
+        """
+        self._has_effects = True
+        await self._drive()
+        assert isinstance(self._command, Finish | Crash)
+        return self._command
+
+    async def _drive(self) -> None:
+        self._task = asyncio.current_task()
+        self._command = await drive(self.replay, self, self._command, glance_of(self.context))
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
+        """Answer with the recorded result, or say that the step runs again."""
+        step, result = command.step, command.result
+        if await is_still_true(self.context, step, result, is_spare=command.is_spare):
+            return await restored(self.context, step, result, is_spare=command.is_spare)
+        self.is_stale = True
+        return replay.rerun(command, keeps_rest=self._keeps_rest)
+
+    def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
+        """Run the step; before effects are on, only an ephemeral one."""
+        run, task = self.context, self._task
+        if (
+            not self._has_effects
+            or replay.is_handling
+            or run.recorder.aside.dropped
+            or run.waits.approved
+            or run.interrupts.noted
+            or task is None
+            or task.cancelling()
+            or run.clock.elapsed_ns() >= run.look_at_ns
+        ):
+            return self._execute(command)
+        self._command = command
+        return run_step(run, command)
+
+    async def _execute(self, command: Execute) -> Answer | None:
+        """Do what is due before a step, then run it."""
+        run, task = self.context, self._task
+        is_ephemeral = command.step.modifiers.is_ephemeral
+        if not self._has_effects and not is_ephemeral:
+            await run.refuse_doubt(command.step, command.path)
+            return None
+        if run.clock.elapsed_ns() >= run.look_at_ns:
+            await run.look_for_requests()
+        if run.interrupts.noted:
+            run.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
+        if run.recorder.aside.dropped and not is_ephemeral:
+            run.recorder.drop_stale()
+        self._command = command  # where it waits, it is run again
+        if self._has_effects:
+            await self._record_failure()
+        if self._has_effects and run.waits.approved:
+            await steps.wait.check(run, command.path)
+        return await run_step(run, command)
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        """Look back at the steps of a composite, then run those that have no result; before effects are on, look back only."""
+        self._command = command
+        member = self._entered
+        if member is None:
+            member = self._entered = steps.members.member_of(self.context, command, new_scope)
+            if await member.look_back():
+                self._entered = None
+                return member.answer
+            if member.is_stale:
+                self.is_stale = True
+                replay.begin_anew(keeps_rest=self._keeps_rest)
+            else:
+                replay.begin(command)
+        if not self._has_effects:
+            return None
+        task = self._task
+        self.context.interrupts.raise_noted(task)
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)
+        await self._record_failure()
+        answer = await member.run()
+        self._entered = None
+        return answer
+
+    async def _record_failure(self) -> None:
+        """Make a failure durable that the generator has handled, before what it does about it starts.
+
+        Otherwise a crash could lose the failure, and leave the effect of its handler without a reason if the step succeeds next time.
+        """
+        if self.replay.is_handling:
+            self.replay.is_handling = False
+            await self.context.recorder.save_failures()
+
+    @property
+    def _keeps_rest(self) -> bool:
+        return self.context.judge.policy.reuse is ReuseMode.INPUTS
+
+
+def new_scope(run: RunContext, replay: Replay) -> Scope:
+    """Return what drives a generator, which the attempt closes at its end."""
+    run.generators.append(replay)
+    return Scope(run, replay)
+
+
+UNSURE = UNREAD
+"""The answer of a glance where the record has to be read."""
+
+
+def glance_of(run: RunContext) -> Glance | None:
+    """Return what answers recorded plain steps at a glance; None where each needs a closer look.
+
+    A glance is enough in most loops: a plain function, called with the same arguments, whose output has no tag. `is_still_true`
+    and `restored` come to the same in five times the time, which counts after a hundred thousand steps.
+    """
+    notifier, judge = run.notifier, run.judge
+    if notifier.names_restored or judge.policy.from_path or judge.packages:
+        return None
+    secrets, reports, is_heard = judge.secrets, judge.reports, notifier.emit is not None
+    # NOTE: what is known of a call is looked up once for each origin of plain results, and the arguments are compared as the
+    # bytes of the line; measured by `python -m benchmarks --only users`, a further finished step.
+    calls: dict[bytes, PlainCall] = {}
+
+    def glance(step: Step[Any], result: StepResult) -> Any:  # noqa: PLR0912 - one branch for each doubt, and no call between
+        held = vars(result)
+        action, origin, path = step.action, held.get("origin"), held["path"]
+        if path in reports or (is_heard and "/" in path):  # progress counts the members of each map
+            return UNSURE
+        if origin is None or type(action) is not PythonAction:
+            info = plainly_same(step, result, secrets)
+            if info is None:
+                return UNSURE
+            value = take_plainly(result)
+        else:
+            function, args = action.function, action.args
+            call = calls.get(origin)
+            if call is None or call[0] is not function or call[1] != len(args):
+                call = calls[origin] = plain_call(action, origin)
+            _, _, form, info = call
+            if info is None or secrets.is_any or step.modifiers.version is not None:
+                return UNSURE
+            if action.kwargs:
+                now = arguments_text(recorded_arguments(function, args, action.kwargs, secrets))
+            else:
+                for each in args:
+                    if type(each) is not int:
+                        now = arguments_text(recorded_positional(info.parameters, args, secrets))
+                        break
+                else:
+                    try:
+                        now = form % args
+                    except ValueError:  # more digits than Python writes
+                        return UNSURE
+            if now != held["arguments_text"]:
+                return UNSURE
+            value = take_output(held)
+        if not info.is_plain and value is not UNSURE:
+            try:
+                value = from_plain(value, output_annotation(step.action), "output")
+            except DecodingError:
+                return UNSURE
+        if value is not UNSURE:
+            if is_heard:
+                notifier.folded += 1
+                notifier.last_folded = path
+            notifier.restored += 1
+        return value
+
+    return glance
+
+
+async def is_still_true(
+    run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool, more: tuple[Reason, ...] = ()
+) -> bool:
+    """Tell whether a recorded result is reused; one that is not is to be run again.
+
+    Raises:
+        StaleStepError: it is no longer true, and the policy is to stop.
+    """
+    judge = run.judge
+    if result.evidence is not None and result.success:
+        report = judge.reports.get(result.path)
+        if run.notifier.executed or is_open(report):  # the world has moved on, or could not be asked before
+            report = judge.reports[result.path] = await run.claims.look_again(step, result, restored_value)
+        if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
+            await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
+    is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
+    reasons = judge.reasons(step, result, is_behind_rerun=is_spare, is_first=is_first) + more
+    answer = judge.decide(step, result, reasons) if reasons else OnStale.REUSE
+    if answer is OnStale.FAIL:
+        raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
+    if NONDETERMINISM in reasons:
+        said = "; ".join(judge.secrets.text(str(each)) for each in reasons)
+        _log.warning("run %s: step %s: %s", run.workflow_id, result.path, said)
+    if answer is OnStale.REUSE:
+        return step.modifiers.files is None or run.runner.files.restored(run.claims.verifier.base_path, result)
+    return judge.proves_done(step, result)
+
+
+async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> None:
+    """Keep what a restored result says of its step, and emit that it is restored."""
+    if is_spare:
+        run.recorder.restore(result)
+    if step.modifiers.rollback is not None and result.success and not step.action.modifies_members:
+        run.recorder.undo.undoable[result.path] = step
+    if run.notifier.emit is not None:
+        told = result.path, result.success, result.duration_ms, step.action.step_type
+        await run.notifier.emit(events.StepRestored(run.workflow_id, *told))
+
+
+async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
+    """Take a recorded result for the step's, tell so, and return what the generator gets.
+
+    Raises:
+        DecodingError: the record does not fit the step's annotation.
+    """
+    run.notifier.restored += 1
+    await note_restored(run, step, result, is_spare=is_spare)
+    answer = recorded_answer(step, result)
+    if result.success and result.evidence is not None and step.action.step_type == "approval":
+        steps.wait.stand_again(run, step, result, answer[0])
+    return answer
+
+
+def other_members(new: int, gone: int) -> Reason:
+    """Return what speaks against the recorded end of a fan-out whose members are no longer those of the record.
+
+    Args:
+        new: how many members the record does not have.
+        gone: how many recorded results have no member any more.
+    """
+    return Reason(ReasonKind.ARGUMENTS, f"the members are others: {new} are new, {gone} are gone")
+
 
 _EPHEMERAL = CallIdentity()
+_NO_FIGURES: Mapping[str, int | float] = {}
 
 
 async def run_step(run: RunContext, command: Execute) -> Answer:
@@ -56,33 +333,29 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         asyncio.CancelledError: the run was cancelled while it ran.
     """
     step, path = command.step, command.path
-    modifiers, secrets = step.modifiers, run.judge.secrets
-    if step.action.is_waiting:
+    action, modifiers, secrets = step.action, step.modifiers, run.judge.secrets
+    if action.is_waiting:
         if secrets.is_any:
             refuse_secret_names(step, path, secrets)
         return await steps.wait.run_wait(run, command)
-    is_recorded = not modifiers.is_ephemeral
-    identity = identify(step.action, secrets, modifiers.version) if is_recorded else _EPHEMERAL
+    identity = _EPHEMERAL if modifiers.is_ephemeral else identify(action, secrets, modifiers.version)
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # also those that its arguments have brought
-    tries_when_lost, found, since = 1, None, None
-    if modifiers.placement is not None or run.runner.has_places:
-        tries_when_lost = await run.runner.check_place(step, path)
-    recorder, notifier, services = run.recorder, run.notifier, run.services
-    checkpointer = recorder.checkpointer
-    run_id = checkpointer.run.workflow_id
-    call = StepCall(run_id, path, checkpointer.attempt, 1, step, identity, services, command.location, run.generation)
-    if is_recorded:
-        if modifiers.retry is not None and run.waits.all:
-            call, since = steps.tries.after_earlier_tries(run, call)
-        if modifiers.is_at_most_once or path in recorder.superseded.by_path:
-            found = await _settle(run, call)
-            if found is not None and found.reused is not None:
-                return await _reuse(run, call, found.reused)
-        if not recorder.start_saved or modifiers.is_at_most_once or checkpointer.partial or notifier.dropped_states:
-            await _begin(run, call, found)
-    if modifiers.cache_seconds is None or (end := await _cached(run, call)) is None:
-        end = await _try(run, call, found, tries_when_lost, since)
+    recorder, services = run.recorder, run.services
+    saves = recorder.checkpointer
+    run_id, place, generation = saves.run.workflow_id, command.location, run.generation
+    call = StepCall(run_id, path, saves.attempt, 1, step, identity, services, place, generation)
+    if (
+        modifiers.is_plain
+        and recorder.start_saved
+        and not (run.runner.has_places or saves.partial or run.notifier.dropped_states or recorder.superseded.by_path)
+    ):
+        end = await _try(run, call)
+    else:
+        call, found = await _settled_try(run, call)
+        if isinstance(found, StepResult):
+            return await _reuse(run, call, found)
+        end = found
     if services.is_used:
         await _record_used(run, call, end)
     else:
@@ -90,21 +363,52 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         recorder.in_flight.pop(path, None)
     saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
-    if notifier.emit is not None:
-        await _emit(run, call, end, saved)
+    if run.notifier.emit is not None:
+        await emit_end(run, call, end, saved)
     return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
+
+
+async def _settled_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
+    """Do what is due before a step that is not plain, or is the first of its attempt, then run it.
+
+    Returns:
+        The call that was made, and how it ended; or the earlier result that is reused instead.
+    """
+    step, path, recorder = call.step, call.path, run.recorder
+    modifiers, saves = step.modifiers, recorder.checkpointer
+    tries_when_lost, found, since = 1, None, None
+    if modifiers.placement is not None or run.runner.has_places:
+        tries_when_lost = await run.runner.check_place(step, path)
+    if not modifiers.is_ephemeral:
+        if modifiers.retry is not None and run.waits.all:
+            call, since = steps.tries.after_earlier_tries(run, call)
+        if modifiers.is_at_most_once or path in recorder.superseded.by_path:
+            found = await _settle(run, call)
+            if found is not None and found.reused is not None:
+                return call, found.reused
+        if not recorder.start_saved or modifiers.is_at_most_once or saves.partial or run.notifier.dropped_states:
+            await _begin(run, call, found)
+    if modifiers.cache_seconds is None or (end := await _cached(run, call)) is None:
+        end = await _try(run, call, found, tries_when_lost, since)
+    return call, end
 
 
 async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
     """Record a step of a run whose steps use `current_step()`: with what this one gave it, and after what it has emitted."""
     recorder, services, path = run.recorder, run.services, call.path
-    end.figures, end.published = services.take(path)
+    figures, published = services.take(path)
+    end.more = {**end.more, **_filled(figures=figures, published=published)}
     recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, goes away or fails
         await services.settle(path)
     finally:
         recorder.in_flight.pop(path, None)
         services.forget(path)
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a result that are not empty."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
@@ -135,9 +439,12 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
     """Take the earlier result of a step, which still holds."""
     step, path = call.step, call.path
     run.notifier.restored += 1
+    fingerprint = call.identity.fingerprint
     if step.modifiers.rollback is not None:
         run.recorder.undo.undoable[path] = step
-    run.recorder.restore(attrs.evolve(result, fingerprint=call.identity.fingerprint))
+        if attempts.undo_steps.moved_argument(step, result, run.secrets):
+            fingerprint = result.fingerprint  # it tells the undo that a default may have moved
+    run.recorder.restore(attrs.evolve(result, fingerprint=fingerprint))
     if run.notifier.emit is not None:
         await run.notifier.emit(
             events.StepRestored(call.workflow_id, path, True, result.duration_ms, step.action.step_type)
@@ -162,16 +469,10 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
     outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
-    end = StepEnd(
-        outcome,
-        None,
-        started_at,
-        duration_ms,
-        source=found.source,
-        taken_from=found.workflow_id,
-        published=found.result.published,
-    )
-    end.argument_values, _ = _argument_values(run, call)
+    values, _ = _argument_values(run, call)
+    end = StepEnd(outcome, None, started_at, duration_ms)
+    end.taken_from = found.workflow_id
+    end.more = _filled(source=found.source, published=found.result.published, argument_values=values)
     return end
 
 
@@ -202,9 +503,9 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
 async def _try(
     run: RunContext,
     call: StepCall,
-    found: attempts.in_doubt.Resolution | None,
-    tries_when_lost: int,
-    since: datetime | None,
+    found: attempts.in_doubt.Resolution | None = None,
+    tries_when_lost: int = 1,
+    since: datetime | None = None,
 ) -> StepEnd:
     """Emit that the step starts, run it, as often as it may be tried, and return how it ended.
 
@@ -221,15 +522,34 @@ async def _try(
     if emit is not None and (found is None or found.outcome is None):
         await emit(events.StepStarted(call.workflow_id, path, action.step_type))
     if recorder.note_started is not None and not modifiers.is_ephemeral:
-        secrets = run.judge.secrets
-        recorder.note_started(call.workflow_id, secrets.text(path) if secrets.is_any else path)
+        is_shown = not run.judge.secrets.is_any
+        recorder.note_started(call.workflow_id, path if is_shown else run.judge.secrets.text(path))
     call.since = started_at = clock.now()
     started_ns = clock.elapsed_ns()
-    loop, is_plain = None, modifiers.is_plain
-    is_tried_once = is_plain or (
-        modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
-    )
-    values, refusal = _argument_values(run, call) if modifiers.content else ({}, None)
+    if modifiers.is_plain and found is None and tries_when_lost == 1 and type(action) is PythonAction:
+        outcome = await run.runner.attempt(call)
+        end = StepEnd(outcome, None, started_at, (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
+        if outcome.error is not None:
+            end.failure = recorded_error(outcome.error, path=path, tries=1, secrets=run.judge.secrets)
+        return end
+    return await _try_further(run, call, found, tries_when_lost, since, started_ns)
+
+
+async def _try_further(
+    run: RunContext,
+    call: StepCall,
+    found: attempts.in_doubt.Resolution | None,
+    tries_when_lost: int,
+    since: datetime | None,
+    started_ns: int,
+) -> StepEnd:
+    """Run a step that has started and is not plain."""
+    path, action, modifiers, clock = call.path, call.step.action, call.step.modifiers, run.clock
+    recorder, emit, started_at = run.recorder, run.notifier.emit, call.since
+    assert started_at is not None
+    is_tried_once = modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
+    values, refusal = _argument_values(run, call)
+    loop = None
     if refusal is not None:
         outcome = Outcome(error=refusal)
     elif is_tried_once and found is None and tries_when_lost == 1 and (emit is None or action.step_type == "python"):
@@ -245,25 +565,28 @@ async def _try(
         if modifiers.files is not None:
             run.runner.files.release(path)
         end.failure = recorded_error(outcome.error, path=path, tries=end.tries, secrets=run.judge.secrets)
-    if not is_plain and (modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None):
+    if not modifiers.is_plain and (modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None):
         is_not_undone = loop is not None and not loop.is_undone
         is_started = refusal is None if loop is None else loop.is_started
         end.marks = marks_of(modifiers, is_adopted=end.is_adopted, is_not_undone=is_not_undone, is_started=is_started)
     if action.is_saved and end.failure is None:  # a reply: its record names the signal, for the sender
         wait = ended_wait(recorder.checkpointer.history.results, action.arguments()["to"], path)
-        end.signal = "" if wait is None else wait.signal
+        if wait is not None:
+            end.more = _filled(signal=wait.signal)
     if values:
-        end.argument_values = values
+        end.more = {**end.more, "argument_values": values}
     return end
 
 
-async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
+async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
+    """Emit how a step ended, then what became of its save."""
     workflow_id, path, failure, emit = call.workflow_id, call.path, end.failure, run.notifier.emit
+    figures = end.more.get("figures", _NO_FIGURES)
     assert emit is not None
     if end.outcome.committed is not None:
         await emit(evidence_event(workflow_id, path, end.outcome.committed.report, "now"))
     if failure is not None:
-        error, message, figures = failure.type, failure.message, end.figures
+        error, message = failure.type, failure.message
         await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, error, message, figures))
     elif end.taken_from:
         step_type = call.step.action.step_type
@@ -273,7 +596,7 @@ async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpoint
         await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))
     else:
         is_ephemeral = call.step.modifiers.is_ephemeral
-        await emit(events.StepCompleted(workflow_id, path, end.duration_ms, is_ephemeral, end.figures))
+        await emit(events.StepCompleted(workflow_id, path, end.duration_ms, is_ephemeral, figures))
     if saved is not None:
         await run.recorder.emit_saved(saved)
 

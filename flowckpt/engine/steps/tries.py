@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +11,7 @@ import attrs
 from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.in_doubt import Resolution
-from flowckpt.engine.run.notify import events, evidence_event
+from flowckpt.engine.run.notify import EventSink, events, evidence_event
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
     EncodingError,
@@ -35,48 +33,32 @@ MOST_WAITING = 10_000
 """How many lines wait for the listener; the output itself is in the result, whatever is left out here."""
 
 
-class StreamedTry:
-    """One try of a command."""
+async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> Outcome:
+    """Make one try of a program, and emit the lines of its output as they come."""
+    lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
+    left_out = 0
 
-    def __init__(self, runner: StepRunner, call: StepCall) -> None:
-        self._runner = runner
-        self._call = call
-        self._outcome: Outcome | None = None
+    def keep(stream: str, line: str) -> None:
+        nonlocal left_out
+        if lines.qsize() < MOST_WAITING:
+            lines.put_nowait(events.StepOutput(call.workflow_id, call.path, stream, line))
+        else:
+            left_out += 1
 
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended, once all its lines were yielded."""
-        assert self._outcome is not None
-        return self._outcome
-
-    async def lines(self) -> AsyncGenerator[events.StepOutput, None]:
-        """Run it, yielding its lines; when the listener is gone, it is stopped."""
-        run, path = self._call.workflow_id, self._call.path
-        lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
-        left_out = 0
-
-        def keep(stream: str, line: str) -> None:
-            nonlocal left_out
-            if lines.qsize() < MOST_WAITING:
-                lines.put_nowait(events.StepOutput(run, path, stream, line))
-            else:
-                left_out += 1
-
-        trying = asyncio.ensure_future(self._runner.attempt(self._call, on_line=keep))
-        trying.add_done_callback(lambda _: lines.put_nowait(None))
-        try:
-            while (line := await lines.get()) is not None:
-                yield line
-                if left_out and lines.empty():
-                    yield events.StepOutput(
-                        run, path, "stderr", f"[{left_out} lines left out: they were not read in time]"
-                    )
-                    left_out = 0
-            self._outcome = await trying
-        finally:
-            if not trying.done():
-                trying.cancel()
-                await asyncio.wait({trying})
+    trying = asyncio.ensure_future(runner.attempt(call, on_line=keep))
+    trying.add_done_callback(lambda _: lines.put_nowait(None))
+    try:
+        while (line := await lines.get()) is not None:
+            await emit(line)
+            if left_out and lines.empty():
+                said = f"[{left_out} lines left out: they were not read in time]"
+                await emit(events.StepOutput(call.workflow_id, call.path, "stderr", said))
+                left_out = 0
+        return await trying
+    finally:
+        if not trying.done():
+            trying.cancel()
+            await asyncio.wait({trying})
 
 
 def after_earlier_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime | None]:
@@ -188,11 +170,7 @@ class RetryLoop:
         run, emit = self.context, self.context.notifier.emit
         if emit is None or self.call.step.action.step_type != "command":
             return await run.runner.attempt(self.call)
-        streamed = StreamedTry(run.runner, self.call)
-        async with aclosing(streamed.lines()) as lines:
-            async for line in lines:
-                await emit(line)
-        return streamed.outcome
+        return await streamed_try(run.runner, self.call, emit)
 
     async def _emit_retry(self, outcome: Outcome, error: BaseException, delay: float) -> None:
         emit, call = self.context.notifier.emit, self.call

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.engine.undo import compensate, plan_resume, undo_run
+    from flowckpt.engine.undo import compensate, plan_resume
 
-__all__ = ["compensate", "plan_resume", "undo_run"]
+__all__ = ["compensate", "plan_resume"]
 
 __getattr__ = lazy_modules(__name__, *__all__)

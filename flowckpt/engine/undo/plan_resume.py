@@ -5,7 +5,7 @@ It decides, as the resume does, what kind of attempt it would be, so no other co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,13 @@ from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.engine.dry.planner import make_plan
-from flowckpt.engine.rules.crash_loop import limit_of
-from flowckpt.engine.rules.plan import ResumePlan
+from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.resumption import crash_loop_at, read_resumption
-from flowckpt.engine.undo.compensate import unfinished_rollback
-from flowckpt.engine.undo.undo_run import read_undoing
+from flowckpt.engine.run.resumption import crash_loop_before, read_resumption
+from flowckpt.engine.undo.compensate import read_undoing, unfinished_rollback
+from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.options import RunOptions
+from flowckpt.errors import InputError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.execution.claims import ClaimChecker
@@ -78,10 +78,7 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
     unfinished = unfinished_rollback(latest.metadata)
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
-        crash_loop = None
-        if not options.force and not options.steal:
-            most = limit_of(latest.metadata, options.max_crashes, max_crashes)
-            crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
+        crash_loop = await crash_loop_before(store, workflow_id, latest, options, max_crashes=max_crashes)
         return PlannedResume(await undoing.plan(crash_loop), {}, verifying)
     read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
     resumption, clock = await read(store=store, max_crashes=max_crashes), clock or SystemClock()
@@ -90,3 +87,26 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
         resumption = await read(store=store, max_crashes=max_crashes, drops_answers=True)
         plan = await make_plan(workflow, workflow_id, resumption, verifying, store, clock)
     return PlannedResume(plan, resumption.judge.reports, verifying)
+
+
+def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
+    """Refuse a resume that its plan says would stop at a stale result, or that settles a step without a doubt.
+
+    Args:
+        plan: the plan.
+        settled: the steps in doubt that a person has decided about.
+
+    Raises:
+        StaleStepError: it would stop there.
+        InputError: such a step was interrupted, and is simply run again.
+    """
+    if (stopped := plan.stale_stop) is not None:
+        raise stale_step(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
+    for path in settled:
+        planned = plan.step(path)
+        if planned is not None and planned.decision is Decision.INTERRUPTED:
+            raise InputError(
+                f"step {path!r} was interrupted, and is not .at_most_once(): it runs again, and is not in doubt",
+                parameter=path,
+                remedy="Leave --done and --not-done out. To put an output in its place, fork the run with --set.",
+            )

@@ -59,48 +59,30 @@ _FAN_OUT = type_name(FanOutFailedError)
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
     """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
-    return _with_note(
-        StepFailedError(
-            path,
-            error_type=error.type,
-            error_message=error.message,
-            error_bases=error.bases,
-            traceback=error.traceback,
-            tries=error.tries,
-            remedy=error.remedy,
-        )
+    return _failure(StepFailedError, path, error)
+
+
+def _failure(cls: type[StepFailedError], path: str, error: StepError, **more: Any) -> StepFailedError:
+    failure = cls(
+        path,
+        error_type=error.type,
+        error_message=error.message,
+        error_bases=error.bases,
+        traceback=error.traceback,
+        tries=error.tries,
+        remedy=error.remedy,
+        **more,
     )
-
-
-def _with_note(failure: StepFailedError) -> StepFailedError:
-    """Let Python show where the step failed, wherever it shows the error."""
-    if trace := failure.trace:
+    if trace := failure.trace:  # so Python shows where the step failed, wherever it shows the error
         failure.add_note(trace)
     return failure
 
 
 def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
-    """Return the error that is raised at the `yield` of a failed fan-out, from its record and those of its members.
-
-    Args:
-        path: the fan-out.
-        error: its recorded failure.
-        causes: the failures of its members.
-    """
+    """Return the error that is raised at the `yield` of a failed fan-out, from its record and those of its members."""
     if not error.causes and error.type != _FAN_OUT:  # not the members failed, but what makes the items
         return step_failure(path, error)
-    return _with_note(
-        FanOutFailedError(
-            path,
-            causes=causes,
-            error_type=error.type,
-            error_message=error.message,
-            error_bases=error.bases,
-            traceback=error.traceback,
-            tries=error.tries,
-            remedy=error.remedy,
-        )
-    )
+    return _failure(FanOutFailedError, path, error, causes=causes)
 
 
 def recorded_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedError:
@@ -145,6 +127,10 @@ def stale_step(
         if repeats_effect
         else ""
     )
+    remedy = (
+        f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
+        f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}"
+    )
     if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are not a program that one could load
         names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
         remedy = (
@@ -152,17 +138,8 @@ def stale_step(
             "To reuse its result all the same, write 'reuse'. With an engine of your own: "
             f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))."
         )
-        return StaleStepError(
-            workflow_id, path, reasons=[str(each) for each in reasons], repeats_effect=repeats_effect, remedy=remedy
-        )
-    return StaleStepError(
-        workflow_id,
-        path,
-        reasons=[str(reason) for reason in reasons],
-        repeats_effect=repeats_effect,
-        remedy=f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
-        f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}",
-    )
+    said = [str(reason) for reason in reasons]
+    return StaleStepError(workflow_id, path, reasons=said, repeats_effect=repeats_effect, remedy=remedy)
 
 
 def failed_step(error: BaseException) -> str:

@@ -10,15 +10,15 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec import tags
+from flowckpt.core.codec.annotations import fits, unstorable
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.codec.types import unstorable
-from flowckpt.core.dsl import Workflow
+from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.declared import type_name
+from flowckpt.core.system.declared import shown, type_name
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
@@ -110,6 +110,59 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
     return made
 
 
+def bind_next(workflow: Workflow[Any, Any], following: NextGeneration) -> BoundInputs:
+    """Bind the inputs of the next generation.
+
+    Their types are checked, too: the run could not return from a generation with a wrong one.
+
+    Args:
+        workflow: the workflow.
+        following: what it returned.
+
+    Raises:
+        InputError: one is unknown or missing, or not of its annotated type.
+        EncodingError: one cannot be recorded.
+    """
+    given, place = following.inputs, f"continue_as() at {following.where}"
+    try:
+        bound = bind_inputs(workflow, given)
+        for name in given.keys() - workflow.secret_inputs.keys():
+            refuse_unfit(workflow, name, given[name])
+    except EncodingError as error:
+        raise reworded(error, f"{place}: {error.message}", error.remedy) from error
+    except InputError as error:
+        name, is_missing = (
+            error.parameter,
+            error.parameter in workflow.signature.parameters and error.parameter not in given,
+        )
+        remedy = f"Pass it on: return continue_as({name}={name}, …)." if is_missing else error.remedy
+        raise InputError(f"{place}: {error.message}", parameter=name, remedy=remedy) from error
+    return bound
+
+
+def reworded(error: EncodingError, message: str, remedy: str) -> EncodingError:
+    """Return the error of the same value with another text."""
+    return EncodingError(message, place=error.place, type_name=error.type_name, remedy=remedy)
+
+
+def refuse_unfit(workflow: Workflow[Any, Any], name: str, value: Any) -> None:
+    """Refuse an input that is not of its annotated type.
+
+    Raises:
+        InputError: it is not.
+    """
+    annotation = workflow.hints.get(name, Any)
+    if value is workflow.signature.parameters[name].default or fits(value, annotation):
+        return  # `limit: int = None` is how many write it
+    wanted = annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
+    raise InputError(
+        f"the input {name!r} of workflow {workflow.name!r} must be of type {wanted}, got {shown(value)} "
+        f"({type_name(type(value))})",
+        parameter=name,
+        remedy=f"Pass what the annotation says, or annotate {name!r} with what you pass.",
+    )
+
+
 def refuse_output(workflow: Workflow[Any, Any], place: str = "") -> None:
     """Refuse a workflow before its first step if it says that it returns what no record can hold.
 
@@ -141,19 +194,20 @@ def _encoded(name: str, value: Any, annotation: Any) -> Any:
             "Annotate the parameter with the type of what is passed ('T | None' where that may be None), or register the "
             "type (flowckpt.register_type). Else pass a path or an id, and make of it what is needed in a step."
         )
-        raise EncodingError(
-            error.message, place=error.place, type_name=error.type_name, remedy=error.remedy and remedy
-        ) from error
+        raise reworded(error, error.message, error.remedy and remedy) from error
 
 
-def rebind_inputs(
-    workflow: Workflow[Any, Any],
-    *,
-    recorded: Mapping[str, Any],
-    recorded_hash: str,
-    defaulted: tuple[str, ...],
-    given: Mapping[str, Any],
-) -> BoundInputs:
+def rebind_recorded(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
+    """Bind the inputs of a checkpoint again, as `rebind_inputs` does; it raises the same errors."""
+    return rebind_inputs(workflow, _recorded(latest), given)
+
+
+def _recorded(latest: CheckpointData) -> BoundInputs:
+    tree = plain_tree(latest.held_inputs, "inputs")
+    return BoundInputs(tree, latest.inputs_hash, tuple(latest.metadata.get("defaulted", ())))
+
+
+def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Mapping[str, Any]) -> BoundInputs:
     """Bind the inputs of a resume and compare them with the record.
 
     What is not given now is taken from the record; but where inputs are given again, one that was left to its default
@@ -162,41 +216,34 @@ def rebind_inputs(
 
     Args:
         workflow: the workflow.
-        recorded: the recorded inputs' trees.
-        recorded_hash: their recorded digest.
-        defaulted: the inputs that were not given at the start.
+        recorded: the inputs of the start.
         given: the inputs given now, perhaps none.
 
     Raises:
         InputMismatchError: they differ; it says which.
         InputError: one is unknown.
     """
-    left_out = set(defaulted) if given.keys() - workflow.secret_inputs.keys() else set()
+    left_out = set(recorded.defaulted) if given.keys() - workflow.secret_inputs.keys() else set()
     parameters = workflow.signature.parameters
-    left_out.update(name for name in defaulted if recorded.get(name) == MARK and _has_default(workflow, name))
+    secret = (name for name in recorded.defaulted if recorded.tree.get(name) == MARK)
+    left_out.update(name for name in secret if _has_default(workflow, name))
     kept = {
         name: absent_secret(partial(_refuse_missing, name))
         if tree == MARK
         else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
-        for name, tree in recorded.items()
+        for name, tree in recorded.tree.items()
         if name in parameters and name not in given and name not in left_out
     }
     for name, value in kept.items():
         if isinstance(value, Secret) and name not in workflow.secret_inputs:
             raise InputMismatchError(
-                expected_hash=recorded_hash,
+                expected_hash=recorded.hash,
                 actual_hash="without it",
                 differences={name: ("(hidden)", "an input that is no longer annotated as a secret")},
             )
     bound = bind_inputs(workflow, {**kept, **given})
-    if bound.hash != recorded_hash:
-        raise InputMismatchError(
-            expected_hash=recorded_hash,
-            actual_hash=bound.hash,
-            differences=inputs_hash.differences(recorded, bound.tree),
-            remedy="" if given and recorded.keys() == bound.tree.keys() else _changed_signature(workflow),
-        )
-    return attrs.evolve(bound, defaulted=defaulted)
+    _refuse_mismatch(workflow, recorded, bound, "" if given else None)
+    return attrs.evolve(bound, defaulted=recorded.defaulted)
 
 
 def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest: CheckpointData) -> None:
@@ -205,17 +252,24 @@ def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest
     Raises:
         InputMismatchError: they differ; it says which.
     """
-    if bound.hash == latest.inputs_hash:
-        return
-    recorded = plain_tree(latest.held_inputs, "inputs")
-    raise InputMismatchError(
-        expected_hash=latest.inputs_hash,
-        actual_hash=bound.hash,
-        differences=inputs_hash.differences(recorded, bound.tree),
-        remedy=f"The id is that of an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
-        if recorded.keys() == bound.tree.keys()
-        else _changed_signature(workflow),
+    of_run = (
+        f"The id is that of an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
     )
+    _refuse_mismatch(workflow, _recorded(latest), bound, of_run)
+
+
+def _refuse_mismatch(
+    workflow: Workflow[Any, Any], recorded: BoundInputs, bound: BoundInputs, remedy: str | None
+) -> None:
+    """Refuse inputs that are not the recorded ones; without a remedy, the workflow itself must take other ones now."""
+    if bound.hash != recorded.hash:
+        has_same_names = recorded.tree.keys() == bound.tree.keys()
+        raise InputMismatchError(
+            expected_hash=recorded.hash,
+            actual_hash=bound.hash,
+            differences=inputs_hash.differences(recorded.tree, bound.tree),
+            remedy=remedy if remedy is not None and has_same_names else _changed_signature(workflow),
+        )
 
 
 def _changed_signature(workflow: Workflow[Any, Any]) -> str:

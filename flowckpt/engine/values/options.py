@@ -6,25 +6,27 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
 from flowckpt import maintenance
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.dsl.modifiers import in_seconds
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
 from flowckpt.engine.rules.reasons import LIMITS, MAX_CRASHES
 from flowckpt.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from flowckpt.maintenance.retention.rule import Retention
+    from flowckpt.maintenance.retention import Retention
     from flowckpt.stores.base import StoreBase
 
 
 E = TypeVar("E", bound=StrEnum)
+F = TypeVar("F")
 
 RETRIES_USED = "retries_used"
 """Among the recorded limits: how many retries were made since the budget was given."""
@@ -114,7 +116,49 @@ def _paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+def _tags(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, Mapping) or not all(type(each) is str for pair in value.items() for each in pair):
+        raise InputError(
+            f"{attribute.name}={value!r:.80} does not map text to text",
+            parameter=attribute.name,
+            remedy=f"Write {attribute.name}={{'team': 'data'}}.",
+        )
+
+
+def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[F, ...]:
+    """Return functions as a tuple.
+
+    Args:
+        setting: what the argument is called.
+        functions: the functions.
+        kind: what they do, for the error.
+
+    Raises:
+        SettingError: one of them cannot be called.
+    """
+    found = tuple(functions)
+    for each in found:
+        if not callable(each):
+            said = f"{setting} has {each!r:.80} ({type(each).__name__}), which cannot be called"
+            raise SettingError(said, setting=setting, remedy=f"Give functions {kind}.")
+    return found
+
+
+def check_options(options: object) -> None:
+    """Refuse what are not the options of a run.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if options is not None and not isinstance(options, RunOptions):
+        raise InputError(
+            f"options={options!r:.80} ({type(options).__name__}) are not RunOptions",
+            parameter="options",
+            remedy="Write options=RunOptions(tags={'team': 'data'}).",
+        )
+
+
+@lazy_frozen(eq=False, repr=False)
 class TypedOutput(FieldEquality):
     """The output of a step as a text gives it: it is made once the annotation of the step's function is known.
 
@@ -177,7 +221,7 @@ class RunOptions(FieldEquality):
         if_attempt: resume only if this is the run's newest attempt; otherwise `RunMovedOnError`.
     """
 
-    tags: Mapping[str, str] = attrs.field(factory=dict)
+    tags: Mapping[str, str] = attrs.field(factory=dict, validator=_tags)
     target: Mapping[str, str] | None = None
     base_path: str | None = None
     every: int | None = None
@@ -379,11 +423,7 @@ def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -
         )
 
 
-def _seconds(value: float | timedelta) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class TimeTrigger(FieldEquality):
     """Requests a checkpoint after a step when enough time has passed since the last checkpoint.
 
@@ -391,7 +431,7 @@ class TimeTrigger(FieldEquality):
         seconds: the time, above 0: seconds or a timedelta; three minutes by default.
     """
 
-    seconds: float = attrs.field(default=180.0, converter=_seconds, validator=_checked_seconds)
+    seconds: float = attrs.field(default=180.0, converter=in_seconds, validator=_checked_seconds)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether enough time has passed since the last checkpoint."""
@@ -407,7 +447,7 @@ def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) ->
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class StepCountTrigger(FieldEquality):
     """Requests a checkpoint when enough steps have ended since the last one.
 
@@ -440,7 +480,7 @@ def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class CompositeTrigger(FieldEquality):
     """Requests a checkpoint when any, or all, of several triggers do.
 

@@ -58,5 +58,18 @@ class NotRun:
             return object.__getattribute__(self, name)
         raise PlanStopped(object.__getattribute__(self, "_path"))
 
-    __bool__ = __len__ = __iter__ = __call__ = __getitem__ = __enter__ = __eq__ = __lt__ = __add__ = __str__ = _stop
-    __repr__ = __contains__ = __setattr__ = __radd__ = __int__ = __float__ = __index__ = __hash__ = _stop
+    __eq__ = __hash__ = __setattr__ = __delattr__ = __str__ = __repr__ = __format__ = _stop
+
+
+_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_OTHER = """
+    lt le gt ge bool int float complex index bytes neg pos abs invert round trunc floor ceil fspath
+    len length_hint iter next reversed contains getitem setitem delitem call
+    enter exit aenter aexit aiter anext await
+"""
+for _name in (
+    *_BINARY.split(),
+    *(f"r{name}" for name in _BINARY.split()),
+    *_OTHER.split(),
+):  # Python looks in the class alone
+    setattr(NotRun, f"__{_name}__", _stop)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.records import Status, StepError, wait
-from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook
+from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook, lazy_frozen
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
 if TYPE_CHECKING:
     from flowckpt.engine.rules.paths import HandledFailure
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class StepCounts(FieldEquality):
     """The number of steps in one attempt.
 
@@ -31,7 +31,7 @@ class StepCounts(FieldEquality):
     failed: int = 0
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class WorkflowResult(FieldEquality, ShownInNotebook):
     """How a run ended.
 
@@ -53,6 +53,7 @@ class WorkflowResult(FieldEquality, ShownInNotebook):
         handled: the failure that the workflow handled before the run failed; a resume replays it and runs nothing. Or None.
         undoable: after a signal, the steps that `flowckpt cancel` would undo, newest first.
         figures: what the steps of the run recorded by `current_step().record(…)`, added up by name.
+        generation: the number of the generation in which an endless run stopped or ended; 1 for any other run.
         is_removed: whether the completed run was removed from its store, as `on_success="clear"` requests.
     """
 
@@ -75,6 +76,7 @@ class WorkflowResult(FieldEquality, ShownInNotebook):
     handled: HandledFailure | None = None
     undoable: tuple[str, ...] = ()
     figures: Mapping[str, int | float] = attrs.field(factory=dict, hash=False)
+    generation: int = 1
 
     @property
     def due_at(self) -> datetime | None:

@@ -143,10 +143,11 @@ class AsWritten(importlib.machinery.SourceFileLoader):
 def _import_file(file: Path, shown: str) -> ModuleType:
     """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
     if not file.is_file():
+        base = "" if Path(shown).is_absolute() else f"; it is relative to the current directory, {Path.cwd()}"
         raise TargetError(
             f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
             target=shown,
-            remedy="Check the path: it is seen from the current directory.",
+            remedy=f"Check the path{base}.",
         )
     name = file.stem
     known = sys.modules.get(name)

@@ -1,19 +1,24 @@
-"""The waits of one attempt: what its steps wait for, and which messages they have taken."""
+"""The waits of one attempt: what its steps wait for, which messages they have taken, and which approvals bind what follows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowckpt import evidence
+from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.records import StepResult
-from flowckpt.core.records.wait import KEY, TAKEN, due_at, waits_in
+from flowckpt.core.records.wait import KEY, TAKEN, Wait, due_at, waits_in
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.engine.rules.paths import is_behind, is_within
 
 if TYPE_CHECKING:
-    from flowckpt.core.records.wait import Wait
-    from flowckpt.engine.values.approved import StandingApproval
+    from flowckpt.core.dsl.waits import ApprovalAction
+    from flowckpt.evidence import EvidencePack
 
 
 SHORT_SECONDS = 60.0
@@ -234,3 +239,47 @@ def without_waits(metadata: Mapping[str, Any]) -> dict[str, Any]:
         metadata: of the other run.
     """
     return {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
+
+
+@lazy_define(eq=False, repr=False)
+class StandingApproval:
+    """An approval that was given, and of which the bytes that were approved must stay what they are.
+
+    Attributes:
+        path: its step.
+        action: what the step asks for.
+        pack: what was approved, with its facts.
+        by: who approved.
+        asked_at: when it was asked for.
+        request: the question that was answered; empty where an earlier attempt has asked it.
+        is_void: whether it no longer holds.
+    """
+
+    path: str
+    action: ApprovalAction
+    pack: EvidencePack
+    by: str
+    asked_at: datetime
+    request: str = ""
+    is_void: bool = False
+
+
+# What an approval is bound to, as digests that people and programs can compare.
+
+
+def digests_of(wait: Wait) -> dict[str, str]:
+    """Return what an approval is bound to: the digest of each claim, by its description.
+
+    Args:
+        wait: the approval.
+    """
+    if not wait.claims:
+        return {}
+    found = {}
+    for claim in evidence.EvidencePack.from_document(wait.claims):
+        facts = claim.expected
+        digest = facts.get("sha256") or facts.get("digest")
+        if not isinstance(digest, str):
+            digest = sha256(canonical(claim.to_document()["expected"])).hexdigest()
+        found[claim.description] = digest
+    return found

@@ -3,23 +3,26 @@
 A check says what it found by returning an `Outcome`, and raises one of the errors below where it cannot find out. It
 blocks: the verifier calls it where blocking is allowed. It must end in bounded time, whatever the claim says, because
 claims come from records, and records may have been written by somebody else.
+
+A kind of database has a contract of its own: give back all matching rows, and be unable to do anything else.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.errors import EvidenceError, FlowckptError
+from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
 from flowckpt.evidence.claims import HIDDEN, Capture, Evidence
 from flowckpt.evidence.report import Moment, VerdictStatus
 from flowckpt.evidence.sandbox import Sandbox
@@ -176,6 +179,11 @@ def failed(error: str, *details: str, method: str = "") -> Outcome:
     return Outcome(VerdictStatus.FAILED, error, details, method)
 
 
+def denied(claim: Evidence, detail: str) -> EvidenceCaptureError:
+    """Return the error of a claim that the world denies: its verdict is `failed`, and nothing is captured for it."""
+    return EvidenceCaptureError(evidence_type=str(claim.evidence_type), description=claim.description, detail=detail)
+
+
 def uncaptured(claim: Evidence) -> Outcome:
     """Return the outcome of a claim whose facts were never captured."""
     return Outcome(
@@ -296,12 +304,12 @@ def path_in(claim: Evidence) -> str:
     return path
 
 
-def sha256_in(claim: Evidence, name: str = "sha256") -> str:
+def sha256_in(claim: Evidence) -> str:
     """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are right, too."""
-    value = claim.expected.get(name)
+    value = claim.expected.get("sha256")
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
-        raise MalformedClaimError(f"{name!r} is {value!r:.80}, not a SHA-256", remedy="Write 64 hex digits.")
+        raise MalformedClaimError(f"'sha256' is {value!r:.80}, not a SHA-256", remedy="Write 64 hex digits.")
     return match[1].lower()
 
 
@@ -319,6 +327,15 @@ def text_in(facts: Mapping[str, Any], name: str) -> str:
     if type(value) is not str or not value:
         raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a text")
     return value
+
+
+def encodable(text: str) -> str:
+    """Return a text that a database can be asked about."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MalformedClaimError(f"{text!r:.80} is not a text") from None
+    return text
 
 
 def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -370,3 +387,48 @@ def short(digest: str) -> str:
         digest: hexadecimal digits.
     """
     return f"{digest[:8]}…"
+
+
+@attrs.frozen
+class Query:
+    """Which rows are meant.
+
+    Attributes:
+        table: the table, as the claim calls it.
+        columns: what to return of each row; may be empty.
+        where: columns and their values, compared so that NULL equals NULL.
+    """
+
+    table: str
+    columns: Sequence[str]
+    where: Mapping[str, Any]
+
+
+class NoSuchThingError(Exception):
+    """The database, the table or a column is not there: the claim does not hold. Its text says what is missing."""
+
+
+class Database(Protocol):
+    """A kind of database."""
+
+    def rows(
+        self, database: str, query: Query, context: CheckContext
+    ) -> AbstractContextManager[Iterator[tuple[Any, ...]]]:
+        """Return all matching rows, one by one.
+
+        Identifiers are looked up in the catalogue and quoted, values bound, the connection is read-only, a missing
+        database is not created, the time is limited, and at the end everything is closed.
+
+        Raises:
+            NoSuchThingError: something named is not there.
+        """
+        ...
+
+    def is_same(self, wanted: Any, found: Any) -> bool:
+        """Tell whether a row's value is the one that was promised.
+
+        Args:
+            wanted: the value of the claim, or the digest of a secret one.
+            found: that of the row.
+        """
+        ...

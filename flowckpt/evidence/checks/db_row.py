@@ -13,7 +13,9 @@ from flowckpt.evidence.checks.base import (
     Check,
     CheckContext,
     MalformedClaimError,
+    NoSuchThingError,
     Outcome,
+    Query,
     UncheckableClaimError,
     failed,
     mapping_in,
@@ -21,7 +23,6 @@ from flowckpt.evidence.checks.base import (
 )
 from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
 from flowckpt.evidence.databases import database_for, postgres_url
-from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.documents import is_digest
 from flowckpt.evidence.sandbox import Sandbox
 

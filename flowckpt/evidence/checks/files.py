@@ -17,9 +17,11 @@ from flowckpt.evidence.checks.base import (
     VERIFIED_BY_STAT,
     Check,
     CheckContext,
+    Deadline,
     MalformedClaimError,
     Mode,
     Outcome,
+    denied,
     failed,
     path_in,
     sha256_in,
@@ -61,7 +63,7 @@ class FileSha256(Check):
                 return VERIFIED_BY_STAT
             found = digest_file(path, context)
         except (FileNotFoundError, NotADirectoryError):
-            return _missing(path)
+            raise _missing(claim) from None
         if found.sha256 == wanted:
             return VERIFIED_BY_HASH
         what = f"sha256 recorded {short(wanted)}, found {short(found.sha256)}{_size(found, claim)}"
@@ -70,11 +72,7 @@ class FileSha256(Check):
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Say no where there is no file; else there is nothing to compare with."""
-        path = path_in(claim)
-        try:
-            context.sandbox.status(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return _missing(path)
+        _status(claim, context)
         return uncaptured(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
@@ -84,11 +82,7 @@ class FileSha256(Check):
         try:
             found = digest_file(path, context)
         except (FileNotFoundError, NotADirectoryError):
-            raise EvidenceCaptureError(
-                evidence_type=str(claim.evidence_type),
-                description=claim.description,
-                detail=f"{shown_path(path)} does not exist",
-            ) from None
+            raise _missing(claim) from None
         if wanted is not None and found.sha256 != wanted:
             return claim  # its verdict says so; the signature of another content must not be recorded
         now = context.clock.now()
@@ -101,9 +95,15 @@ class FileSha256(Check):
         )
 
 
-def _missing(path: str) -> Outcome:
-    said = f"{shown_path(path)} does not exist"
-    return failed(said, said)
+def _status(claim: Evidence, context: CheckContext) -> os.stat_result:
+    try:
+        return context.sandbox.status(path_in(claim))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(claim) from None
+
+
+def _missing(claim: Evidence) -> EvidenceCaptureError:
+    return denied(claim, f"{shown_path(path_in(claim))} does not exist")
 
 
 def _size(found: FileDigest, claim: Evidence) -> str:
@@ -126,46 +126,35 @@ class ArtifactExists(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look the path up, links inside the base path followed."""
-        outcome, found = _look(claim, context)
-        if found is None:
-            return outcome
+        found = _look(claim, context)
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
             path = shown_path(path_in(claim))
             said = f"{path}: {recorded} bytes recorded, only {found.st_size} found{when_changed(found, claim.captured)}"
             return failed(said, said)
-        return outcome
+        return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look, too; but of a step in doubt something may be there half written, which proves nothing."""
-        outcome, found = _look(claim, context)
-        return uncaptured(claim) if found is not None and context.settings.moment is Moment.IN_DOUBT else outcome
+        _look(claim, context)
+        return uncaptured(claim) if context.settings.moment is Moment.IN_DOUBT else VERIFIED
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the size of a file."""
-        outcome, found = _look(claim, context)
-        if found is None:
-            raise EvidenceCaptureError(
-                evidence_type=str(claim.evidence_type), description=claim.description, detail=outcome.error or ""
-            )
+        found = _look(claim, context)
         facts = {"size": found.st_size} if stat.S_ISREG(found.st_mode) else {}
         return attrs.evolve(claim, state=State.CAPTURED, captured=Capture(context.clock.now(), None, facts))
 
 
-def _look(claim: Evidence, context: CheckContext) -> tuple[Outcome, os.stat_result | None]:
-    path, wanted = path_in(claim), claim.expected.get("type", "any")
+def _look(claim: Evidence, context: CheckContext) -> os.stat_result:
+    wanted = claim.expected.get("type", "any")
     if wanted not in _TYPES:
         raise MalformedClaimError(f"'type' is {wanted!r:.80}", remedy=f"Write one of {', '.join(_TYPES)}.")
-    try:
-        found = context.sandbox.status(path)
-    except (FileNotFoundError, NotADirectoryError):
-        said = f"{shown_path(path)} does not exist"
-        return failed(said, said), None
-    is_file, is_directory = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
-    if wanted == "any" or (is_file if wanted == "file" else is_directory):
-        return VERIFIED, found
-    said = f"{shown_path(path)} is {kind_of(found)}, not a {wanted}"
-    return failed(said, said), None
+    found = _status(claim, context)
+    is_wanted = {"any": True, "file": stat.S_ISREG(found.st_mode), "directory": stat.S_ISDIR(found.st_mode)}
+    if not is_wanted[wanted]:
+        raise denied(claim, f"{shown_path(path_in(claim))} is {kind_of(found)}, not a {wanted}")
+    return found
 
 
 # `directory_digest`: a whole tree has the very names and contents that were recorded.
@@ -187,9 +176,7 @@ class DirectoryDigest(Check):
         path, wanted, captured = path_in(claim), _wanted(claim), claim.captured
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
         facts = captured.facts if captured else {}
-        entries = _list(path, context, deadline)
-        if isinstance(entries, Outcome):
-            return entries
+        entries = _entries(claim, context, deadline)
         if (
             context.settings.mode is Mode.STAT
             and facts.get("digest") == wanted
@@ -208,23 +195,15 @@ class DirectoryDigest(Check):
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Say no if there is no directory; else there is nothing to compare with."""
-        path = path_in(claim)
-        try:
-            found = context.sandbox.status(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return _missing_directory(path)
-        return uncaptured(claim) if stat.S_ISDIR(found.st_mode) else _no_directory(path, found)
+        _check_directory(claim, context)
+        return uncaptured(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the digest, unless the program gave it, with the contents of a small tree, and the signatures."""
         path = path_in(claim)
         given = _wanted(claim) if claim.state is State.STATED else None
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
-        entries = _list(path, context, deadline)
-        if isinstance(entries, Outcome):
-            raise EvidenceCaptureError(
-                evidence_type=str(claim.evidence_type), description=claim.description, detail=entries.error or ""
-            )
+        entries = _entries(claim, context, deadline)
         contents = file_digests(path, entries, context, deadline)
         digest = content_digest(entries, contents)
         if given is not None and given != digest:
@@ -253,22 +232,18 @@ def _wanted(claim: Evidence) -> str:
     return FORM + match[1].lower()
 
 
-def _list(path: str, context: CheckContext, deadline: Any) -> list[TreeEntry] | Outcome:
+def _entries(claim: Evidence, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
+    _check_directory(claim, context)
     try:
-        found = context.sandbox.status(path)
-        return list_tree(path, context, deadline) if stat.S_ISDIR(found.st_mode) else _no_directory(path, found)
-    except (FileNotFoundError, NotADirectoryError):
-        return _missing_directory(path)
+        return list_tree(path_in(claim), context, deadline)
+    except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
+        raise _missing(claim) from None
 
 
-def _missing_directory(path: str) -> Outcome:
-    said = f"{shown_path(path)} does not exist"
-    return failed(said, said)
-
-
-def _no_directory(path: str, found: os.stat_result) -> Outcome:
-    said = f"{shown_path(path)} is {kind_of(found)}, not a directory"
-    return failed(said, said)
+def _check_directory(claim: Evidence, context: CheckContext) -> None:
+    found = _status(claim, context)
+    if not stat.S_ISDIR(found.st_mode):
+        raise denied(claim, f"{shown_path(path_in(claim))} is {kind_of(found)}, not a directory")
 
 
 def _contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from flowckpt.core.system import process
-from flowckpt.errors import EvidenceCaptureError
 from flowckpt.evidence.checks.base import (
     VERIFIED,
     Check,
@@ -21,6 +20,7 @@ from flowckpt.evidence.checks.base import (
     MalformedClaimError,
     Outcome,
     UncheckableClaimError,
+    denied,
     failed,
     text_in,
     whole_number,
@@ -89,9 +89,7 @@ class ProcessExists(Check):
         started, boot_id = process._start_time(pid), process._boot_id()
         if not started or not boot_id:
             why = f"there is no process {pid}" if boot_id else "this system does not say when a process was started"
-            raise EvidenceCaptureError(
-                evidence_type=str(claim.evidence_type), description=claim.description, detail=why
-            )
+            raise denied(claim, why)
         facts = {"pid": pid, "start_time": started, "boot_id": boot_id, "host": os.uname().nodename}
         return attrs.evolve(
             claim, expected={**claim.expected, **facts}, state=State.CAPTURED, captured=Capture(context.clock.now())
@@ -112,8 +110,6 @@ class ContainerRunning(Check):
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the container's state, and its id where one was recorded."""
         found = _look(claim, context)
-        if isinstance(found, Outcome):
-            return found
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
             name = text_in(claim.expected, "name")
@@ -129,10 +125,6 @@ class ContainerRunning(Check):
         if claim.state is not State.UNCAPTURED:
             return claim
         found = _look(claim, context)
-        if isinstance(found, Outcome):
-            raise EvidenceCaptureError(
-                evidence_type=str(claim.evidence_type), description=claim.description, detail=found.error or ""
-            )
         return attrs.evolve(
             claim,
             expected={**claim.expected, "id": found},
@@ -141,8 +133,8 @@ class ContainerRunning(Check):
         )
 
 
-def _look(claim: Evidence, context: CheckContext) -> str | Outcome:
-    """Return the id of the running container, or the outcome of a claim that does not hold."""
+def _look(claim: Evidence, context: CheckContext) -> str:
+    """Return the id of the running container."""
     name = text_in(claim.expected, "name")
     if _NAME.fullmatch(name) is None:
         raise MalformedClaimError(f"{name!r:.80} is not the name of a container", remedy="Write its name or its id.")
@@ -156,12 +148,14 @@ def _look(claim: Evidence, context: CheckContext) -> str | Outcome:
         container = client.containers.get(name)
         state, found = str(container.status), str(container.id)
     except docker.errors.NotFound:
-        return failed(f"there is no container {name}")
+        raise denied(claim, f"there is no container {name}") from None
     except Exception as error:
         raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
     finally:
         client.close()
-    return found if state == "running" else failed(f"container {name} is {state!r:.40}, not running")
+    if state != "running":
+        raise denied(claim, f"container {name} is {state!r:.40}, not running")
+    return found
 
 
 def _library() -> Any:

@@ -1,6 +1,6 @@
 """One file per kind of database, and the table that leads from the scheme of a claim's database to it.
 
-A new kind is a module with a class that has the methods of `databases.base.Database`, and a line here.
+A new kind is a module with a class that has the methods of `Database` in `checks/base.py`, and a line here.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 
-from flowckpt.evidence.checks.base import UncheckableClaimError
+from flowckpt.evidence.checks.base import Database, UncheckableClaimError
 from flowckpt.evidence.databases import postgres_url as postgres_url
-from flowckpt.evidence.databases.base import Database
 
 TABLE: Mapping[str, str] = {
     "sqlite": "sqlite.Sqlite",

@@ -24,10 +24,12 @@ from flowckpt.evidence.checks.base import (
     CheckTimeoutError,
     Deadline,
     MalformedClaimError,
+    NoSuchThingError,
+    Query,
     RefusedClaimError,
     UncheckableClaimError,
+    encodable,
 )
-from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.documents import is_digest, matches
 from flowckpt.evidence.sandbox import shown_path
 
@@ -108,7 +110,7 @@ def _sql(connection: sqlite3.Connection, database: str, query: Query) -> str:
     """Build the query out of names that the catalogue knows."""
     found = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
-        [_encodable(query.table)],
+        [encodable(query.table)],
     ).fetchone()
     if found is None:
         raise NoSuchThingError(f"{shown_path(database)} has no table {query.table!r:.80}")
@@ -128,14 +130,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _encodable(name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise MalformedClaimError(f"{name!r:.80} is not a name") from None
-    return name
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
@@ -147,7 +141,7 @@ def _authorize(action: int, *_: str | None) -> int:
 def _check_value(name: str, value: object) -> None:
     if value is None or (isinstance(value, bool | str | bytes) and type(value) in (bool, str, bytes)):
         if isinstance(value, str):
-            _encodable(value)
+            encodable(value)
         return
     if type(value) is int and -(2**63) <= value < 2**63:
         return

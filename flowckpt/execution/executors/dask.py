@@ -8,16 +8,20 @@ more is told instead of waited for.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import logging
+import os
 import queue
 import shutil
+import stat
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future
+from pathlib import Path
 from typing import Any
 
 from flowckpt.core.system import external
@@ -33,6 +37,56 @@ TRIES_WHEN_LOST = 4
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
 _LOST = ("KilledWorker", "CommClosedError", "FutureCancelledError", "FuturesCancelledError")
+
+
+# The directory of a local cluster, for Dask's own files. A process that is killed leaves it, so the next one removes it: its
+# owner keeps a lock in it, which ends with the owner.
+
+_SCRATCH = "flowckpt-dask-"
+_SCRATCH_LOCK = "lock"
+
+
+class Scratch:
+    """A new temporary directory of this process; those of processes of this user that have died are removed first.
+
+    Attributes:
+        path: the directory.
+    """
+
+    def __init__(self) -> None:
+        for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+            with contextlib.suppress(OSError):  # another user's, or that of a live process, or gone meanwhile
+                _remove_left(left)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+            self._lock = os.open(self.path / _SCRATCH_LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(self._lock).st_nlink:  # else another process has removed it before it was locked
+                    return
+            os.close(self._lock)
+
+    def remove(self) -> None:
+        """Remove the directory; Dask never does."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove a directory whose owner has died.
+
+    Raises:
+        OSError: its owner lives, or it is not a directory of this user.
+    """
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return
+    lock = os.open(path / _SCRATCH_LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 class DaskExecutor(Executor):
@@ -52,7 +106,7 @@ class DaskExecutor(Executor):
         self._lock = threading.Lock()
         self._client: Any = None
         self._cluster: Any = None
-        self._scratch = ""
+        self._scratch: Scratch | None = None
         self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
         self._hearing: dict[str, Hear] = {}
         self._topic = ""
@@ -92,10 +146,10 @@ class DaskExecutor(Executor):
 
     def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Have a function called by a worker that has some resources; see `submit`."""
-        return self._submitted(None, resources, function, args)
+        return self.submit_heard(None, resources, function, *args)
 
     def submit_heard(
-        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+        self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
         """Have a function called by a worker, which may say something while it runs; see `submit`.
 
@@ -105,11 +159,6 @@ class DaskExecutor(Executor):
             function: what to call.
             args: its arguments.
         """
-        return self._submitted(hear, resources, function, args)
-
-    def _submitted(
-        self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], args: tuple[Any, ...]
-    ) -> Future[Any]:
         self.connect()
         key = f"flowckpt-{uuid.uuid4().hex}"
         future: Future[Any] = Future()
@@ -125,8 +174,9 @@ class DaskExecutor(Executor):
         with self._lock:
             self._pending[future] = remote, resources
             if self._watch is None:
-                self._watch = threading.Thread(target=self._watch_over, name="flowckpt-dask", daemon=True)
-                self._watch.start()
+                watch = threading.Thread(target=self._watch_over, name="flowckpt-dask", daemon=True)
+                watch.start()
+                self._watch = watch
         remote.add_done_callback(functools.partial(self._settle, future))
         return future
 
@@ -186,30 +236,32 @@ class DaskExecutor(Executor):
         with contextlib.suppress(Exception):
             if self._cluster is not None:
                 self._cluster.close(timeout=5)
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
     def _connect(self) -> None:
         given = self._given
         try:
             if isinstance(given, int):
-                self._scratch = tempfile.mkdtemp(prefix="flowckpt-dask-")  # Dask never removes its own
+                self._scratch = self._scratch or Scratch()
                 local = (
                     external.distributed.LocalCluster
                 )  # its import fills the configuration, so it comes before the change
                 # A step that kills its worker must not kill three more before anybody hears of it.
                 local_settings = {
                     "distributed.scheduler.allowed-failures": 0,
-                    "temporary-directory": self._scratch,  # the scheduler's, too
+                    "temporary-directory": str(self._scratch.path),  # the scheduler's, too
                 }
                 with external.dask.config.set(local_settings):
                     self._cluster = local(
                         n_workers=given,
                         threads_per_worker=1,
                         processes=True,
-                        dashboard_address=None,
+                        dashboard_address="127.0.0.1:0",  # without one, it takes port 8787, which another cluster may have
+                        scheduler_kwargs={"dashboard": False},
                         silence_logs=logging.CRITICAL,
-                        local_directory=self._scratch,
+                        local_directory=str(self._scratch.path),
                     )
                 given = self._cluster
             if isinstance(given, external.distributed.Client):

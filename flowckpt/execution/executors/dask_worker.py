@@ -11,6 +11,7 @@ from typing import Any
 
 from flowckpt.core.system import external
 from flowckpt.execution.executors.base import way_up
+from flowckpt.execution.remote.channel import Question
 from flowckpt.execution.thread import AbandonedStepError
 
 _LOOK_SECONDS = 1.0
@@ -18,14 +19,7 @@ _LOOK_SECONDS = 1.0
 _threads: dict[str, int] = {}
 _lock = threading.Lock()
 _numbers = itertools.count(1)
-_questions: dict[int, _Question] = {}
-
-
-class _Question:
-    def __init__(self, message: bytes) -> None:
-        self.message = message
-        self.reply: bytes | None = None
-        self.is_over = threading.Event()
+_questions: dict[int, Question] = {}
 
 
 class _Up:
@@ -40,7 +34,7 @@ class _Up:
         self._worker.log_event(self._topic, (self._key, self._worker.address, message))
 
     def ask(self, message: bytes) -> bytes:
-        number, question = next(_numbers), _Question(message)
+        number, question = next(_numbers), Question(message)
         _questions[number] = question
         try:
             self._worker.log_event(self._topic, (self._key, self._worker.address, number))

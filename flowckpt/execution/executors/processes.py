@@ -252,13 +252,17 @@ class ProcessExecutor(Executor):
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.put((future, message, hear))
             if self._idle:
                 self._idle -= 1
             elif len(self._threads) < self.max_workers:
                 thread = threading.Thread(target=self._serve, name="flowckpt-worker", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                    self._threads.append(thread)
+                except (RuntimeError, MemoryError):  # no more threads are allowed: the others do it
+                    if not self._threads:
+                        raise
+            self._waiting.put((future, message, hear))
         return future
 
     def stop(self, future: Future[Any], /) -> None:

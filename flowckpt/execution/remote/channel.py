@@ -58,7 +58,9 @@ class UplinkClosedError(Exception):
         self.cause = cause
 
 
-class _Question:
+class Question:
+    """A message that waits for its reply."""
+
     def __init__(self, message: bytes) -> None:
         self.message = message
         self.reply: bytes | None = None
@@ -75,7 +77,7 @@ class Uplink:
     def __init__(self, way: WayUp) -> None:
         self._way = way
         self._condition = threading.Condition()
-        self._questions: deque[_Question] = deque()
+        self._questions: deque[Question] = deque()
         self._news: Progress | None = None
         self._due = 0.0
         self._thread: threading.Thread | None = None
@@ -95,7 +97,7 @@ class Uplink:
         Raises:
             UplinkClosedError: the step has ended, or the way up is gone.
         """
-        question = _Question(message)
+        question = Question(message)
         with self._condition:
             if self._is_closed or self._failure is not None:
                 raise UplinkClosedError(self._failure)
@@ -117,15 +119,16 @@ class Uplink:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._carry, name="flowckpt-uplink", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._carry, name="flowckpt-uplink", daemon=True)
+            thread.start()
+            self._thread = thread
         self._condition.notify()
 
     def _carry(self) -> None:
-        question: _Question | None = None
+        question: Question | None = None
         try:
             while (item := self._next()) is not None:
-                if isinstance(item, _Question):
+                if isinstance(item, Question):
                     question = item
                     question.reply = self._way.ask(question.message)
                     question.is_over.set()
@@ -139,7 +142,7 @@ class Uplink:
                 if each is not None:
                     each.is_over.set()
 
-    def _next(self) -> _Question | Progress | None:
+    def _next(self) -> Question | Progress | None:
         """Wait for what is to be carried next; None at the end."""
         with self._condition:
             while True:
@@ -271,12 +274,11 @@ class RemoteStepServices:
 
     def _save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         if self._way is None:
-            raise ExecutorError(
+            raise self._error(
+                now,
                 f"step {now.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
                 "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
-                executor=self._kept.executor,
-                path=now.path,
-                remedy="Say so by .on(…) or --executor, or leave save() out.",
+                "Say so by .on(…) or --executor, or leave save() out.",
             )
         tree = codec.encode(state, Any if as_type is None else as_type, place=_place(now))
         self._asked(now, (SAVE, tree))
@@ -291,23 +293,24 @@ class RemoteStepServices:
         except UplinkClosedError as closed:
             if closed.cause is None:
                 raise has_ended(now.path, now.tries) from None
-            raise ExecutorError(
+            raise self._error(
+                now,
                 f"step {now.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
-                executor=self._kept.executor,
-                path=now.path,
-                remedy="A resume of the run continues from what was saved before.",
+                "A resume of the run continues from what was saved before.",
             ) from closed
         if not is_done:
             raise reply
         return reply
 
+    def _error(self, now: CurrentStep, said: str, remedy: str) -> ExecutorError:
+        return ExecutorError(said, executor=self._kept.executor, path=now.path, remedy=remedy)
+
     def _refuse_other_process(self, now: CurrentStep, what: str) -> None:
         if os.getpid() != self._process:
-            raise ExecutorError(
+            raise self._error(
+                now,
                 f"current_step() was asked to {what} in a process that step {now.path!r} has started itself",
-                executor=self._kept.executor,
-                path=now.path,
-                remedy=f"Call {what}() in the process that calls the function of the step.",
+                f"Call {what}() in the process that calls the function of the step.",
             )
 
 

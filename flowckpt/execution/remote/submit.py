@@ -18,8 +18,8 @@ from typing import Any, cast
 import attrs
 
 from flowckpt.core import codec
-from flowckpt.core.codec.types import return_annotation
-from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.codec.annotations import return_annotation
+from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.errors import (
     ExecutorError,
@@ -48,8 +48,16 @@ from flowckpt.execution.executors.base import (
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import leave_running, waited
 from flowckpt.execution.remote.channel import LOAD, PROGRESS, PUBLISH, SAVE, StepSnapshot, read_plain
-from flowckpt.execution.remote.task import ModulePlaces, pack_task, places_of_modules
-from flowckpt.execution.remote.worker import DONE, FAILED, opened, work
+from flowckpt.execution.remote.task import (
+    DONE,
+    FAILED,
+    ModulePlaces,
+    awaited,
+    opened,
+    pack_task,
+    places_of_modules,
+    work,
+)
 from flowckpt.execution.thread import deliver_later
 
 # The end of an executor that a run has made: nothing of it is left.
@@ -202,27 +210,26 @@ def submitted_here(executor: Executor, action: PythonAction) -> Future[Any]:
 def _called(action: PythonAction) -> LocalCall:
     try:
         value = action.function(*action.args, **action.kwargs)
-        return LocalCall(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        return LocalCall(asyncio.run(awaited(value)) if inspect.isawaitable(value) else value)
     except BaseException as error:
         return LocalCall(error=error)
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+def _stop(future: Future[Any], executor: Any, call: StepCall) -> bool:
+    """Stop the work of a future; return whether the future ends soon."""
+    leave = partial(leave_running, call.workflow_id, call.path)
+    if isinstance(executor, StopsWork):
+        executor.stop(future)
+        if isinstance(executor, KnowsStoppedWork):
+            leave(lambda: executor.is_at_work(future))
+        return True
+    future.cancel()
+    if not future.done():
+        leave(lambda: not future.done())
+    return False  # what has begun cannot be stopped, and is not waited for
 
 
-# Waiting for work that runs elsewhere, until it has ended, its time is over, or it is no longer wanted.
-
-
-async def answer_of(
-    future: Future[Any],
-    executor: Any,
-    *,
-    path: str,
-    timeout_seconds: float | None,
-    interrupts: Interrupts,
-    on_left: Callable[[Callable[[], bool]], None],
-) -> Any:
+async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrupts: Interrupts) -> Any:
     """Wait for a future, and leave nothing running that the executor can stop.
 
     Work that has ended by itself counts as ended, even where a cancel came a moment later.
@@ -230,38 +237,26 @@ async def answer_of(
     Args:
         future: what the executor gave for the work.
         executor: stops it, where it can.
-        path: the step, for errors.
-        timeout_seconds: the limit, or None.
+        call: the step.
         interrupts: the signals.
-        on_left: told of work that was left to itself, with what tells whether it is still at it.
 
     Raises:
         StepTimeoutError: it did not end in time.
         asyncio.CancelledError: the wait was cancelled.
         Exception: what the executor says of the work.
     """
+    timeout_seconds = call.step.modifiers.timeout_seconds
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
+    ended = asyncio.Event()
     is_late = False
-
-    def settle() -> None:
-        if not ended.done():
-            ended.set_result(None)
 
     def tell(_: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(ended.set)
 
     def stop() -> None:
-        if isinstance(executor, StopsWork):
-            executor.stop(future)  # the future ends soon
-            if isinstance(executor, KnowsStoppedWork):
-                on_left(lambda: executor.is_at_work(future))
-        else:
-            future.cancel()
-            if not future.done():
-                on_left(lambda: not future.done())
-            settle()  # what has begun cannot be stopped, and is not waited for
+        if not _stop(future, executor, call):
+            ended.set()
 
     def time_is_over() -> None:
         nonlocal is_late
@@ -273,9 +268,9 @@ async def answer_of(
     timer = None if timeout_seconds is None else loop.call_later(timeout_seconds, time_is_over)
     cancels: list[asyncio.CancelledError] = []
     try:
-        while not ended.done():
+        while not ended.is_set():
             try:
-                await asyncio.wait({ended})
+                await ended.wait()
             except asyncio.CancelledError as cancel:
                 cancels.append(cancel)
                 stop()
@@ -290,7 +285,7 @@ async def answer_of(
         raise cancels[0]
     if is_late and not has_answer:
         assert timeout_seconds is not None
-        raise StepTimeoutError(path, timeout_seconds=timeout_seconds)
+        raise StepTimeoutError(call.path, timeout_seconds=timeout_seconds)
     if cancels:
         deliver_later(len(cancels), interrupts)
     return future.result(timeout=0)
@@ -321,22 +316,12 @@ class RunExecutor:
         self._modules: ModulePlaces = {}
         self._is_unheard_told = False
 
-    async def tree_of(
-        self,
-        action: PythonAction,
-        call: StepCall,
-        resources: Mapping[str, float],
-        *,
-        timeout_seconds: float | None,
-        interrupts: Interrupts,
-    ) -> Any:
-        """Run a function there and return its output as it is recorded.
+    async def tree_of(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
+        """Run a function there and return its output as it is recorded; its time counts from when there is room for it.
 
         Args:
             action: the function and its arguments.
             call: the step.
-            resources: what a worker must have.
-            timeout_seconds: the limit, from when the executor has room for it; None for none.
             interrupts: the signals.
 
         Raises:
@@ -346,18 +331,16 @@ class RunExecutor:
             StepTimeoutError: it did not end in time.
             RemoteError: what the function raised.
         """
-        answer = await waited(self._answer(action, call, resources, timeout_seconds, interrupts), interrupts)
+        answer = await waited(self._answer(action, call, interrupts), interrupts)
         if isinstance(answer, LocalCall):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
             kind, content, is_unheard, figures, published = opened(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
-            raise ExecutorError(
-                f"executor {self.name!r} returned something else than its function did for step {call.path!r}: "
-                f"{text_of(error)[:200]}",
-                executor=self.name,
-                path=call.path,
-                remedy="An executor calls what it is given with the arguments that it is given, and returns its result.",
+            raise self._error(
+                call.path,
+                f"returned something else than its function did for step {call.path!r}: {text_of(error)[:200]}",
+                "An executor calls what it is given with the arguments that it is given, and returns its result.",
             ) from error
         if is_unheard:
             self._tell_unheard(call)
@@ -446,14 +429,7 @@ class RunExecutor:
         """How often a step is tried whose worker got lost, if it does not say so itself."""
         return int(getattr(self._executor, "tries_when_lost", 1))
 
-    async def _answer(
-        self,
-        action: PythonAction,
-        call: StepCall,
-        resources: Mapping[str, float],
-        timeout_seconds: float | None,
-        interrupts: Interrupts,
-    ) -> Any:
+    async def _answer(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
         path = call.path
         executor = await self._opened(path)
         if is_in_this_process(executor):
@@ -462,10 +438,10 @@ class RunExecutor:
             by_value = not imports_program(executor)
             parcel = pack_task(action, call, self._kept(executor, call), self._modules, by_value=by_value)
         if self._room is None:
-            return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, call, interrupts)
         async with self._room:
             executor = await self._opened(path)  # the others may have found it broken meanwhile
-            return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, call, interrupts)
 
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
         retry, desk = call.step.modifiers.retry, call.services
@@ -475,15 +451,10 @@ class RunExecutor:
         return StepSnapshot(self.name, most_tries, desk.is_followed, held, repeats_work(executor), parcel)
 
     async def _sent(
-        self,
-        executor: Executor,
-        parcel: bytes | PythonAction,
-        call: StepCall,
-        resources: Mapping[str, float],
-        timeout_seconds: float | None,
-        interrupts: Interrupts,
+        self, executor: Executor, parcel: bytes | PythonAction, call: StepCall, interrupts: Interrupts
     ) -> Any:
-        path, hearing = call.path, WorkerListener(call)
+        path, placement, hearing = call.path, call.step.modifiers.placement, WorkerListener(call)
+        resources = {} if placement is None else placement.resources
         try:
             future: Future[Any]
             if isinstance(parcel, PythonAction):
@@ -496,14 +467,7 @@ class RunExecutor:
                 future = cast("TakesResources", executor).submit_with(resources, work, parcel)
             else:
                 future = executor.submit(work, parcel)
-            return await answer_of(
-                future,
-                executor,
-                path=path,
-                timeout_seconds=timeout_seconds,
-                interrupts=interrupts,
-                on_left=partial(leave_running, call.workflow_id, path),
-            )
+            return await answer_of(future, executor, call, interrupts)
         except LostWorkerError as error:
             raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error
         except BrokenExecutor as error:
@@ -518,11 +482,10 @@ class RunExecutor:
         except Exception as error:
             if isinstance(error, lost_worker_errors(executor)):
                 raise WorkerDiedError(path, executor=self.name, detail=_said(error)) from error
-            raise ExecutorError(
-                f"executor {self.name!r} could not run step {path!r}: {type(error).__name__}: {text_of(error)[:500]}",
-                executor=self.name,
-                path=path,
-                remedy="Its workers need the same flowckpt as the engine, and the packages of the step's function.",
+            raise self._error(
+                path,
+                f"could not run step {path!r}: {type(error).__name__}: {text_of(error)[:500]}",
+                "Its workers need the same flowckpt as the engine, and the packages of the step's function.",
             ) from error
         finally:
             hearing.end()
@@ -566,20 +529,19 @@ class RunExecutor:
             error.executor, error.path = self.name, path
             raise
         except Exception as error:
-            raise ExecutorError(
-                f"executor {self.name!r} cannot be made: {type(error).__name__}: {text_of(error)}",
-                executor=self.name,
-                path=path,
-                remedy="See what the function raises that makes it.",
+            raise self._error(
+                path,
+                f"cannot be made: {type(error).__name__}: {text_of(error)}",
+                "See what the function raises that makes it.",
             ) from error
         if not callable(getattr(executor, "submit", None)):
-            raise ExecutorError(
-                f"executor {self.name!r} cannot be used: its function returned {executor!r:.80}",
-                executor=self.name,
-                path=path,
-                remedy="Return a concurrent.futures.Executor.",
+            raise self._error(
+                path, f"cannot be used: its function returned {executor!r:.80}", "Return a concurrent.futures.Executor."
             )
         return executor
+
+    def _error(self, path: str, said: str, remedy: str) -> ExecutorError:
+        return ExecutorError(f"executor {self.name!r} {said}", executor=self.name, path=path, remedy=remedy)
 
     def refused(self, path: str, why: str) -> UnknownExecutorError:
         """Return the error of a step that cannot run there at all."""

@@ -20,23 +20,34 @@ import json
 import os
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
-from flowckpt.core.system.filesystem import FULL, FileSystem, write_all
+from flowckpt.core.system.blocking import Waiting, result_of
+from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
 from flowckpt.stores.file import signals
-from flowckpt.stores.file.directory import give_up_segment, heads_in, is_released, newest_owner, read_image, take_lock
-from flowckpt.stores.file.hints import TruncationGuard, acknowledged_in
+from flowckpt.stores.file.directory import (
+    TruncationGuard,
+    acknowledged_in,
+    give_up_segment,
+    heads_in,
+    is_released,
+    newest_owner,
+    read_image,
+    take_lock,
+)
 from flowckpt.stores.file.layout import (
     BLOBS,
     LOCK,
+    NOT_OURS,
     SIGNALS,
-    maker_of_temporary,
+    is_abandoned,
     mark_name,
     marked_segment,
     released_segment,
@@ -45,9 +56,8 @@ from flowckpt.stores.file.layout import (
     temporary_name,
 )
 from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
-from flowckpt.stores.file.values import NOT_OURS
-from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
+from flowckpt.stores.log.segment import START, chain_line
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
@@ -60,7 +70,7 @@ _SLACK = 1 << 14
 """Bytes of a segment besides results: its header, what it continues, and all that a checkpoint says once."""
 
 
-def claim(  # noqa: PLR0913 - one parameter for each part of a claim
+def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     *,
@@ -71,7 +81,8 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
     now: datetime,
     seals: Seals = PLAIN,
     known: RunImage | None = None,
-) -> FileRunWriter:
+    is_grouped: bool = False,
+) -> Waiting[FileRunWriter]:
     """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
 
     Args:
@@ -84,11 +95,13 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
         now: the time, for the header.
         seals: the seals of the store.
         known: the run as it was read before; taken if its bytes are the same.
+        is_grouped: whether a group of runs makes the calls that wait for the disk, which this then yields.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
     """
-    lock = filesystem.open_lock(directory, LOCK)
+    opening = partial(filesystem.open_lock, directory, LOCK)
+    lock: int = (yield opening, None) if is_grouped else opening()
     try:
         is_locked = take_lock(filesystem, lock)
         if not is_locked and (
@@ -102,14 +115,15 @@ def claim(  # noqa: PLR0913 - one parameter for each part of a claim
             reserve_room(filesystem, lock)
         if not is_locked and not take_over:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
-        _sweep(filesystem, directory)
-        numbers = segment_numbers(filesystem.names(directory))
-        if not numbers:  # messages without a run are what a clear has left behind
+        names = _sweep(filesystem, directory)
+        numbers = segment_numbers(names)
+        if not numbers and SIGNALS in names:  # messages without a run are what a clear has left behind
             signals.clear_signals(filesystem, directory)
-        number = max([*numbers, 0]) + 1
-        number = max(number, at_least)
+        number = max(max(numbers, default=0) + 1, at_least)
         token = os.urandom(16).hex()
-        writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known)
+        writer = yield from _claiming(
+            filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals, known, is_grouped
+        )
         if writer is None:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
     except BaseException:
@@ -140,15 +154,16 @@ def claim_next(
     if needed:
         _try_out(filesystem, directory, needed + _SLACK)
     lock, token, is_locked = former.lock, former.token, former.is_locked
-    writer = _claimed(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals)
+    writer = result_of(_claiming(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals))
     if writer is None:
         raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number)
+    writer.writer.directory_path = former.writer.directory_path
     former.hand_over()
     writer.is_locked = former.is_locked  # its thread may have got the lock meanwhile
     return writer
 
 
-def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
+def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     lock: int,
@@ -160,7 +175,8 @@ def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     now: datetime,
     seals: Seals,
     known: RunImage | None = None,
-) -> FileRunWriter | None:
+    is_grouped: bool = False,
+) -> Waiting[FileRunWriter | None]:
     """Claim a segment, mark those below it, and only then read the run; after an error nothing is claimed.
 
     Returns:
@@ -169,7 +185,7 @@ def _claimed(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), **said}
     try:
-        file, digest = claim_segment(filesystem, directory, number, header, seal)
+        file, digest = yield from claim_segment(filesystem, directory, number, header, seal, is_grouped)
     except FileExistsError:
         return None
     try:
@@ -239,8 +255,13 @@ def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, An
 
 
 def claim_segment(
-    filesystem: FileSystem, directory: int, number: int, header: dict[str, Any], signer: LineSeal | None = None
-) -> tuple[int, bytes]:
+    filesystem: FileSystem,
+    directory: int,
+    number: int,
+    header: dict[str, Any],
+    signer: LineSeal | None = None,
+    is_grouped: bool = False,
+) -> Waiting[tuple[int, bytes]]:
     """Write a header under a random name, make it durable, and link it to the segment's name.
 
     Args:
@@ -249,6 +270,7 @@ def claim_segment(
         number: the segment.
         header: its header.
         signer: what authenticates the header; None where nothing does.
+        is_grouped: whether to yield what waits for the disk.
 
     Returns:
         The open file, and the digest of its header.
@@ -256,13 +278,20 @@ def claim_segment(
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
     line, digest = chain_line(body if signer is None else signer.signed(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
-    file = filesystem.create(directory, name)
+    creating = partial(filesystem.create, directory, name)
+    file: int = (yield creating, None) if is_grouped else creating()
     try:
         write_all(filesystem, file, line)
-        filesystem.sync(file)
+        if is_grouped:
+            yield partial(filesystem.sync, file), None
+        else:
+            filesystem.sync(file)
         filesystem.link(directory, name, segment_name(number))
         filesystem.unlink(directory, name)
-        filesystem.sync(directory)
+        if is_grouped:
+            yield partial(filesystem.sync, directory), None
+        else:
+            filesystem.sync(directory)
     except BaseException:
         filesystem.close(file)
         with contextlib.suppress(OSError):
@@ -284,6 +313,8 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
     Raises:
         OSError: a segment could not be marked, so a writer of it could not be fenced.
     """
+    if below == 1:
+        return
     for number in segment_numbers(filesystem.names(directory)):
         if number < below:
             try:
@@ -316,8 +347,8 @@ def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> Non
             raise FileExistsError(errno.EEXIST, what, name) from None
 
 
-def _sweep(filesystem: FileSystem, directory: int) -> None:
-    """Remove what the dead left: temporary files, and marks of segments that have gone.
+def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
+    """Remove what the dead left: temporary files, and marks of segments that have gone; return the names before.
 
     Temporary files of live processes are theirs. The mark of a segment that is there stays until its writer takes it
     away, or a clear does: it cannot be known that the writer is dead, and its next claimer would set it again.
@@ -342,20 +373,18 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
     finally:
         for place in places[1:]:
             filesystem.close(place)
+    return names
 
 
 def _is_left_over(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
     number = marked_segment(name)
     if number is not None:  # asked for one by one: the list may be older in one part than in another
         return not filesystem.exists(place, segment_name(number))
-    maker = maker_of_temporary(name, here)
-    return maker is not None and maker != here and is_alive(maker) is False
+    return is_abandoned(name, here)
 
 
 def _is_dead(owner: Owner | None) -> bool:
-    return owner is not None and (
-        is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False
-    )
+    return owner is not None and (is_alive(owner.process) is False)
 
 
 def _describe(owner: Owner | None) -> str:
@@ -392,7 +421,7 @@ def write_tombstone(
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
     said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
-    file, _ = claim_segment(filesystem, directory, number, header, seal)
+    file, _ = result_of(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)
     return number
@@ -406,12 +435,9 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
     """
     names = filesystem.names(directory)
     if BLOBS in names:
-        blobs = filesystem.open_directory(directory, BLOBS)
-        try:
+        with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
             for name in filesystem.names(blobs):
                 filesystem.unlink(blobs, name)
-        finally:
-            filesystem.close(blobs)
         filesystem.remove_directory(directory, BLOBS)
     signals.clear_signals(filesystem, directory)
     for name in names:

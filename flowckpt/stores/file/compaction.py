@@ -31,12 +31,11 @@ import attrs
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
-from flowckpt.core.system.filesystem import FULL, FileSystem, write_all
+from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import segment_header
-from flowckpt.stores.file.directory import heads_in, read_file
-from flowckpt.stores.file.hints import TruncationGuard, acknowledged_in
+from flowckpt.stores.file.directory import TruncationGuard, acknowledged_in, heads_in, read_file
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
@@ -51,23 +50,23 @@ from flowckpt.stores.file.layout import (
 )
 from flowckpt.stores.file.values import read_blob, write_blobs
 from flowckpt.stores.log.image import RunImage, counted_segments, opened_header
-from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import (
     PACK,
     RESULTS,
+    START,
     Cut,
     Record,
     Segment,
     SegmentDamagedError,
+    chain_line,
     read_segment,
     split_record,
 )
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.run_writer import FileRunWriter
-    from flowckpt.stores.log.sealing.lines import LineSeal
-    from flowckpt.stores.log.sealing.values import ValueSeal
+    from flowckpt.stores.log.sealing.lines import LineSeal, ValueSeal
 
 
 # Large values that no record names any more: found and removed.
@@ -138,11 +137,8 @@ class Orphans:
     def _settle(self, name: str, inode: int, value: str) -> None:
         """Remove what was moved away, or move it back where it is not what was to be removed."""
         filesystem, directory = self._filesystem, self._directory
-        file = filesystem.open_read(directory, name)
-        try:
+        with held_open(filesystem, filesystem.open_read(directory, name)) as file:
             is_it = filesystem.status(file).inode == inode
-        finally:
-            filesystem.close(file)
         if not is_it or value in self._named:
             with contextlib.suppress(FileExistsError):
                 filesystem.link(directory, name, value)
@@ -164,25 +160,18 @@ def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans
         run: the run's directory, open.
         kept: returns the names of values that stay, among those that are there.
     """
-    try:
-        directory = filesystem.open_directory(run, BLOBS)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        orphans = Orphans(filesystem, directory, kept)
-        try:
+    with open_if_there(filesystem, filesystem.open_directory, run, BLOBS) as directory:
+        if directory is None:
+            yield None
+            return
+        with contextlib.closing(Orphans(filesystem, directory, kept)) as orphans:
             orphans.find()
             yield orphans
-        finally:
-            orphans.close()
-    finally:
-        filesystem.close(directory)
 
 
 # The large values of a run that is compacted: which files stay, and which are encrypted again.
 #
-# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.log.sealing.values`). After a
+# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.log.sealing.lines`). After a
 # key was rotated the same value may be there twice, under the old key and under the new one.
 
 
@@ -239,14 +228,8 @@ def reseal_values(
     Raises:
         CheckpointCorruptedError: a value is damaged.
     """
-    try:
-        directory = filesystem.open_directory(run, BLOBS)
-    except FileNotFoundError:
-        return
-    try:
-        there = set(filesystem.names(directory))
-    finally:
-        filesystem.close(directory)
+    with open_if_there(filesystem, filesystem.open_directory, run, BLOBS) as directory:
+        there = set(() if directory is None else filesystem.names(directory))
     for digest, size in named.items():
         target = values.encrypted_name(digest)
         if target is not None and target not in there and there.intersection(values.names(digest)):
@@ -322,13 +305,10 @@ def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seal
     if BLOBS not in filesystem.names(directory):
         return False
     lines = pack_lines(attempts, {}) if attempts.by_number else []
-    blobs = filesystem.open_directory(directory, BLOBS)
-    try:
+    with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
         there = filesystem.names(blobs)
         staying = kept_names(lines, there, seals.for_values())
         return any(orphaned(name) is not None or (is_value(name) and name not in staying) for name in there)
-    finally:
-        filesystem.close(blobs)
 
 
 def _is_sealed_as_today(attempts: Attempts, seals: Seals) -> bool:

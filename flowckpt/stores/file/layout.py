@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from hashlib import sha256
 
-from flowckpt.core.system.process import ProcessIdentity
+from flowckpt.core.system.process import ProcessIdentity, is_alive
 
 RUNS = "runs"
 LOCK = "lock"
@@ -16,6 +17,9 @@ RESERVE = "reserve"
 LIVE = "live"
 HEAD = "head-"
 IDENTITY = "store.json"
+
+NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
+"""The errors of opening a name that is not a regular file. Any other says nothing about what is there."""
 
 # Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
 _PLAIN_ID = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -201,8 +205,8 @@ def is_temporary(name: str) -> bool:
     return name[:5] == ".new-" and re.fullmatch(_TEMPORARY, name) is not None
 
 
-def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
-    """Return who made a temporary file, or None where the name is not one.
+def is_abandoned(name: str, here: ProcessIdentity) -> bool:
+    """Tell whether a name is that of something unfinished whose maker is known to be dead.
 
     Args:
         name: a name in the directory.
@@ -210,9 +214,10 @@ def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | No
     """
     match = re.fullmatch(_TEMPORARY, name) if name[:5] == ".new-" else None
     if match is None:
-        return None
+        return False
     boot_id = here.boot_id if match[1] == _boot(here) else match[1]
-    return ProcessIdentity(here.host, boot_id, int(match[2]), int(match[3]))
+    maker = ProcessIdentity(here.host, boot_id, int(match[2]), int(match[3]))
+    return maker != here and is_alive(maker) is False
 
 
 def _boot(process: ProcessIdentity) -> str:

@@ -8,12 +8,22 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.blocking import Waiting
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import FULL, UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem, Reserve
+from flowckpt.core.system.filesystem import (
+    FULL,
+    UNSOUND_FILESYSTEMS,
+    FileSystem,
+    PosixFileSystem,
+    Reserve,
+    held_open,
+    open_if_there,
+)
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -22,8 +32,7 @@ from flowckpt.errors import (
     ReadOnlyStoreError,
     UnsupportedFilesystemError,
 )
-from flowckpt.stores.file.directory import read_file, read_image
-from flowckpt.stores.file.hints import replace_unsynced
+from flowckpt.stores.file.directory import read_file, read_image, replace_unsynced
 from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, is_temporary, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
@@ -32,6 +41,8 @@ from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
 T = TypeVar("T")
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _READS = ("read", "list", "check", "open")
+_MOST_INDEX = 256 * 1024 * 1024
+"""Bytes of the largest part of an index of results that is read; it is made again from the runs."""
 PATIENCE = 100
 """How often something is tried again that a clear or a claim of another process disturbed."""
 
@@ -63,6 +74,7 @@ class Location:
         self._filesystem: FileSystem = filesystem or PosixFileSystem()
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
+        self._made: dict[str, str] = {}
         self._guard = Guard(self._filesystem, self.seals, self._store_id)
         self.reserve = Reserve(path / RESERVE)
 
@@ -70,13 +82,24 @@ class Location:
         """Return the name of a run's directory."""
         return run_directory(workflow_id)
 
-    def _make_directories(self, workflow_id: str) -> int:
+    def _making_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
         """Make the store's directories durable and open the run's own.
 
         A directory that is there already is synced into its parent all the same: its maker may have died first.
+
+        Args:
+            workflow_id: the run.
+            is_grouped: whether a group of runs makes the calls that wait for the disk, which this then yields. They share
+                syncs of the same directory. The run's own directory must not be there.
+
+        Raises:
+            FileExistsError: it is there.
         """
         filesystem = self._filesystem
-        filesystem.make_root(str(self.path))
+        if is_grouped:
+            yield partial(filesystem.make_root, str(self.path)), "root"
+        else:
+            filesystem.make_root(str(self.path))
         self._check_filesystem()
         parent = filesystem.open_root(str(self.path))
         try:
@@ -86,17 +109,27 @@ class Location:
             raise
         for name in (RUNS, self._directory_of(workflow_id)):
             try:
-                with contextlib.suppress(FileExistsError):
-                    filesystem.make_directory(parent, name)
+                try:
+                    if is_grouped and name != RUNS:
+                        yield partial(filesystem.make_directory, parent, name), None
+                    else:
+                        filesystem.make_directory(parent, name)
                     if name == RUNS:
                         self.reserve.make()
-                filesystem.sync(parent)
+                except FileExistsError:
+                    if is_grouped and name != RUNS:
+                        raise
+                if is_grouped:
+                    yield partial(filesystem.sync, parent), (name == RUNS, filesystem.status(parent).inode)
+                else:
+                    filesystem.sync(parent)
                 if name == RUNS:
                     self._guard.make_identity(parent, workflow_id)
                 child = filesystem.open_directory(parent, name)
             finally:
                 filesystem.close(parent)
             parent = child
+        self._made[workflow_id] = f"{self.path}/{RUNS}/{name}"
         return parent
 
     def _check_filesystem(self) -> None:
@@ -118,42 +151,26 @@ class Location:
             if root is not None:
                 self._guard.check_writer(root, workflow_id)
 
-    def _check_reader(self, workflow_id: str = "") -> None:
+    def _check_reader(self) -> None:
         """Refuse a key that is not the store's.
 
         Raises:
             WrongKeyError: none of the keys is one of the store's.
         """
         if self.seals.has_key:
-            with self._translated(workflow_id, "read"), self._opened_root() as root:
+            with self._translated("", "read"), self._opened_root() as root:
                 if root is not None:
-                    self._guard.check_reader(root, workflow_id)
+                    self._guard.check_reader(root, "")
 
-    @contextlib.contextmanager
-    def _opened_root(self) -> Iterator[int | None]:
+    def _opened_root(self) -> contextlib.AbstractContextManager[int | None]:
         """Open the store's directory for the block; None where there is none."""
-        try:
-            root = self._filesystem.open_root(str(self.path))
-        except FileNotFoundError:
-            yield None
-            return
-        try:
-            yield root
-        finally:
-            self._filesystem.close(root)
+        return open_if_there(self._filesystem, self._filesystem.open_root, str(self.path))
 
     def _store_id(self) -> str | None:
         """Return the identity of the store, which never changes."""
         if self._identity is None:
-            with self._translated("", "read"):
-                try:
-                    root = self._filesystem.open_root(str(self.path))
-                except FileNotFoundError:
-                    return None
-                try:
-                    self._identity = read_identity(self._filesystem, root)
-                finally:
-                    self._filesystem.close(root)
+            with self._translated("", "read"), self._opened_root() as root:
+                self._identity = None if root is None else read_identity(self._filesystem, root)
         return self._identity
 
     # The index of results is written without a sync: what a power cut makes of it is found, and it is made again.
@@ -163,7 +180,7 @@ class Location:
         with self._translated("", "read"), self._opened_index() as directory:
             if directory is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    return read_file(self._filesystem, directory, name)
+                    return read_file(self._filesystem, directory, name, _MOST_INDEX)
             return None
 
     def write_index(self, name: str, content: bytes) -> None:
@@ -188,45 +205,26 @@ class Location:
             if is_made:
                 with contextlib.suppress(FileExistsError):
                     self._filesystem.make_directory(root, INDEX)
-            try:
-                directory = self._filesystem.open_directory(root, INDEX)
-            except FileNotFoundError:
-                yield None
-                return
-            try:
+            with open_if_there(self._filesystem, self._filesystem.open_directory, root, INDEX) as directory:
                 yield directory
-            finally:
-                self._filesystem.close(directory)
 
     def _remove_directory(self, workflow_id: str) -> None:
-        root = self._filesystem.open_root(str(self.path))
-        try:
-            runs = self._filesystem.open_directory(root, RUNS)
-        finally:
-            self._filesystem.close(root)
-        try:
+        filesystem = self._filesystem
+        with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
+            opened = filesystem.open_directory(root, RUNS)
+        with held_open(filesystem, opened) as runs:
             with contextlib.suppress(OSError):  # somebody started the run again
-                self._filesystem.remove_directory(runs, self._directory_of(workflow_id))
-            self._filesystem.sync(runs)
-        finally:
-            self._filesystem.close(runs)
+                filesystem.remove_directory(runs, self._directory_of(workflow_id))
+            filesystem.sync(runs)
 
     def _run_names(self) -> list[str]:
-        with self._translated("", "list"):
-            try:
-                root = self._filesystem.open_root(str(self.path))
-            except FileNotFoundError:
+        filesystem = self._filesystem
+        with self._translated("", "list"), self._opened_root() as root:
+            if root is None:
                 return []
-            try:
-                runs = self._filesystem.open_directory(root, RUNS)
-            except FileNotFoundError:
-                return []
-            finally:
-                self._filesystem.close(root)
-            try:
-                return sorted(name for name in self._filesystem.names(runs) if not is_temporary(name))
-            finally:
-                self._filesystem.close(runs)
+            with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
+                names = [] if runs is None else filesystem.names(runs)
+        return sorted(name for name in names if not is_temporary(name))
 
     def _fetch(self, workflow_id: str) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:
@@ -270,6 +268,15 @@ class Location:
             for each in opened:
                 filesystem.close(each)
 
+    def _look(self, workflow_id: str, look: Callable[[int], T], otherwise: T) -> T:
+        """Look into the directory of a run; return `otherwise` if it has none."""
+
+        def look_once() -> T:
+            with self._run_directory(workflow_id) as directory:
+                return otherwise if directory is None else look(directory)
+
+        return self._steadily(workflow_id, "read", look_once)
+
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
         """Let no `OSError` out: each becomes an error of the store."""
@@ -311,6 +318,8 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
         return ReadOnlyStoreError(str(path), reason=what + name, workflow_id=workflow_id, operation=operation)
     of_what = f"run {workflow_id!r}" if workflow_id else f"the runs in {path}"
     remedy = "Mend the directory or the disk; nothing that was acknowledged is lost."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "Raise the limit of open files (ulimit -n), or run less at the same time; nothing that was acknowledged is lost."
     if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
         remedy = "Name the directory of a store: --store file:DIRECTORY."
     said = f"the file store could not {operation} {of_what}: {what}{name}"

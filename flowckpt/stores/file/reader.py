@@ -17,7 +17,8 @@ import attrs
 
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.attrs_base import lazy_define
+from flowckpt.core.system.filesystem import FileSystem, held_open
 from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
@@ -31,18 +32,37 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.file import signals
-from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
-from flowckpt.stores.file.hints import opened_live, started_in
-from flowckpt.stores.file.layout import LIVE, LOCK, RUNS, head_number, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.directory import (
+    MOST_HINT,
+    is_released,
+    newest_owner,
+    opened_live,
+    owner_of,
+    read_file,
+    read_image,
+    read_lines,
+    started_in,
+)
+from flowckpt.stores.file.layout import (
+    LIVE,
+    LOCK,
+    NOT_OURS,
+    RUNS,
+    head_number,
+    run_directory,
+    segment_name,
+    segment_numbers,
+)
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.log import sealing
 from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, info_in, opened_header
-from flowckpt.stores.log.line import PACKED, TRAILER
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
     PACK,
+    PACKED,
+    TRAILER,
     Cut,
     Segment,
     SegmentDamagedError,
@@ -66,7 +86,7 @@ _TICK = 1.0
 """Seconds by which a file may seem older than its content: the system gives it the time of its last tick."""
 
 
-@attrs.define
+@lazy_define()
 class _Looked:
     """The runs that a list has read, by the names of their directories."""
 
@@ -109,69 +129,64 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
         """Read a run, as it is or as an attempt left it; one that is cleared or that has no directory is empty."""
 
-        def read_once() -> RunImage:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None:
-                    return RunImage(workflow_id)
-                return read_image(
-                    self._filesystem,
-                    directory,
-                    workflow_id,
-                    self._fetch(workflow_id),
-                    seals=self.seals,
-                    attempt=attempt,
-                )
+        def read(directory: int) -> RunImage:
+            fetch = self._fetch(workflow_id)
+            return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt)
 
-        return self._steadily(workflow_id, "read", read_once)
+        return self._look(workflow_id, read, RunImage(workflow_id))
 
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the attempt that noted last what it began, and the paths of the steps."""
 
-        def read_once() -> tuple[int, tuple[str, ...]]:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None or not self._filesystem.exists(directory, LOCK):
-                    return 0, ()
-                text = read_file(self._filesystem, directory, LOCK)
-                attempt, _ = started_in(text)
-                if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
-                    kept = started_in_pack(self._filesystem, directory, attempt, self.seals)
-                    if kept is not None:
-                        return attempt, kept
-                return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+        def read(directory: int) -> tuple[int, tuple[str, ...]]:
+            if not self._filesystem.exists(directory, LOCK):
+                return 0, ()
+            text = self._hint(directory, LOCK)
+            attempt, _ = started_in(text)
+            if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
+                kept = started_in_pack(self._filesystem, directory, attempt, self.seals)
+                if kept is not None:
+                    return attempt, kept
+            return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
-        return self._steadily(workflow_id, "read", read_once)
+        nothing: tuple[int, tuple[str, ...]] = (0, ())
+        return self._look(workflow_id, read, nothing)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
 
-        def read_once() -> bytes | None:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None or not self._filesystem.exists(directory, LIVE):
-                    return None
-                content = read_file(self._filesystem, directory, LIVE)
-                if not self.seals.has_key:
-                    return content
-                return opened_live(content, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+        def read(directory: int) -> bytes | None:
+            if not self._filesystem.exists(directory, LIVE):
+                return None
+            content = self._hint(directory, LIVE)
+            if not self.seals.has_key:
+                return content
+            return opened_live(content, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
-        return self._steadily(workflow_id, "read", read_once)
+        return self._look(workflow_id, read, None)
+
+    def _hint(self, directory: int, name: str) -> bytes:
+        """Return what a file holds on which nothing depends; nothing if it is damaged."""
+        try:
+            return read_file(self._filesystem, directory, name, MOST_HINT)
+        except OSError as error:
+            if error.errno not in NOT_OURS or error.errno == errno.ENOENT:
+                raise
+            return b""
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last wrote to the lock file."""
 
-        def read_once() -> datetime | None:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None or not self._filesystem.exists(directory, LOCK):
-                    return None
-                lock = self._filesystem.open_read(directory, LOCK)
-                try:
-                    status = self._filesystem.status(lock)
-                    found, _ = started_in(self._filesystem.read(lock, status.size, 0))
-                finally:
-                    self._filesystem.close(lock)
-                is_known = found == attempt and status.written_at > 0
-                return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
+        def read(directory: int) -> datetime | None:
+            if not self._filesystem.exists(directory, LOCK):
+                return None
+            with held_open(self._filesystem, self._filesystem.open_read(directory, LOCK)) as lock:
+                status = self._filesystem.status(lock)
+                found, _ = started_in(self._filesystem.read(lock, min(status.size, MOST_HINT), 0))
+            is_known = found == attempt and status.written_at > 0
+            return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
 
-        return self._steadily(workflow_id, "read", read_once)
+        return self._look(workflow_id, read, None)
 
     def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
         """Return the seal of an attempt's segment; None where it has none, or is not there.
@@ -182,28 +197,28 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         try:
             header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
             return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
-        except (OSError, SegmentDamagedError):
+        except SegmentDamagedError:
+            return None
+        except OSError as error:
+            if error.errno not in NOT_OURS:
+                raise
             return None
         except FlowckptError as error:
             raise SealBrokenError(error.message) from error
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote something, ascending."""
+        return self._look(workflow_id, lambda found: begun_segments(self._filesystem, found, self.seals), [])
 
-        def look_once() -> list[int]:
-            with self._run_directory(workflow_id) as directory:
-                return [] if directory is None else begun_segments(self._filesystem, directory, self.seals)
-
-        return self._steadily(workflow_id, "read", look_once)
+    def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
+        """Return the process that the header of an attempt's segment names."""
+        with self._run_directory(workflow_id) as directory:
+            owner = None if directory is None else owner_of(self._filesystem, directory, attempt)
+            return None if owner is None else owner.process
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
-
-        def look_once() -> Owner | None:
-            with self._run_directory(workflow_id) as directory:
-                return None if directory is None else self._live_owner(directory)
-
-        return self._steadily(workflow_id, "read", look_once)
+        return self._look(workflow_id, self._live_owner, None)
 
     def _live_owner(self, directory: int) -> Owner | None:
         """Return the writer of the newest segment, where it still holds the lock.
@@ -214,7 +229,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         owner = newest_owner(filesystem, directory)
         if owner is None or not filesystem.exists(directory, LOCK):
             return None
-        if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False:
+        if is_alive(owner.process) is False:
             return None
         try:
             lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
@@ -280,12 +295,9 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         found = dict.fromkeys(names, math.inf)
         with contextlib.suppress(OSError), self._opened_root() as root:
             if root is not None:
-                runs = self._filesystem.open_directory(root, RUNS)
-                try:
+                with held_open(self._filesystem, self._filesystem.open_directory(root, RUNS)) as runs:
                     for name in found:
                         found[name] = self._last_write(runs, name)
-                finally:
-                    self._filesystem.close(runs)
         return found
 
     def _last_write(self, runs: int, name: str) -> float:
@@ -322,14 +334,8 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order in which they were sent."""
-
-        def read_once() -> list[Signal]:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None:
-                    return []
-                return signals.read_signals(self._filesystem, directory, workflow_id, self.seals)
-
-        return self._steadily(workflow_id, "read", read_once)
+        filesystem, seals = self._filesystem, self.seals
+        return self._look(workflow_id, lambda found: signals.read_signals(filesystem, found, workflow_id, seals), [])
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run or all of them."""
@@ -647,8 +653,7 @@ def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[s
 
 def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
     """Return the last whole record of a segment, reading backwards until one is found."""
-    file = filesystem.open_read(directory, segment_name(number))
-    try:
+    with held_open(filesystem, filesystem.open_read(directory, segment_name(number))) as file:
         size = filesystem.status(file).size
         step = _STEP
         while True:
@@ -660,8 +665,6 @@ def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[st
             if start == 0:
                 return None
             step *= 8
-    finally:
-        filesystem.close(file)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from json.encoder import encode_basestring as quote
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,22 +16,24 @@ from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
+from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import FileSystem
-from flowckpt.errors import CheckpointStorageError, FencedError
-from flowckpt.stores.file.directory import give_up_segment, note_release, read_lines
-from flowckpt.stores.file.hints import StartedSteps, sealed_live
+from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.stores.file.directory import StartedSteps, give_up_segment, note_release, read_lines, sealed_live
 from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.values import share_blobs, write_blobs
 from flowckpt.stores.log.image import RunImage
-from flowckpt.stores.log.line import chain_line
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
-from flowckpt.stores.log.segment import SegmentDamagedError, read_header
+from flowckpt.stores.log.segment import SegmentDamagedError, chain_line, read_header
 from flowckpt.stores.runs_base import RunWriter, refuse_write
 
 if TYPE_CHECKING:
-    from flowckpt.stores.file.hints import TruncationGuard
+    from flowckpt.stores.file.directory import TruncationGuard
     from flowckpt.stores.log.sealing.lines import LineSeal
+
+_log = logging.getLogger("flowckpt")
+_NO_BLOBS: Blobs = {}
 
 
 class FileRunWriter(RunWriter):
@@ -75,6 +80,10 @@ class FileRunWriter(RunWriter):
         self._live_notes = 0
         self._live: dict[int, str] | None = None  # once something was deleted: the checkpoints' ids
 
+    def note_started(self, path: str) -> None:
+        """Note in the lock file, without a sync, that a step starts."""
+        self.started.add(path)
+
     def sealed_live(self, content: bytes) -> bytes:
         """Return a live note as it is written."""
         seal = self.writer.seal
@@ -95,7 +104,8 @@ class FileRunWriter(RunWriter):
         if self._is_closed:  # another task released it or took it over, while this one was on its way here
             raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
         self.writer.check_usable()
-        self._try_lock()
+        if not self.is_locked:
+            self._try_lock()
 
     def _try_lock(self) -> None:
         """Take the lock of a run that was taken over: it is free once the previous owner has gone."""
@@ -108,21 +118,17 @@ class FileRunWriter(RunWriter):
         Left out are the attempt, which the segment's number says, and what is the rule after a step: the
         path of its last result as the id, its reason, and one result less than checkpoints.
         """
-        count = len(view)
-        checkpoint_id, first = data.checkpoint_id, self._first
+        count, checkpoint_id, first = view.length, data.checkpoint_id, self._first
         is_named_by_step = (
-            self.is_adopted and count > len(self.saved) and checkpoint_id == view.history.results[count - 1].path
+            self.is_adopted and count > self.saved.length and checkpoint_id == view.history.results[count - 1].path
         )
         if first is not None and data.says_only_its_place(first):  # by hand: encode_head and dumps take 5 µs more
-            parts = [f'"sequence":{data.sequence:d}']
-            if not is_named_by_step:
-                parts.append(f'"checkpoint_id":{quote(checkpoint_id)}')
+            what = "" if is_named_by_step else f',"checkpoint_id":{quote(checkpoint_id)}'
             if data.reason is not Reason.STEP:
-                parts.append(f'"reason":"{data.reason.value}"')
-            parts.append(f'"saved_at":"{encode_time(data.saved_at)}"')
-            if count != data.sequence - 1:
-                parts.append(f'"results":{count}')
-            return ",".join(parts).encode(), {}
+                what += f',"reason":"{data.reason.value}"'
+            results = "" if count == data.sequence - 1 else f',"results":{count}'
+            text = f'"sequence":{int.__repr__(data.sequence)}{what},"saved_at":"{encode_time(data.saved_at)}"{results}'
+            return text.encode(), _NO_BLOBS
         head, blobs = encode_head(data, first)
         del head["attempt"]
         if is_named_by_step:
@@ -133,14 +139,14 @@ class FileRunWriter(RunWriter):
             head["results"] = count
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[tuple[()], HistoryView]:
+    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
         """Write the first line: which records are continued, those whose history the new one shares."""
         if self._head_note is not None:
             self.writer.is_poisoned = True  # for good, should it fail: after a failed sync nothing can be known
             self._head_note.begin()
             self.writer.is_poisoned = False
         if self.writer.number > 1:
-            cut = self.image.cut_for(view, is_generation=is_generation)
+            cut = self.image.cut_for(view, first)
             self.writer.append(dumps(cut.document())[:-1].encode())
             self.saved = view.history.view(cut.results)
         self.is_adopted = True
@@ -155,7 +161,35 @@ class FileRunWriter(RunWriter):
         beginning: Sequence[bytes],
         evicted: frozenset[int],
     ) -> None:
-        del beginning  # it was synced before anything else
+        self.writer.append(self._body(view, held, encoded, evicted))
+        self._appended(data, evicted)
+
+    def saving(self, data: CheckpointData) -> Waiting[None]:
+        """Save a checkpoint, as `save` does."""
+        self._check_process()
+        with self._one_at_a_time:
+            view, held, encoded, _, evicted = self._prepared(data)
+            make_body = partial(self._body, view, held, encoded, evicted)
+            has_large_values = bool(encoded[1])  # of which each is written and synced
+            body = (yield make_body, APART) if has_large_values else make_body()
+            digest = self.writer.write(body, is_synced=False)
+            yield self.writer.sync, None
+            self.writer.acknowledge(digest)
+            self._appended(data, evicted)
+            self._acknowledge(data, view, evicted)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether it notes, in a protected store, how far the run has come."""
+        return self._head_note is not None
+
+    @property
+    def may_share_syncs(self) -> bool:
+        """Whether the next save has one sync, if it has no large values: the first one of a resume has two."""
+        return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
+
+    def _body(self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]) -> bytes:
+        """Return the line of a checkpoint, without its closing brace; its large values are durable then."""
         head, of_head = encoded
         if of_head or view.history.blobs:
             blobs, missing = self._new_values(view, held, of_head)
@@ -169,16 +203,20 @@ class FileRunWriter(RunWriter):
                 )
                 self._has_blob_directory = True
             self._have_values(blobs, missing)
-        results = b",".join(view.history.encoded_between(held, len(view)))
+        results = b",".join(view.history.encoded_between(held, view.length))
         if evicted:
             head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
-        self.writer.append(b'{"step_results":[%b],%b' % (results, head))
+        return b'{"step_results":[%b],%b' % (results, head)
+
+    def _appended(self, data: CheckpointData, evicted: frozenset[int]) -> None:
+        """Note what was appended."""
         if evicted:
             self._live = None  # to be read again before the next deletion
         elif self._live is not None:
             self._live[data.sequence] = data.checkpoint_id
         self.started.end = 0
-        self._note_head()
+        if self._head_note is not None:
+            self._note_head()
 
     def selected(self, wanted: Callable[[str, int], bool], read: Callable[[], RunImage]) -> list[int]:
         """Return the sequences of checkpoints chosen by id and sequence. The run is read for the first deletion only.
@@ -233,16 +271,18 @@ class FileRunWriter(RunWriter):
 
     def release(self) -> None:
         """Give the lock back; a claim that saved nothing leaves no segment."""
+        if not self.is_mine:  # a forked child, whose parent may have held the lock below
+            self._close(is_end=True)
+            return
         with self._one_at_a_time:
             if not self._is_closed:
-                if self.is_mine:
-                    self.writer.give_up()
+                self.writer.give_up()
                 self._note_release()
             self._close(is_end=True)
 
     def _note_release(self) -> None:
         """Note the release if unlocking does not show it: an owner that took the run over has no lock."""
-        if self.is_mine and not self.is_locked:
+        if not self.is_locked:
             with contextlib.suppress(OSError):  # then it is held for as long as the one that has the lock lives
                 self.writer.note_release()
 
@@ -288,6 +328,9 @@ class FileRunWriter(RunWriter):
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor gives the lock back."""
+        if not self.is_mine:
+            self._close(is_end=False)
+            return
         with self._one_at_a_time:
             self._close(is_end=False)
 
@@ -324,7 +367,7 @@ class FileRunWriter(RunWriter):
 # ---------------------------------------
 # A successor claims a later segment first, marks ours second, and reads ours third. The mark is a second name of our
 # file, a hard link. If our file has one name when our sync has returned, no reader has begun, so each will see our
-# record: acknowledge. Asking is one fstat (1 µs); reading the directory at each save took 15.
+# record: acknowledge. Asking is one stat (1 µs); reading the directory at each save took 15.
 #
 # Why a second name
 # -----------------
@@ -399,6 +442,9 @@ class SegmentWriter:
         self._lines = 1
         self._fence: FencedError | None = None
         self._next_look = float("-inf")
+        self.directory_path = ""
+        self._place = "", NOWHERE
+        self._is_moved = False
 
     def append(self, body: bytes) -> None:
         """Make a line durable, or raise. Ask `check_usable` before.
@@ -410,6 +456,10 @@ class SegmentWriter:
             FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the handle is poisoned now.
         """
+        self.acknowledge(self.write(body))
+
+    def write(self, body: bytes, *, is_synced: bool = True) -> bytes:
+        """Write a line, sync it or leave that to the caller, and return its digest. The handle is poisoned until it is acknowledged."""
         if self.seal is not None:
             self.is_poisoned = True  # from here on, for the number of a line is never used for another one
             body = self.seal.sealed(body, self._lines, self.digest)
@@ -420,7 +470,26 @@ class SegmentWriter:
             written = filesystem.write(self._file, line)
             while written < len(line):
                 written += filesystem.write(self._file, line[written:])
-            filesystem.sync_data(self._file)
+            if is_synced:
+                filesystem.sync_data(self._file)
+        except OSError as error:
+            raise self._failed(error) from error
+        return digest
+
+    def sync(self) -> None:
+        """Sync what was written."""
+        try:
+            self._filesystem.sync_data(self._file)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def acknowledge(self, digest: bytes) -> None:
+        """Take note of a line that was written and synced, unless the run has a new owner.
+
+        Args:
+            digest: the line's.
+        """
+        try:
             newest = self._newest_number()
         except OSError as error:
             raise self._failed(error) from error
@@ -518,17 +587,37 @@ class SegmentWriter:
     def _newest_number(self) -> int | None:
         """Return the newest attempt of the run; None where our segment's name is not our file's, as it was cleared."""
         now = monotonic()
-        if now < self._next_look and self._filesystem.is_untouched(self._file):
+        path, identity = self._place
+        if now < self._next_look and self._filesystem.is_untouched(self._file, path, identity):
             return self.number
-        self._take_mark_away()
+        identity = self._take_mark_away()
         try:
             names = self._filesystem.names(self._directory)
         except FileNotFoundError:  # the directory itself was removed since
             return None
-        if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
+        name = segment_name(self.number)
+        path = f"{self.directory_path}/{name}" if self.directory_path else ""
+        self._place = path, identity
+        place = self._filesystem.place_of(self._file, self._directory, name, path)
+        if place is Place.UNNAMED:
             return self._newest_of_others(names)
+        if place is not Place.HERE:
+            self._tell_misplaced(place)
         self._next_look = now + _LOOK_SECONDS
         return max([self.number, *segment_numbers(names)])
+
+    def _tell_misplaced(self, place: Place) -> None:
+        """Refuse to acknowledge what no reader finds; a directory that was merely moved continues to be written."""
+        store = Path(self.directory_path).parents[1]
+        if place is Place.REPLACED:
+            raise VanishedError(repr(str(store)), workflow_id=self._workflow_id)
+        if not self._is_moved:
+            self._is_moved = True
+            _log.warning(
+                "run %r is no longer in %s: its directory was moved or unmounted, and its checkpoints with it. Put it back",
+                self._workflow_id,
+                store,
+            )
 
     def _newest_of_others(self, names: list[str]) -> int | None:
         """Return the newest attempt of a run from which our segment was removed: by a clear (None), or by a compaction."""
@@ -542,8 +631,8 @@ class SegmentWriter:
             return newest
         return None if header.get("kind") == "cleared" else newest
 
-    def _take_mark_away(self) -> None:
-        """Remove the mark, if there is one; any other second name stays, and makes us look each time."""
+    def _take_mark_away(self) -> tuple[int, int]:
+        """Remove the mark, if there is one, and return the file's identity; any other second name makes us look each time."""
         filesystem = self._filesystem
         status = filesystem.status(self._file)
         if not status.is_writable:
@@ -551,6 +640,7 @@ class SegmentWriter:
         if status.links > 1:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.unlink(self._directory, mark_name(self.number, status.inode))
+        return status.device, status.inode
 
     def check_usable(self) -> None:
         """Refuse to write after a failure, and after another attempt has started.

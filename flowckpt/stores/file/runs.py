@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from flowckpt import stores
-from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.records import CheckpointData, HistoryView, Reason
+from flowckpt.core.system.blocking import SyncGroup, Waiting, result_of
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.filesystem import FileSystem, held_open
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import current_process, is_alive
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -30,16 +32,15 @@ from flowckpt.errors import (
 from flowckpt.stores import file as file_store
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file import reader, signals, store_keys
-from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, with_reserved_room, write_tombstone
-from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
-from flowckpt.stores.file.hints import replace_unsynced
+from flowckpt.stores.file.claim import claim_next, claiming, sweep_cleared, with_reserved_room, write_tombstone
+from flowckpt.stores.file.directory import is_released, newest_owner, read_image, replace_unsynced, take_lock
 from flowckpt.stores.file.layout import (
     BLOBS,
     LIVE,
     LOCK,
     RUNS,
     SIGNALS,
-    maker_of_temporary,
+    is_abandoned,
     pin_name,
     pinned_sequences,
     run_directory,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
     from flowckpt.stores.file.store import FileCheckpointStore
     from flowckpt.stores.file.store_keys import TrustReport
+    from flowckpt.stores.log.image import RunImage
     from flowckpt.stores.queries import Compacted, Repaired
 
 
@@ -79,6 +81,7 @@ class FileRuns(FileReader):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
         self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
+        self._group = SyncGroup()
 
     def look_after_owned(self) -> bool:
         """Tell of owned runs that are another's by now; tell whether any are owned. A lock needs no renewal."""
@@ -101,7 +104,8 @@ class FileRuns(FileReader):
         super().call_when_lost(workflow_id, tell)
         if workflow_id in self.owned:
             self._set_pace()
-            self._heartbeat.start()
+            with contextlib.suppress(CheckpointStorageError):  # no thread can be started: each save looks, too
+                self._heartbeat.start()
 
     def _explain(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
         if isinstance(error, FencedError):
@@ -150,22 +154,7 @@ class FileRuns(FileReader):
         known = self._remembered(workflow_id)
 
         def claim_once() -> FileRunWriter:
-            directory = self._make_directories(workflow_id)
-            try:
-                return claim(
-                    self._filesystem,
-                    directory,
-                    workflow_id=workflow_id,
-                    at_least=at_least,
-                    take_over=take_over,
-                    fetch=self._fetch(workflow_id),
-                    now=self._clock.now(),
-                    seals=self.seals,
-                    known=known,
-                )
-            except BaseException:
-                self._filesystem.close(directory)
-                raise
+            return result_of(self._claiming(workflow_id, at_least=at_least, take_over=take_over, known=known))
 
         for _ in range(PATIENCE):
             owned = self._steadily(workflow_id, "acquire", claim_once)
@@ -177,6 +166,84 @@ class FileRuns(FileReader):
         raise CheckpointStorageError(
             f"run {workflow_id!r} is being cleared over and over", workflow_id=workflow_id, operation="acquire"
         )
+
+    def _claiming(
+        self,
+        workflow_id: str,
+        *,
+        at_least: int = 1,
+        take_over: bool = False,
+        known: RunImage | None = None,
+        is_grouped: bool = False,
+    ) -> Waiting[FileRunWriter]:
+        """Make the run's directory durable, and become its owner; see `claiming`."""
+        directory = yield from self._making_directories(workflow_id, is_grouped=is_grouped)
+        try:
+            claimed = yield from claiming(
+                self._filesystem,
+                directory,
+                workflow_id=workflow_id,
+                at_least=at_least,
+                take_over=take_over,
+                fetch=self._fetch(workflow_id),
+                now=self._clock.now(),
+                seals=self.seals,
+                known=known,
+                is_grouped=is_grouped,
+            )
+        except BaseException:
+            self._filesystem.close(directory)
+            raise
+        claimed.writer.directory_path = self._made.pop(workflow_id, "")
+        return claimed
+
+    def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
+        """Claim a run that is not there yet with the next group; the answer is None if there is something already."""
+        return self._group.later(workflow_id, self._acquiring_new(workflow_id))
+
+    def _acquiring_new(self, workflow_id: str) -> Waiting[Lease | None]:
+        if workflow_id in self.owned:
+            return None
+        try:
+            writer = yield from self._claiming(workflow_id, is_grouped=True)
+        except (FileExistsError, FileNotFoundError):  # it was there before, or has gone meanwhile: look again
+            return None
+        except OSError as error:
+            raise storage_error(error, workflow_id, "acquire", self.path) from error
+        try:
+            return self._own(writer, self._newest(writer), tuple(writer.image.notices))
+        except BaseException:
+            writer.release()
+            raise
+
+    def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
+        """Save a checkpoint with the next group; None if it is the first one of a resume, or its results have large values."""
+        writer = self.owned.get(workflow_id)
+        view = data.step_results
+        if writer is None or not writer.may_share_syncs or data.reason is Reason.CONTINUED:
+            return None
+        if type(view) is HistoryView and view.history.blobs:
+            return None
+        return self._group.later(workflow_id, self._saving(writer, data))
+
+    def _saving(self, writer: FileRunWriter, data: CheckpointData) -> Waiting[None]:
+        try:
+            yield from writer.saving(data)
+        except (FencedError, OSError) as error:
+            self._explain(writer, error)
+            raise
+
+    def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
+        """Release a run with the next group; None if it is not owned, or if its release takes a sync."""
+        writer = self.owned.get(workflow_id)
+        if writer is None or writer.is_guarded:
+            return None
+
+        def releasing() -> Waiting[None]:
+            self.release(workflow_id, token=token)
+            yield from ()
+
+        return self._group.later(workflow_id, releasing())
 
     def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Claim the next segment for a run that is owned and whose segment can no longer be written to."""
@@ -246,8 +313,7 @@ class FileRuns(FileReader):
         with self._run_directory(workflow_id) as directory:
             if directory is None:
                 return False
-            lock = filesystem.open_lock(directory, LOCK)
-            try:
+            with held_open(filesystem, filesystem.open_lock(directory, LOCK)) as lock:
                 is_locked = take_lock(filesystem, lock)
                 if not filesystem.status(lock).links:
                     raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock meanwhile", LOCK)
@@ -263,8 +329,6 @@ class FileRuns(FileReader):
                 )
                 sweep_cleared(filesystem, directory, tombstone)
                 filesystem.unlink(directory, LOCK)  # what is not there cannot be owned; claimers look again
-            finally:
-                filesystem.close(lock)
             self._remove_directory(workflow_id)
         return True
 
@@ -396,12 +460,7 @@ class FileRuns(FileReader):
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the sequences that are pinned."""
-
-        def look_once() -> frozenset[int]:
-            with self._run_directory(workflow_id) as directory:
-                return frozenset() if directory is None else pinned_sequences(self._filesystem.names(directory))
-
-        return self._steadily(workflow_id, "read", look_once)
+        return self._look(workflow_id, lambda found: pinned_sequences(self._filesystem.names(found)), frozenset())
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
@@ -451,50 +510,41 @@ class FileRuns(FileReader):
         return stores.queries.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
 
     def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
-        def look_once() -> bool:
-            with self._run_directory(workflow_id) as directory:
-                if directory is None or reader.run_id_in(self._filesystem, directory, self.seals) is None:
-                    return False
-                if self._live_owner(directory) is not None:
-                    raise RunLockedError(workflow_id, holder="another process")
-                filesystem, seals = self._filesystem, self.seals
-                if reader.cleared_id_in(filesystem, directory) is not None:
-                    return False  # or so it says; the process that tidies or claims it looks into that
-                attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
-                return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+        filesystem, seals = self._filesystem, self.seals
 
-        return self._steadily(workflow_id, "read", look_once)
+        def look(directory: int) -> bool:
+            if reader.run_id_in(filesystem, directory, seals) is None:
+                return False
+            if self._live_owner(directory) is not None:
+                raise RunLockedError(workflow_id, holder="another process")
+            if reader.cleared_id_in(filesystem, directory) is not None:
+                return False  # or so it says; the process that tidies or claims it looks into that
+            attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
+            return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+
+        return self._look(workflow_id, look, otherwise=False)
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return how many bytes the files of each run have."""
         return [self._stored_bytes(each) for each in workflow_ids]
 
     def _stored_bytes(self, workflow_id: str) -> int:
+        filesystem = self._filesystem
 
-        def look_once() -> int:
-            filesystem = self._filesystem
-            with self._run_directory(workflow_id) as directory:
-                if directory is None:
-                    return 0
-                names = filesystem.names(directory)
-                total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
-                for folder in _FOLDERS:
-                    if folder in names:
-                        opened = filesystem.open_directory(directory, folder)
-                        try:
-                            total += sum(self._size(opened, name) for name in filesystem.names(opened))
-                        finally:
-                            filesystem.close(opened)
-                return total
+        def look(directory: int) -> int:
+            names = filesystem.names(directory)
+            total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
+            for folder in _FOLDERS:
+                if folder in names:
+                    with held_open(filesystem, filesystem.open_directory(directory, folder)) as opened:
+                        total += sum(self._size(opened, name) for name in filesystem.names(opened))
+            return total
 
-        return self._steadily(workflow_id, "read", look_once)
+        return self._look(workflow_id, look, 0)
 
     def _size(self, directory: int, name: str) -> int:
-        file = self._filesystem.open_read(directory, name)
-        try:
+        with held_open(self._filesystem, self._filesystem.open_read(directory, name)) as file:
             return self._filesystem.status(file).size
-        finally:
-            self._filesystem.close(file)
 
     # --- many runs -------------------------------------------------------------------------------------------------
 
@@ -576,12 +626,11 @@ def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
         directory: the run's directory, open.
         sequence: the checkpoint.
     """
-    with contextlib.suppress(FileExistsError):
-        file = filesystem.create(directory, pin_name(sequence))
-        try:
-            filesystem.sync(file)
-        finally:
-            filesystem.close(file)
+    with (
+        contextlib.suppress(FileExistsError),
+        held_open(filesystem, filesystem.create(directory, pin_name(sequence))) as file,
+    ):
+        filesystem.sync(file)
     filesystem.sync(directory)
 
 
@@ -724,18 +773,13 @@ def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
     filesystem = runs._filesystem
     filesystem.make_root(str(runs.path))
     runs._check_filesystem()
-    root = filesystem.open_root(str(runs.path))
-    try:
+    with held_open(filesystem, filesystem.open_root(str(runs.path))) as root:
         with contextlib.suppress(FileExistsError):
             filesystem.make_directory(root, RUNS)
         filesystem.sync(root)
-        directory = filesystem.open_directory(root, RUNS)
-    finally:
-        filesystem.close(root)
-    try:
+        opened = filesystem.open_directory(root, RUNS)
+    with held_open(filesystem, opened) as directory:
         yield directory
-    finally:
-        filesystem.close(directory)
 
 
 def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
@@ -769,27 +813,20 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
     """Remove the unfinished directories of processes that are dead."""
     here = current_process()
     for name in filesystem.names(directory):
-        maker = maker_of_temporary(name, here)
-        if maker is not None and maker != here and is_alive(maker) is False:
+        if is_abandoned(name, here):
             with contextlib.suppress(FileNotFoundError):
                 _remove(filesystem, directory, name)
 
 
 def _remove(filesystem: FileSystem, parent: int, name: str) -> None:
     """Remove the directory of an unfinished run."""
-    directory = filesystem.open_directory(parent, name)
-    try:
+    with held_open(filesystem, filesystem.open_directory(parent, name)) as directory:
         for each in filesystem.names(directory):
             if each == BLOBS:
-                blobs = filesystem.open_directory(directory, BLOBS)
-                try:
+                with held_open(filesystem, filesystem.open_directory(directory, BLOBS)) as blobs:
                     for blob in filesystem.names(blobs):
                         filesystem.unlink(blobs, blob)
-                finally:
-                    filesystem.close(blobs)
                 filesystem.remove_directory(directory, BLOBS)
             else:
                 filesystem.unlink(directory, each)
-    finally:
-        filesystem.close(directory)
     filesystem.remove_directory(parent, name)

@@ -16,14 +16,12 @@ from typing import Any
 from flowckpt.core.codec.checkpoints import check_schema
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.filesystem import FileSystem, write_all
+from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.layout import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
-from flowckpt.stores.file.values import NOT_OURS
-from flowckpt.stores.log import line as lines
+from flowckpt.stores.file.directory import read_file, sweep_abandoned, write_new
+from flowckpt.stores.file.layout import NOT_OURS, SIGNALS, is_signal, signal_name
+from flowckpt.stores.log import segment as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
@@ -42,27 +40,11 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
     with contextlib.suppress(FileExistsError):
         filesystem.make_directory(run, SIGNALS)
     filesystem.sync(run)  # also where it was there: its maker may have died first
-    directory = filesystem.open_directory(run, SIGNALS)
-    try:
-        _sweep(filesystem, directory)
-        name, temporary = signal_name(signal.signal_id), temporary_name(current_process(), new_token(8))
-        file = filesystem.create(directory, temporary)
-        try:
-            write_all(filesystem, file, content)
-            filesystem.sync(file)
-            try:
-                filesystem.link(directory, temporary, name)
-                is_new = True
-            except FileExistsError:
-                is_new = False
-        finally:
-            filesystem.close(file)
-            with contextlib.suppress(OSError):
-                filesystem.unlink(directory, temporary)
+    with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
+        sweep_abandoned(filesystem, directory)
+        is_new = write_new(filesystem, directory, signal_name(signal.signal_id), content)
         filesystem.sync(directory)
         return is_new
-    finally:
-        filesystem.close(directory)
 
 
 def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seals) -> list[Signal]:
@@ -74,8 +56,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
     """
     if not filesystem.exists(run, SIGNALS):
         return []
-    directory = filesystem.open_directory(run, SIGNALS)
-    try:
+    with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         found: list[Signal] = []
         for _ in range(_LOOKS):
             found, has_lost_one = [], False
@@ -92,8 +73,6 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
                 found.append(_read(content, workflow_id, name, seals))
             if not has_lost_one:
                 break
-    finally:
-        filesystem.close(directory)
     return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
 
@@ -107,46 +86,27 @@ def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]
     """
     if not signal_ids:
         return
-    try:
-        directory = filesystem.open_directory(run, SIGNALS)
-    except FileNotFoundError:  # none was ever sent, or the run is being cleared
-        return
-    try:
-        for each in signal_ids:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(directory, signal_name(each))
-    finally:
-        filesystem.close(directory)
+    with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
+        if directory is not None:  # else none was ever sent, or the run is being cleared
+            for each in signal_ids:
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.unlink(directory, signal_name(each))
 
 
 def clear_signals(filesystem: FileSystem, run: int) -> None:
     """Remove all messages and their directory, also those that are being sent just now."""
     while True:
-        try:
-            directory = filesystem.open_directory(run, SIGNALS)
-        except FileNotFoundError:
-            return
-        try:
+        with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
+            if directory is None:
+                return
             for name in filesystem.names(directory):
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.unlink(directory, name)
-        finally:
-            filesystem.close(directory)
         try:
             filesystem.remove_directory(run, SIGNALS)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
-
-
-def _sweep(filesystem: FileSystem, directory: int) -> None:
-    """Remove what senders that died have left unfinished."""
-    here = current_process()
-    for name in filesystem.names(directory):
-        maker = maker_of_temporary(name, here)
-        if maker is not None and maker != here and is_alive(maker) is False:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(directory, name)
 
 
 def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:

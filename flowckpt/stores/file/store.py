@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.stores.async_store import RetainingStore, in_runs
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file.runs import FileRuns
 from flowckpt.stores.log.sealing.protection import protection_of
+from flowckpt.stores.runs_base import RetainingStore, in_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
@@ -83,12 +83,6 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
 
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"
-
-    def note_started(self, workflow_id: str, path: str) -> None:
-        """Note in the lock file, without a sync, that a step begins."""
-        owned = self.runs.owned.get(workflow_id)
-        if owned is not None:
-            owned.started.add(path)
 
     started_steps = in_runs(StoreBase.started_steps)
     last_seen = in_runs(StoreBase.last_seen)

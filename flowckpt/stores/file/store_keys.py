@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.blob import Fetch
-from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.filesystem import FileSystem, write_all
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.filesystem import FileSystem, held_open, open_if_there
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -25,25 +24,30 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.stores.file.directory import heads_in, read_file, read_image, read_lines
-from flowckpt.stores.file.hints import what_is_cut
+from flowckpt.stores.file.directory import (
+    heads_in,
+    read_file,
+    read_image,
+    read_lines,
+    sweep_abandoned,
+    what_is_cut,
+    write_new,
+)
 from flowckpt.stores.file.layout import (
     HEAD,
     IDENTITY,
+    NOT_OURS,
     RUNS,
     is_temporary,
     keys_name,
     keys_numbers,
-    maker_of_temporary,
     segment_name,
     segment_numbers,
-    temporary_name,
 )
 from flowckpt.stores.file.signals import read_signals
 from flowckpt.stores.log.image import RunImage, opened_header
-from flowckpt.stores.log.line import START, TRAILER, chain_line, opened
 from flowckpt.stores.log.sealing.protection import Seals
-from flowckpt.stores.log.segment import SegmentDamagedError, read_header
+from flowckpt.stores.log.segment import START, TRAILER, SegmentDamagedError, chain_line, opened, read_header
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
@@ -67,11 +71,8 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
     """
     if not filesystem.exists(root, IDENTITY):
         return None
-    file = filesystem.open_read(root, IDENTITY)
-    try:
+    with held_open(filesystem, filesystem.open_read(root, IDENTITY)) as file:
         text = filesystem.read(file, 4096, 0)
-    finally:
-        filesystem.close(file)
     try:
         found = json.loads(text)["store_id"]
     except (ValueError, LookupError, TypeError):
@@ -87,21 +88,6 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
     return found
 
 
-def sweep_root(filesystem: FileSystem, root: int) -> None:
-    """Remove what processes left that died while they made an identity.
-
-    Args:
-        filesystem: the calls.
-        root: the store's directory, open.
-    """
-    here = current_process()
-    for name in filesystem.names(root):
-        maker = maker_of_temporary(name, here)
-        if maker is not None and maker != here and is_alive(maker) is False:
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(root, name)
-
-
 def make_identity(filesystem: FileSystem, root: int) -> str:
     """Return the identity of a store that had none, made durable; or that which another process has made meanwhile.
 
@@ -109,18 +95,8 @@ def make_identity(filesystem: FileSystem, root: int) -> str:
         filesystem: the calls.
         root: the store's directory, open.
     """
-    name = temporary_name(current_process(), new_token(8))
     text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": new_token(16)}).encode() + b"\n"
-    file = filesystem.create(root, name)
-    try:
-        write_all(filesystem, file, text)
-        filesystem.sync(file)
-        with contextlib.suppress(FileExistsError):
-            filesystem.link(root, name, IDENTITY)
-    finally:
-        filesystem.close(file)
-        with contextlib.suppress(OSError):
-            filesystem.unlink(root, name)
+    write_new(filesystem, root, IDENTITY, text)
     filesystem.sync(root)
     found = read_identity(filesystem, root)
     assert found is not None
@@ -205,7 +181,7 @@ class Guard:
         if ring is None:
             return
         filesystem = self._filesystem
-        sweep_root(filesystem, root)
+        sweep_abandoned(filesystem, root)
         if read_identity(filesystem, root) is None:
             is_sealed = keys_numbers(filesystem.names(root)) or any(sealed_segments(filesystem, root))
             if is_sealed and not filesystem.exists(root, IDENTITY):  # else another process made all of it just now
@@ -287,7 +263,7 @@ class Guard:
 # What the runs of a store say of its keys, where the store itself does not: found without opening a record.
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class SealedSegment:
     """A segment whose header says that it is sealed.
 
@@ -335,7 +311,7 @@ def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment
     """
     for directory, names in _run_directories(filesystem, root):
         for number in reversed(segment_numbers(names)):
-            with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
+            with _without_foreign():
                 data = read_lines(filesystem, directory, segment_name(number), 1)
                 header, end, _ = read_header(data)
                 said: Any = header["seal"]
@@ -354,7 +330,7 @@ def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
     found = []
     for directory, names in _run_directories(filesystem, root):
         numbers = segment_numbers(names)
-        with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
+        with _without_foreign():
             header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
             if "seal" not in header and header.get("kind") != "cleared":
                 found.append(str(header["workflow_id"]))
@@ -392,26 +368,31 @@ def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
     return "", ""
 
 
+@contextlib.contextmanager
+def _without_foreign() -> Iterator[None]:
+    """Skip what is not a segment of ours for the block; an error of the disk is raised: it says nothing about the file."""
+    try:
+        with contextlib.suppress(SegmentDamagedError, ValueError, LookupError, TypeError):
+            yield
+    except OSError as error:
+        if error.errno not in NOT_OURS:
+            raise
+
+
 def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
     """Open the directory of each run for a while, with the names in it; skip everything else."""
-    try:
-        runs = filesystem.open_directory(root, RUNS)
-    except FileNotFoundError:
-        return
-    try:
-        for name in sorted(filesystem.names(runs)):
-            if is_temporary(name):  # it is being received, and is not a run yet
+    with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
+        for name in sorted(() if runs is None else filesystem.names(runs)):
+            if runs is None or is_temporary(name):  # it is being received, and is not a run yet
                 continue
             try:
-                directory = filesystem.open_directory(runs, name)
-            except OSError:
+                opened = filesystem.open_directory(runs, name)
+            except OSError as error:
+                if error.errno not in NOT_OURS:
+                    raise
                 continue
-            try:
+            with held_open(filesystem, opened) as directory:
                 yield directory, filesystem.names(directory)
-            finally:
-                filesystem.close(directory)
-    finally:
-        filesystem.close(runs)
 
 
 # Which keys are those of a store: notes beside `store.json`, each written once and never changed.
@@ -425,7 +406,7 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
 _MOST_BYTES = 1 << 16
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class KnownKey(FieldEquality):
     """A key that the store is sealed with, as its note says.
 
@@ -461,11 +442,8 @@ def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
 
 
 def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
-    file = filesystem.open_read(root, name)
-    try:
+    with held_open(filesystem, filesystem.open_read(root, name)) as file:
         line, end, rest = filesystem.read(file, _MOST_BYTES, 0).partition(b"\n")
-    finally:
-        filesystem.close(file)
     if not end or rest or opened(line, START) is None:
         raise _damaged(name, "its checksum does not hold")
     try:
@@ -522,20 +500,8 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
     said = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
     document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": said}
     text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
-    name = temporary_name(current_process(), new_token(8))
-    file = filesystem.create(root, name)
-    try:
-        write_all(filesystem, file, text)
-        filesystem.sync(file)
-        try:
-            filesystem.link(root, name, keys_name(number))
-        except FileExistsError:
-            return
-    finally:
-        filesystem.close(file)
-        with contextlib.suppress(OSError):
-            filesystem.unlink(root, name)
-    filesystem.sync(root)
+    if write_new(filesystem, root, keys_name(number), text):
+        filesystem.sync(root)
 
 
 def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
@@ -551,7 +517,7 @@ def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
 # What a run does not prove with the key: what somebody takes for true who trusts it all the same.
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class TrustReport(FieldEquality):
     """The parts of a run that the key proves, and those that it does not.
 

@@ -7,25 +7,20 @@ where a record names it or this writer put it there: one left by a process that 
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from flowckpt.core.codec.blob import Blob
-from flowckpt.core.system.filesystem import FileSystem, write_all
+from flowckpt.core.system.filesystem import FileSystem, held_open, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.layout import BLOBS, orphaned, temporary_name
+from flowckpt.stores.file.layout import BLOBS, NOT_OURS, orphaned, temporary_name
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing.values import ValueSeal
-
-
-NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
-"""The errors of opening a name that is not a regular file."""
+    from flowckpt.stores.log.sealing.lines import ValueSeal
 
 
 def write_blobs(
@@ -49,8 +44,7 @@ def write_blobs(
         with contextlib.suppress(FileExistsError):
             filesystem.make_directory(run, BLOBS)
         filesystem.sync(run)
-    directory = filesystem.open_directory(run, BLOBS)
-    try:
+    with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
         for blob in blobs:
             name = temporary_name(current_process(), new_token(8))
             file = filesystem.create(directory, name)
@@ -68,8 +62,6 @@ def write_blobs(
             finally:
                 filesystem.close(file)
         filesystem.sync(directory)
-    finally:
-        filesystem.close(directory)
 
 
 def read_blob(
@@ -90,11 +82,8 @@ def read_blob(
     """
     location = f"{BLOBS}/{digest}"
     try:
-        directory = filesystem.open_directory(run, BLOBS)
-        try:
+        with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
             file, name = _opened(filesystem, directory, [digest] if values is None else values.names(digest))
-        finally:
-            filesystem.close(directory)
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise  # the medium failed; that says nothing about the record
@@ -174,9 +163,6 @@ def share_blobs(
 
 
 def _is_whole(filesystem: FileSystem, directory: int, name: str, size: int | None) -> bool:
-    file = filesystem.open_read(directory, name)
-    try:
+    with held_open(filesystem, filesystem.open_read(directory, name)) as file:
         found = filesystem.status(file)
         return found.is_regular and size in (None, found.size)
-    finally:
-        filesystem.close(file)

@@ -10,7 +10,7 @@ import copy
 import functools
 import weakref
 from abc import abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,15 +23,22 @@ from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import Blobs, encode_time, result_from
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepResult, checkpoint
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
+from flowckpt.core.records.generation import start_of_run
 from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.lazy import age_objects, uncollected
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, DecodingError, ForeignRecordError
+from flowckpt.core.system.lazy import uncollected
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    DecodingError,
+    FlowckptError,
+    ForeignRecordError,
+)
 from flowckpt.stores.file.layout import segment_name
-from flowckpt.stores.log.line import START
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
     PACK,
+    START,
     Cut,
     Record,
     Segment,
@@ -90,8 +97,6 @@ def counted_segments(numbers: Sequence[int], look: Look) -> Iterator[tuple[int, 
 
 
 ReadSegment = Callable[[int], bytes]
-_MANY = 1_000
-"""So many results take the garbage collector longer to look through than to move."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -132,19 +137,11 @@ class RunImage:
 
     def checkpoints(self) -> list[int]:
         """Return the indices of the records that are checkpoints and were not deleted, oldest first."""
-        return [
-            index
-            for index, record in enumerate(self.records)
-            if record.deletes is None and record.sequence not in self._deleted
-        ]
+        return [index for index, record in enumerate(self.records) if self.is_checkpoint(record)]
 
-    def has_deleted(self, sequence: int) -> bool:
-        """Tell whether a checkpoint was deleted, also where it is no longer part of the run.
-
-        Args:
-            sequence: its sequence.
-        """
-        return sequence in self._deleted
+    def is_checkpoint(self, record: Record) -> bool:
+        """Return whether a record is a checkpoint that was not deleted."""
+        return record.deletes is None and record.sequence not in self._deleted
 
     def forget_deleted(self, later: RunImage) -> None:
         """Leave out the checkpoints that the run has deleted since.
@@ -201,9 +198,16 @@ class RunImage:
         live = self.checkpoints()
         return self.history.view(self.records[live[-1]].count if live else 0)
 
-    def cut_for(self, view: HistoryView, *, is_generation: bool = False) -> Cut:
-        """Return the adoption of the records whose history a new one shares; of none for one that starts a generation."""
-        if is_generation:
+    def cut_for(self, view: HistoryView, first: CheckpointData | None) -> Cut:
+        """Return the adoption of the records whose history a new one shares; of none for one that starts a generation.
+
+        Args:
+            view: the history of the new one.
+            first: its checkpoint; None if the attempt only removes something.
+        """
+        if first is not None:
+            self.started_at = self.started_at or start_of_run(first.metadata)
+        if first is not None and first.reason is Reason.CONTINUED:
             return attrs.evolve(self.cut_at(0), deleted=(), generation=True)
         shared = self.history.view().shared_length(view)
         return self.cut_at(bisect_right(self.records, shared, key=lambda record: record.count))
@@ -223,7 +227,7 @@ class RunImage:
         return Cut(
             last.file,
             last.end,
-            sum(record.segment == last.segment for record in kept),
+            records - bisect_left(kept, last.segment, key=lambda record: record.segment),
             last.digest.hex(),
             last.count,
             last.line.decode(),
@@ -279,24 +283,41 @@ def read_run(
         data = image.sources[number] = read(number)
         return data
 
-    with uncollected():  # what is read stays: 1 µs of 4.5 a result
-        if attempt is None:
-            chosen = _follow_back(image, numbers, kept, seals)
-        else:
-            chosen = _left_by(image, numbers, kept, seals, attempt)
-        for segment in chosen:
-            _join(image, segment.records, fetch)
-    if len(image.history.results) >= _MANY:
-        age_objects()
-    if chosen:
-        image.started_at = _started_at(chosen)
-        for segment in chosen:
-            if segment.sections:
-                image.last_sequence = max(image.last_sequence, segment.header["last_sequence"])
-            if (cut := segment.adoption) is not None:
-                image.last_sequence = max(image.last_sequence, cut.last_sequence)
-                image._deleted.update(cut.deleted)
+    try:
+        with uncollected():  # what is read stays: 1 µs of 4.5 a result
+            if attempt is None:
+                chosen = _follow_back(image, numbers, kept, seals)
+            else:
+                chosen = _left_by(image, numbers, kept, seals, attempt)
+            for segment in chosen:
+                _join(image, segment.records, fetch)
+        if chosen:
+            _complete(image, chosen)
+    except FlowckptError:
+        raise
+    except _RAISED as error:
+        raise _of_another_program(image, error) from error
     return image
+
+
+def _complete(image: RunImage, chosen: list[Segment]) -> None:
+    """Note in a run what its segments say besides their records."""
+    image.started_at = _started_at(chosen)
+    for segment in chosen:
+        if segment.sections:
+            image.last_sequence = max(image.last_sequence, segment.header["last_sequence"])
+        if (cut := segment.adoption) is not None:
+            image.last_sequence = max(image.last_sequence, cut.last_sequence)
+            image._deleted.update(cut.deleted)
+
+
+_RAISED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""The exceptions of Python at content that no record has."""
+
+
+def _of_another_program(image: RunImage, error: Exception) -> CheckpointCorruptedError:
+    detail = f"its digests fit, but it holds what flowckpt never writes ({type(error).__name__}: {error})"
+    return _corrupt(image, image.newest, detail)
 
 
 def _is_same(known: RunImage, numbers: list[int], read: ReadSegment) -> bool:
@@ -460,15 +481,16 @@ def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: L
 def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
     made: list[StepResult] = []
     large: dict[int, Blobs] = {}
-    count, first = len(image.history.results), image._first
+    notable: list[int] = []
+    count, first, last = len(image.history.results), image._first, image.last_sequence
     for record in records:
-        if record.plain is not None:
-            made.append(record.plain)
+        if (plain := record.plain) is not None:
+            made.append(plain)
             count += 1
             record.count = count
-            if record.sequence <= image.last_sequence or record.sequence != count + 1:
+            if not last < record.sequence == count + 1:
                 raise _out_of_order(image, record)
-            image.last_sequence = record.sequence
+            last = record.sequence
             if record.segment not in first:
                 first[record.segment] = record
             continue
@@ -480,26 +502,28 @@ def _join(image: RunImage, records: list[Record], fetch: Fetch) -> None:
                     result, blobs = result_from(document, fetch, source, place)
                     if blobs:
                         large[len(made)] = blobs
+                    notable.append(len(made))
                     made.append(result)
                 count += len(record.results)
             if (deletes := head.get("deletes")) is None:
                 sequence = head["sequence"]
                 if record.evicts:
-                    image._deleted.update(each for each in record.evicts if each <= image.last_sequence)
-                if sequence <= image.last_sequence or head["results"] != count:
+                    image._deleted.update(each for each in record.evicts if each <= last)
+                if sequence <= last or head["results"] != count:
                     raise _out_of_order(image, record)
-                image.last_sequence = sequence
+                last = sequence
                 if record.segment not in first:
                     first[record.segment] = record
             else:
-                image._deleted.update(each for each in deletes if each <= image.last_sequence)
+                image._deleted.update(each for each in deletes if each <= last)
         except (DecodingError, KeyError, TypeError) as error:
             raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
         record.results = ()  # the history holds them now
         record.count = count
     image.records += records
+    image.last_sequence = last
     if made:
-        image.history.extend(made, large, functools.partial(canonical_results, records))
+        image.history.extend(made, large, functools.partial(canonical_results, records), notable)
 
 
 def _out_of_order(image: RunImage, record: Record) -> CheckpointCorruptedError:
@@ -557,8 +581,14 @@ class LoadedRun(FieldEquality):
 
     def latest(self, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of those that an attempt saved."""
-        found = self._indices(attempt)
-        return self.image.data(found[-1], self.fetch) if found else None
+        records, image = self.image.records, self.image
+        newest = (
+            index
+            for index in reversed(range(len(records)))
+            if image.is_checkpoint(records[index]) and attempt in (None, records[index].segment)
+        )
+        index = next(newest, None)
+        return None if index is None else image.data(index, self.fetch)
 
     def all(self, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt, oldest first."""
@@ -622,7 +652,11 @@ class LogRuns(RunsBase[W]):
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        return self.loaded(workflow_id).image.references()[::-1]
+        image = self.loaded(workflow_id).image
+        try:
+            return image.references()[::-1]
+        except _RAISED as error:
+            raise _of_another_program(image, error) from error
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt as it left it."""

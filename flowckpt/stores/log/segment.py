@@ -1,4 +1,4 @@
-"""One segment file, read: its header, what it adopts, and its records, each proved by the chain.
+r"""One segment file: its lines, its header, what it adopts, and its records, each proved by the chain.
 
 A segment belongs to one attempt and is only ever appended to. Its lines:
 
@@ -9,6 +9,15 @@ A segment belongs to one attempt and is only ever appended to. Its lines:
 
 A *pack*, which a compaction writes, holds the records of several attempts: in the place of the adoption, a line before
 the records of each says whose they are and what they continue. It adopts nothing.
+
+A line is JSON for people, with the digest that proves it and all lines before it::
+
+    digest(0)  = 32 zero bytes
+    line(n)    = BODY,"sha256":"DIGEST(n)"}\n        where BODY is a JSON object without its last brace
+    digest(n)  = SHA-256(digest(n - 1) + BODY)
+
+The digest stands at a fixed distance from the end of the line, so it is checked before a byte is parsed. It covers
+every byte but itself, the quotes and braces around it (compared as they are) and the line feed (which ends the line).
 
 Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedError`.
 """
@@ -25,9 +34,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.blob import TAG
-from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, plain_result
+from flowckpt.core.codec.results import AFTER_OUTPUT, AFTER_PLAIN_OUTPUT, TIME, checked_origin, plain_result
 from flowckpt.stores.log import sealing
-from flowckpt.stores.log.line import MARK, PACKED, START, TRAILER, is_torn, looks_whole, opened
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
@@ -35,10 +43,83 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal
 
 
+START = bytes(32)
+MARK = b',"sha256":"'
+_END = b'"}'
+TRAILER = len(MARK) + 64 + len(_END)
+SECTOR = 512
+PACKED = b'{"packed":"'
+"""The start of a body that is compressed."""
+NOTE = (1 << 64) - 1
+"""The number of what is signed outside the lines of a segment; no line has it."""
+
+
+def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
+    """Return the line of a body, line feed included, and its digest.
+
+    Args:
+        body: a JSON object without its closing brace.
+        previous: the digest of the line before.
+    """
+    digest = sha256(previous + body).digest()
+    return b"".join((body, MARK, digest.hex().encode(), b'"}\n')), digest
+
+
+def opened(line: bytes, previous: bytes) -> bytes | None:
+    """Return the digest of a line, or None where the line is not whole or not the one that followed.
+
+    Args:
+        line: the line without its line feed.
+        previous: the digest of the line before.
+    """
+    cut = len(line) - TRAILER
+    if cut < 1 or line[cut : cut + 11] != MARK or line[-2:] != _END:
+        return None
+    digest_so_far = sha256(previous)
+    digest_so_far.update(memoryview(line)[:cut])  # a line may be as long as the run: no copies of it
+    digest = digest_so_far.digest()
+    return digest if digest.hex().encode("ascii") == line[cut + 11 : -2] else None
+
+
+def looks_whole(line: bytes) -> bool:
+    """Tell whether a line has the form of a sealed one, whatever its digest says."""
+    cut = len(line) - TRAILER
+    return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == MARK and line[-2:] == _END
+
+
+def is_torn(tail: bytes, offset: int) -> bool:
+    """Tell a write that a crash cut short from damage.
+
+    A torn write leaves a prefix of the record, or the record with whole sectors that never reached the disk and read
+    as zeros (sectors are written whole or not at all). Anything else behind the last good line (a changed byte, a
+    line feed in the wrong place, a good line behind a bad one) did not come from a crash.
+
+    Args:
+        tail: what stands behind the last good line, up to the end of the file.
+        offset: where in the file it begins.
+    """
+    if b"\n" not in tail and not looks_whole(tail) and not looks_whole(tail[:-1]):
+        return True
+    if any(looks_whole(line) and 0 not in line for line in tail.split(b"\n")[1:]):
+        return False
+    return has_zero_sector(tail, offset)
+
+
+def has_zero_sector(tail: bytes, offset: int) -> bool:
+    """Tell whether a whole sector of the file, as far as it lies in the tail, is zero."""
+    start = offset - offset % SECTOR
+    for begin in range(start, offset + len(tail), SECTOR):
+        part = tail[max(begin, offset) - offset : begin + SECTOR - offset]
+        if part and not part.strip(b"\0"):
+            return True
+    return False
+
+
 PACK = "pack"
 """The kind of a segment that holds several attempts."""
 
 RESULTS = b'{"step_results":['
+_NEXT = b"\n" + RESULTS
 _CHUNK = 1 << 20
 """Bytes of lines that are parsed at once."""
 _MOST_MISSES = 100
@@ -219,7 +300,7 @@ def removed_by(records: Sequence[Record]) -> set[int]:
     found: set[int] = set()
     last = 0
     for record in records:
-        if removed := record.deletes or record.evicts:
+        if record.plain is None and (removed := record.deletes or record.evicts):
             found.update(sequence for sequence in removed if sequence <= last)
         last = record.sequence or last
     return found
@@ -393,8 +474,8 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
     """Return the head of a line and the documents of its results."""
     if not line.startswith(RESULTS):
         return json.loads(line), []
-    text = line.decode()
     try:
+        text = line.decode()
         # All at once: one by one, the keys would be made again for each (2.6 µs a result instead of 1.7).
         results, at = _scan(text, _ARRAY)
         return _parted({"step_results": results, **json.loads("{" + text[at + 1 :])})
@@ -424,10 +505,6 @@ def _fill(record: Record, head: dict[str, Any], results: Sequence[Any]) -> None:
         record.sequence = sequence
 
 
-_RESULT = RESULTS + b'{"path":"'
-_OUTPUT = b',"output":'
-
-
 @functools.cache
 def _plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
     """Return a function that matches a line whose checkpoint says nothing but one plain result, after the output."""
@@ -447,57 +524,86 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
     # `python -m benchmarks --only users`, a further finished step.
     found: list[Record] = []
     while (end := data.rfind(b"\n", position, min(position + _CHUNK, limit)) + 1) > 0:
-        lines = data[position : end - 1].split(b"\n")
-        last, proved = digest, 0
-        for line in lines:
-            mine = sha256(last + line[:-TRAILER]).digest()
-            if not line.endswith(_DIGEST % mine.hex().encode()) or not line.startswith(RESULTS):
-                break
-            last = mine
-            proved += 1
+        chunk = data[position : end - 1]
+        lines = chunk.split(b"\n")
+        has_form = chunk.startswith(RESULTS) and chunk.count(_NEXT) == len(lines) - 1
+        proved = _proved(lines, digest, has_form=has_form)
         if not proved:
             break
-        is_all = proved == len(lines)
+        is_all = len(proved) == len(lines)
         try:
-            here = _parsed_lines(data, lines if is_all else lines[:proved], position, number)
+            if not chunk.isascii():
+                chunk.decode()  # what is read at the first look is text
+            has_tags = chunk.find(TAG) >= 0
+            here = _parsed_lines(data, lines if is_all else lines[: len(proved)], position, number, has_tags=has_tags)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             break
         found += here
-        position, digest = here[-1].end, last
+        position, digest = here[-1].end, proved[-1]
         if not is_all:
             break
     return found, position, digest
 
 
-def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int) -> list[Record]:
+def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]:
+    """Return the digests of lines with results, up to the first line that is another one or did not follow.
+
+    Args:
+        lines: the lines.
+        digest: the digest of the line before.
+        has_form: whether all of them start as lines with results do.
+    """
+    digests: list[bytes] = []
+    for line in lines:
+        digest = sha256(digest + line[:-TRAILER]).digest()
+        digests.append(digest)
+    said = b"".join([line[-TRAILER:] for line in lines])
+    between = (_END + MARK).decode()
+    whole = b"".join(digests).hex("|", 32).replace("|", between).encode()
+    if has_form and said == MARK + whole + _END:
+        return digests
+    proved = 0
+    for line, made in zip(lines, digests, strict=True):
+        if not line.endswith(_DIGEST % made.hex().encode()) or not line.startswith(RESULTS):
+            break
+        proved += 1
+    return digests[:proved]
+
+
+def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *, has_tags: bool) -> list[Record]:
     """Return the records of proved lines that stand one after the other in the data of a segment."""
-    end_of = _plain_end()
+    end_of, first = _plain_end(), len(RESULTS)
     ends: list[re.Match[bytes] | None] = []
     pieces: list[bytes] = []
-    first, result = len(RESULTS), len(_RESULT)
     for line in lines:
-        found, end = None, 0
-        if line.startswith(_RESULT):
-            output_at = line.find(b'"', result) + 1
-            end = line.find(AFTER_OUTPUT, output_at)
-            if output_at == end or (line.startswith(_OUTPUT, output_at) and line.find(TAG, output_at, end) < 0):
-                found = end_of(line, end)
+        found, end = None, line.find(AFTER_OUTPUT)
+        if end > 0 and not (has_tags and line.find(TAG, 0, end) >= 0):
+            found = end_of(line, end)
         ends.append(found)
-        pieces.append(line if found is None else b"%b%b}" % (line[first:end], found["arguments"]))
+        pieces.append(line if found is None else line[first:end] + b"}")
     documents = json.loads((b"[%b]" % b",".join(pieces)).decode())
     if len(documents) != len(lines):
         raise ValueError("a line is not one document")
     here: list[Record] = []
+    origins: dict[bytes, bytes] = {}
     for line, found, document in zip(lines, ends, documents, strict=True):
         stop = position + len(line)
         record = Record(data, position, stop, stop + 1, number, number)
-        if found is None:
-            _fill(record, *_parted(document))
-        else:
-            record.sequence = int(found["sequence"])
-            record.plain = plain_result(document, found, record)
         here.append(record)
         position = stop + 1
+        if found is None:
+            _fill(record, *_parted(document))
+            continue
+        if "output" not in document:
+            document["output"] = None
+        if len(document) != 2 or type(document["path"]) is not str:
+            _fill(record, *_parted(json.loads(line)))  # it has more than a plain result
+            continue
+        origin, arguments, sequence = found.groups()
+        if (known := origins.get(origin)) is None:
+            known = origins[origin] = checked_origin(origin)
+        record.sequence = int(sequence)
+        record.plain = plain_result(document, known, arguments, record)
     return here
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.listing import Owner
-from flowckpt.core.system.process import ProcessIdentity, is_alive
+from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.leases import LeaseHolder
-from flowckpt.stores.log.line import START, chain_line, opened
+from flowckpt.stores.log.segment import START, chain_line, opened
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
 from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
 
@@ -48,6 +48,18 @@ def is_mark(content: bytes) -> bool:
         content: what its object holds.
     """
     return content.startswith(_ARRIVAL_PREFIX)
+
+
+def starts_generation(body: bytes | None) -> bool:
+    """Return whether the first record of an attempt starts a generation.
+
+    Args:
+        body: its object, packed or not; None if it is not there.
+    """
+    try:
+        return json.loads(unpacked(body or b"").partition(b"\n")[0]).get("generation") is True
+    except (InflationError, ValueError, AttributeError):  # damaged: readers of the attempt are refused
+        return False
 
 
 def is_whole(content: bytes) -> bool:
@@ -254,6 +266,11 @@ class AttemptContent:
         return self.records > 1
 
     @property
+    def is_generation(self) -> bool:
+        """Whether it starts a generation."""
+        return starts_generation(self.text.partition(b"\n")[2])
+
+    @property
     def is_nothing(self) -> bool:
         """Whether the run was cleared by it, or arrives with it and is not complete."""
         if self.is_marked and (self.end is None or self.end.kind != RELEASED):
@@ -375,7 +392,10 @@ def corrupt(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError
         workflow_id,
         location=key,
         detail=detail,
-        remedy="Nothing was changed. 'flowckpt store check' lists what is damaged; restore the object from a backup.",
+        remedy=(
+            "Nothing was changed. 'flowckpt store check' lists what is damaged. Restore the object from a backup, "
+            "or keep what is intact: 'flowckpt store repair RUN'."
+        ),
     )
 
 
@@ -446,7 +466,7 @@ def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
         workflow_id: the run, for errors.
     """
     owner = holder.owner
-    if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is None:
+    if is_alive(owner.process) is None:
         return holder.holds(bucket.now(workflow_id))
     return holder.holds(holder.expires_at)
 

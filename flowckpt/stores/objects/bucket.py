@@ -273,9 +273,9 @@ class Bucket:
         """Return what an object holds; None where there is none."""
         return self._patiently(workflow_id, operation, lambda: self._read(key), patience=patience)
 
-    def get_all(self, keys: Sequence[str], workflow_id: str, operation: str = "read") -> Iterator[bytes | None]:
+    def get_all(self, keys: Sequence[str], workflow_id: str) -> Iterator[bytes | None]:
         """Return what objects hold, in the order of the keys: several at a time, and never all at once."""
-        return _in_parallel([lambda key=key: self.get(key, workflow_id, operation) for key in keys])  # type: ignore[misc]
+        return _in_parallel([lambda key=key: self.get(key, workflow_id) for key in keys])  # type: ignore[misc]
 
     def each(self, works: Sequence[Callable[[], T]]) -> Iterator[T]:
         """Do several things that wait for this bucket at once; return what came of them, in their order."""

@@ -26,7 +26,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
-from flowckpt.stores.log.line import START, chain_line
+from flowckpt.stores.log.segment import START, chain_line
 from flowckpt.stores.objects.attempt import (
     FENCED,
     RELEASED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from flowckpt.core.records.listing import Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -34,9 +35,11 @@ from flowckpt.stores.objects.attempt import (
     ChangedMeanwhileError,
     claim_in,
     corrupt,
+    holder_in,
     holder_of,
     list_attempt,
     read_attempt,
+    starts_generation,
     tail_of,
 )
 from flowckpt.stores.objects.bucket import Bucket
@@ -235,7 +238,9 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 raise ChangedMeanwhileError
             nothing = [number for number, tail in tails.items() if tail.is_over or tail.is_void]
             last = max(nothing, default=0)
-            return [number for number, tail in tails.items() if tail.is_begun and number > last]
+            return self._of_this_generation(
+                keys, workflow_id, [number for number, tail in tails.items() if tail.is_begun and number > last]
+            )
 
         return self._steadily(workflow_id, "read", look_once)
 
@@ -253,6 +258,19 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         keys = look(self.bucket, workflow_id)
         content = self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id) if keys.attempts else None
         return content or None
+
+    def _of_this_generation(self, keys: RunKeys, workflow_id: str, attempts: list[int]) -> list[int]:
+        """Return those attempts that the last start of a generation left; a process that died may not have removed others."""
+        firsts = [keys.at(number).record(1) for number in attempts[1:]]
+        found = zip(attempts[1:], self.bucket.get_all(firsts, workflow_id), strict=True)
+        starts = [number for number, first in found if starts_generation(first)]
+        return [number for number in attempts if number >= max(starts, default=0)]
+
+    def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
+        """Return the process that the claim of an attempt names."""
+        keys = look(self.bucket, workflow_id).at(attempt)
+        holder = holder_in(self.bucket.get(keys.record(0), workflow_id), datetime.now(UTC))
+        return None if holder is None else holder.owner.process
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the last object of an attempt was written."""
@@ -330,12 +348,16 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
-            found = self.read(workflow_id, with_bundles=False)
+            written: dict[str, AttemptContent] = {}
+            found = self.read(workflow_id, with_bundles=False, known=written)
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
             known: dict[str, AttemptContent] = {}  # each object is read once, however many attempts continue from it
-            for below in [*found.keys.attempts[1:], None]:  # as each attempt left it, and by way of the bundles
+            starts = {root for root, content in written.items() if content.is_generation}
+            at = max((number for number in found.keys.attempts if found.keys.at(number).root in starts), default=0)
+            attempts = [number for number in found.keys.attempts if number >= at]
+            for below in [*attempts[1:], None]:  # as each attempt left it, and by way of the bundles
                 read = self.read(workflow_id, below=below, known=known)
                 for index in read.image.checkpoints():
                     read.image.data(index, read.fetch)

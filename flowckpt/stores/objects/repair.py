@@ -21,7 +21,7 @@ from flowckpt.core.records import CheckpointData
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.base import Finding, refuse_failed
 from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.log.line import START, opened
+from flowckpt.stores.log.segment import START, opened
 from flowckpt.stores.objects.attempt import (
     CLEARED,
     FENCED,
@@ -33,9 +33,10 @@ from flowckpt.stores.objects.attempt import (
     is_mark,
     is_whole,
     mark_of,
+    starts_generation,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import Claimed, give_up, look
+from flowckpt.stores.objects.claim import Claimed, give_up, look, sweep
 from flowckpt.stores.objects.layout import (
     RUNS,
     AttemptKeys,
@@ -146,6 +147,7 @@ class _Repair:
     _aside: str = attrs.field(init=False, default="")
     _attempts: dict[int, _Attempt] = attrs.field(init=False, factory=dict)
     _dropped: dict[int, str] = attrs.field(init=False, factory=dict)
+    _generation: int = attrs.field(init=False, default=0)
 
     @property
     def bucket(self) -> Bucket:
@@ -160,8 +162,14 @@ class _Repair:
             self.keys = claimed.keys
             self._find_intact()
             self._set_aside()
-            for attempt in self._attempts.values():
-                self._apply(attempt)
+            sweep(
+                self.bucket,
+                [self.keys.at(each) for each in self._attempts if each < self._generation],
+                self.workflow_id,
+            )
+            for number, attempt in self._attempts.items():
+                if number >= self._generation:
+                    self._apply(attempt)
             self._remove_values_and_messages()
         finally:
             self.runs.arriving.pop(self.workflow_id, None)
@@ -208,6 +216,7 @@ class _Repair:
     def _first_damage(self) -> tuple[int, Exception] | None:
         """Read the run as each of its attempts would leave it now; return what is still wrong."""
         sound: list[int] = []
+        self._generation = 0
         newest: CheckpointData | None = None
         fetch = self.runs._fetch(self.workflow_id, self.keys)
         for number, attempt in self._attempts.items():
@@ -218,6 +227,8 @@ class _Repair:
             except DAMAGE as error:
                 return number, error
             sound.append(number)
+            if starts_generation(attempt.lines[1]):
+                self._generation = number
         if newest is None:
             raise nothing_left(self.workflow_id, self.keys.run)
         return None

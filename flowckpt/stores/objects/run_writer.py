@@ -15,9 +15,10 @@ from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Status
+from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.log.image import RunImage
-from flowckpt.stores.log.line import chain_line
+from flowckpt.stores.log.segment import chain_line
 from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import sweep, sweep_values
@@ -62,10 +63,10 @@ class ObjectRunWriter(RunWriter):
         head["results"] = len(view)
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[list[bytes], HistoryView]:
+    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
-        cut = self._image.cut_for(view, is_generation=is_generation)
+        cut = self._image.cut_for(view, first)
         document = cut.document()
         document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
@@ -113,16 +114,11 @@ class ObjectRunWriter(RunWriter):
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
         super()._acknowledge(data, view, evicted)
         self._unacknowledged = None
-        self._started_at = self._started_at or data.saved_at
+        self._started_at = self._started_at or start_of_run(data.metadata) or data.saved_at
         self._last = data
 
     def settle(self) -> None:
-        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
-
-        Raises:
-            FencedError: another owner has the run, or it was cleared.
-            CheckpointStorageError: the store still fails, or the run is gone.
-        """
+        """Repeat a save whose outcome is unknown; see `RunWriter.settle`."""
         with self._one_at_a_time:
             if self._is_closed or self.writer.is_fenced:
                 return

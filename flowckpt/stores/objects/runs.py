@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -196,13 +196,6 @@ class ObjectRuns(ObjectReader):
         """Return the newest attempt of a run; None where the life that is meant has ended."""
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
-
-    def renew(self, workflow_id: str, history: HistoryView | None = None) -> None:
-        """Find out the outcome of a failed save, so that the same attempt can continue."""
-        del history  # the next save holds it
-        owned = self.owned.get(workflow_id)
-        if owned is not None and owned.is_mine:
-            owned.settle()
 
     def look_after_owned(self) -> bool:
         """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""

@@ -16,7 +16,7 @@ from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores.file.layout import is_signal, signal_name
-from flowckpt.stores.log import line as lines
+from flowckpt.stores.log import segment as lines
 from flowckpt.stores.objects.attempt import tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look

@@ -19,10 +19,10 @@ import obstore.store
 from obstore.exceptions import BaseError
 
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.async_store import BlockingStore, in_runs
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.runs import ObjectRuns
+from flowckpt.stores.runs_base import BlockingStore, in_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock

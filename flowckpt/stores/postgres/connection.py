@@ -275,8 +275,8 @@ class Retry:
 
 def _may_succeed(error: psycopg.Error, *, is_lost: bool) -> bool:
     state = error.sqlstate
-    if state is None:
-        return is_lost and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if state is None:  # the server has not said it; a `ProgrammingError` is one of the address
+        return is_lost and not isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
     return state.startswith(_AGAIN)
 
 
@@ -441,6 +441,9 @@ WRITABLE = (
 _DAMAGED = ("XX001", "XX002")
 _GONE = ("42P01", "3F000", "3D000")
 """No such table, schema or database."""
+
+LACKING = ("42P01", "42703")
+"""No such table or column."""
 
 _READ_ONLY, _DENIED = "25006", "42501"
 

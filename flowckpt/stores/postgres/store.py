@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import psycopg
@@ -97,3 +97,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
 
     def __repr__(self) -> str:
         return f"PostgresCheckpointStore({self._address.shown!r})"
+
+    def note_live_all(self, notes: Mapping[str, bytes]) -> None:
+        """Replace the live notes of several runs in one transaction; see `StoreBase.note_live_all`."""
+        self.runs.note_live_all(notes)

@@ -4,19 +4,24 @@ Statements are written with `?`. Work that is handed in may be done again after 
 the same when it was done before.
 """
 
+# ruff: noqa: B027  # a default that does nothing is what an empty method of Database is for
+
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import attrs
 
+from flowckpt.core.system.blocking import start_thread
 from flowckpt.errors import CheckpointStorageError
 
 if TYPE_CHECKING:
@@ -88,6 +93,7 @@ class Work:
         operation: what is being done, for errors.
         do: does it, and returns rows; what it raises undoes it.
         statements: what does the same without an answer in between, if the database can; the last one returns the rows.
+            They are sent once: after a failure, `do` finds out whether it was done.
     """
 
     workflow_id: str
@@ -111,52 +117,56 @@ def answer_of(outcome: Outcome) -> Any:
     return outcome
 
 
-class Database(Protocol):
+class Database(ABC):
     """The database of the tables."""
 
     @property
+    @abstractmethod
     def dialect(self) -> Dialect:
         """How statements are written."""
-        ...
 
-    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
+    @abstractmethod
+    def read(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
         """Do work that reads, in one transaction of one moment.
 
         Args:
             workflow_id: the run, for errors.
             operation: what is being done, for errors.
-            work: what to do.
+            work: what to do, given the session.
 
         Raises:
             CheckpointStorageError: the database failed.
             CheckpointCorruptedError: it is damaged.
         """
-        ...
 
-    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
-        """Do work that writes, in one transaction, and commit it durably.
+    @abstractmethod
+    def write(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
+        """Do work that writes, in one transaction, and commit it durably; see `read`."""
 
-        Args:
-            workflow_id: the run, for errors.
-            operation: what is being done, for errors.
-            work: what to do.
-
-        Raises:
-            CheckpointStorageError: the database failed.
-            CheckpointCorruptedError: it is damaged.
-        """
-        ...
-
-    def add(self, addition: Addition) -> bool:
-        """Write the rows of a save durably, or tell that the fence does not hold and write nothing.
+    @abstractmethod
+    def now(self, item: Item) -> Any:
+        """Write a save or other work durably, and return what it returns: of a save, whether its fence holds.
 
         Args:
-            addition: the rows.
+            item: what to write; nothing is written of a save whose fence does not hold.
 
         Raises:
-            CheckpointStorageError: the database failed; it says whether the rows may be there.
+            CheckpointStorageError: the database failed; it says whether the rows of a save may be there.
         """
-        ...
+
+    @abstractmethod
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there, and without much patience.
+
+        Args:
+            addition: the rows, as they were given to `now`.
+
+        Returns:
+            Whether the fence holds.
+
+        Raises:
+            CheckpointStorageError: the outcome is as unknown as before.
+        """
 
     def later(self, item: Item, end: End) -> asyncio.Future[Any]:
         """Write a save or other work together with what else waits, and return at once.
@@ -165,21 +175,7 @@ class Database(Protocol):
             item: what to write.
             end: called on another thread after the commit; what it returns or raises is the result of the future.
         """
-        ...
-
-    def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there, and without much patience.
-
-        Args:
-            addition: the rows, as they were given to `add`.
-
-        Returns:
-            Whether the fence holds.
-
-        Raises:
-            CheckpointStorageError: the outcome is as unknown as before.
-        """
-        ...
+        raise NotImplementedError
 
     def probe(self) -> None:
         """Return at once where the database answers.
@@ -187,23 +183,20 @@ class Database(Protocol):
         Raises:
             CheckpointStorageError: it does not.
         """
-        ...
 
     def mark(self) -> object:
         """Return what tells this database from another one in its place, as far as that can be had for nothing."""
-        ...
+        return None
 
     def damages(self) -> list[str]:
         """Return what the database itself finds damaged."""
-        ...
+        return []
 
     def give_back_space(self) -> None:
         """Give pages that are free back to the system, where that is cheap and keeps no process waiting."""
-        ...
 
     def close(self) -> None:
         """Close the connections of this process."""
-        ...
 
 
 # What is to be written at the same time is written in one transaction with one sync. Each save is acknowledged after that
@@ -275,15 +268,26 @@ class GroupCommit:
         return answer_of(outcomes[0])
 
     def later(self, item: Item, end: End) -> asyncio.Future[Any]:
-        """Write an item on the writing thread, with those that wait, whatever becomes of the future."""
+        """Write an item on the writing thread, with those that wait, whatever becomes of the future.
+
+        Raises:
+            CheckpointStorageError: no thread can be started; the item is not written.
+        """
         self._leave_to_parent()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, end, answer))
+        waiting: _Waiting = item, end, answer
+        self._waiting.append(waiting)
         if self._is_idle or not self._has_thread:  # in this order: a thread that ends sets them in the other one
             with self._some_wait:
                 if not self._has_thread:
+                    try:
+                        start_thread(self._write_all, "flowckpt-saves")
+                    except CheckpointStorageError:
+                        with contextlib.suppress(ValueError):  # another thread, which is in `now`, writes it already
+                            self._waiting.remove(waiting)
+                            raise
+                        return answer
                     self._has_thread = True
-                    threading.Thread(target=self._write_all, name="flowckpt-saves", daemon=True).start()
                 self._some_wait.notify()
         return answer
 
@@ -304,9 +308,11 @@ class GroupCommit:
             group.append(self._waiting.popleft())
         if group:
             alone = self._write_group(group)
-            if alone:
+            try:
                 for _ in range(min(len(alone), _THREADS)):
-                    threading.Thread(target=self._write_each, args=(alone,), name="flowckpt-save", daemon=True).start()
+                    start_thread(partial(self._write_each, alone), "flowckpt-save")
+            except CheckpointStorageError:  # this thread writes what the others have not begun
+                self._write_each(alone)
 
     def _write_each(self, waiting: deque[_Waiting]) -> None:
         with contextlib.suppress(IndexError):  # there are no more
@@ -347,6 +353,25 @@ def _give(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | Non
     for future, answer, error in answered:
         if not future.done():
             future.set_result(answer) if error is None else future.set_exception(error)
+
+
+class GroupingDatabase(Database):
+    """A database that writes what is to be written at the same time in one transaction."""
+
+    def __init__(self) -> None:
+        self._group = GroupCommit(self._write_group)
+
+    @abstractmethod
+    def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
+        """Write items, and return the outcome of each; what it raises is the outcome of all."""
+
+    def now(self, item: Item) -> Any:
+        """Write a save or other work durably."""
+        return self._group.now(item)
+
+    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
+        """Write a save or other work in the next group."""
+        return self._group.later(item, end)
 
 
 # Not waiting as long again for a database that is busy, once somebody has stopped such a wait: the program is to end.

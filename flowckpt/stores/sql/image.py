@@ -166,7 +166,10 @@ def checkpoint_rows(
 
 
 CHECKPOINT = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
-_REMEDY = "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the database from a backup."
+_REMEDY = (
+    "Nothing was changed. 'flowckpt store check' lists what is damaged. Restore the database from a backup, "
+    "or keep what is intact: 'flowckpt store repair RUN'."
+)
 
 
 @attrs.define(eq=False)
@@ -440,7 +443,7 @@ def info_of(row: Row, now: datetime) -> RunInfo:
         CheckpointCorruptedError: they are none of a run.
     """
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
-    holder = holder_of(tuple(owner))
+    holder = holder_of(tuple(owner), name_of(workflow_id))
     try:
         return RunInfo(
             name_of(workflow_id),
@@ -452,7 +455,7 @@ def info_of(row: Row, now: datetime) -> RunInfo:
             steps,
             decode(json.loads(metadata)),
         ).with_owner(holder.owner if holder is not None and holder.holds(now) else None)
-    except (DecodingError, ValueError, TypeError) as error:
+    except (DecodingError, ValueError, TypeError, OverflowError) as error:
         raise CheckpointCorruptedError(name_of(workflow_id), location="runs", detail=str(error)) from error
 
 

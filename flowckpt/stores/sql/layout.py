@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from flowckpt._version import __version__
-from flowckpt.errors import CheckpointStorageError, UnsupportedSchemaError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
 from flowckpt.stores.sql.rows import add_missing_tags, sql_time, stop_the_clock
 
@@ -34,7 +35,8 @@ class Dialect:
             can listen.
         claim_new: the statement that claims a run that is not there yet, with the values of `Claim.of_new`; it returns the
             run's key and the attempt, and nothing if the run is there. Empty if the database needs several.
-        release: the statements that release a run that was written, given its key and the writer.
+        release: the statement that releases a run that was written, given its key and the writer, twice. Empty if the
+            database needs several.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Dialect:
     lock: str = ""
     announcement: str = ""
     claim_new: str = ""
-    release: Sequence[str] = ()
+    release: str = ""
 
     def written(self, statement: str) -> str:
         """Return a statement with the words of this database."""
@@ -306,6 +308,12 @@ MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_m
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant
 """The version of a database, as a statement or within one."""
 
+_MADE = re.compile(r"CREATE TABLE (?!IF NOT EXISTS)(\w+)")
+"""The tables that a statement makes, except those that the database may have already."""
+
+OWN_TABLES = frozenset({"attempts", "checkpoints", "runs", "step_results"})
+"""Tables that together are not of another program, even where the table of versions is missing."""
+
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
   version {{int}} NOT NULL PRIMARY KEY,
@@ -315,7 +323,7 @@ CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 """
 
 
-def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[Step]] = MIGRATIONS) -> None:
+def migrate(session: Session, dialect: Dialect, where: str) -> None:
     """Bring a database to the newest version, within a transaction that keeps everybody else out.
 
     It may take longer than a lease, which its owner cannot renew meanwhile; so that time counts for no lease.
@@ -323,16 +331,18 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
     Args:
         session: the open transaction.
         dialect: the database's.
-        migrations: the steps of each version.
+        where: the database, as it may be shown.
 
     Raises:
         UnsupportedSchemaError: the database is of a newer version.
+        CheckpointCorruptedError: it has tables of a newer version than it says.
     """
     session.execute(dialect.written(_TABLE))
     found = version_of(session)
-    check_version(found, len(migrations))
+    check_version(found)
+    _check_tables(session, dialect, found, where)
     began = session.now()
-    for number, steps in enumerate(migrations[found:], found + 1):
+    for number, steps in enumerate(MIGRATIONS[found:], found + 1):
         for step in steps:
             if isinstance(step, str):
                 session.execute(dialect.written(step))
@@ -342,8 +352,66 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
             (number, sql_time(session.now()), __version__),
         )
-    if 0 < found < len(migrations):
+    if 0 < found < len(MIGRATIONS):
         stop_the_clock(session, began)
+
+
+def _check_tables(session: Session, dialect: Dialect, found: int, where: str) -> None:
+    """Refuse a database whose rows of versions were lowered or removed: its tables show that it was of a newer version."""
+    names = {name for (name,) in session.execute(dialect.written("SELECT name FROM {tables}"))}
+    for number, steps in enumerate(MIGRATIONS, 1):
+        made = {name for step in steps if isinstance(step, str) for name in _MADE.findall(step)}
+        if number > found and (there := sorted(made & names)):
+            raise CheckpointCorruptedError(
+                "",
+                location=where,
+                detail=f"table {VERSION_TABLE} says version {found}, but version {number} made table {there[0]}, which "
+                f"exists: rows of {VERSION_TABLE} were removed or changed",
+                remedy=f"Nothing was changed. Restore the database from a backup, or insert the missing rows of {VERSION_TABLE}.",
+            )
+
+
+_COLUMNS = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(\n(.*?)\n\)", re.DOTALL)
+_COLUMN = re.compile(r"^  ([a-z]\w*) ", re.MULTILINE)
+_VIEW = re.compile(r"CREATE VIEW (\w+)")
+
+
+def lacking(session: Session, dialect: Dialect) -> list[str]:
+    """Return which tables, columns and views a database of the newest version lacks, in words.
+
+    A database of which nothing is left lacks nothing: it was removed, and is not damaged.
+
+    Args:
+        session: the open transaction.
+        dialect: the database's.
+    """
+    there: dict[str, set[str]] = {}
+    for name, column in session.execute(dialect.written("SELECT name, of_it FROM {columns}")):
+        there.setdefault(name, set()).add(column)
+    statements = [step for steps in MIGRATIONS for step in (*steps, _TABLE) if isinstance(step, str)]
+    tables = {table: _COLUMN.findall(body) for each in statements for table, body in _COLUMNS.findall(each)}
+    if not there.keys() & tables.keys():
+        return []
+    lost = [f"table {table}" for table in sorted(tables.keys() - there.keys())]
+    for table in sorted(tables.keys() & there.keys()):
+        lost += [f"column {name} of table {table}" for name in tables[table] if name not in there[table]]
+    views = {view for each in statements for view in _VIEW.findall(each)}
+    return lost + [f"view {view}" for view in sorted(views - there.keys())]
+
+
+def damage_of(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
+    """Return the error for a database that lacks tables, columns or views.
+
+    Args:
+        lost: what it lacks, in words.
+        where: the database, as it may be shown.
+    """
+    return CheckpointCorruptedError(
+        "",
+        location=where,
+        detail=f"the database lacks {', '.join(lost)}: another program removed or renamed it",
+        remedy="Nothing was changed. Put back what was removed, or restore the database from a backup.",
+    )
 
 
 def version_of(session: Session) -> int:
@@ -351,19 +419,17 @@ def version_of(session: Session) -> int:
     return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 
 
-def check_version(found: int, newest: int | None = None) -> None:
+def check_version(found: int) -> None:
     """Refuse a database of a newer version than this program's.
 
     Args:
         found: the version of the database.
-        newest: the newest one that is known.
 
     Raises:
         UnsupportedSchemaError: it is newer.
     """
-    known = len(MIGRATIONS) if newest is None else newest
-    if found > known:
-        raise UnsupportedSchemaError(found=found, supported=known, what="database")
+    if found > len(MIGRATIONS):
+        raise UnsupportedSchemaError(found=found, supported=len(MIGRATIONS), what="database")
 
 
 def check_version_since_opened(found: int | None) -> None:

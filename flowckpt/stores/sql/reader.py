@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import attrs
 
 from flowckpt.core.codec.blob import Blob, Fetch
-from flowckpt.core.records import CheckpointData, Reason, Status
+from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter, RunInfo, Selection
 from flowckpt.core.records.result import COMPOSITES
@@ -27,8 +27,10 @@ from flowckpt.core.records.statistics import (
 )
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.queries import verifications_in
 from flowckpt.stores.runs_base import RunsBase
 from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Row, Session
@@ -43,7 +45,7 @@ from flowckpt.stores.sql.image import (
     survey,
     unreadable,
 )
-from flowckpt.stores.sql.layout import Dialect
+from flowckpt.stores.sql.layout import Dialect, damage_of, lacking
 from flowckpt.stores.sql.rows import (
     OWNER_COLUMNS,
     REFERENCE,
@@ -57,7 +59,6 @@ from flowckpt.stores.sql.rows import (
     tag_text,
 )
 from flowckpt.stores.sql.run_writer import SqlRunWriter
-from flowckpt.stores.verifications import verifications_in
 
 # The check of an SQL store: the database itself, and every run, result and large value in it.
 
@@ -71,6 +72,8 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     """
     findings = [Finding("", "corrupt", damage) for damage in database.damages()]
     try:
+        if lost := lost_parts(database):
+            return [*findings, *lost]
         found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
     except CheckpointStorageError:
         if not findings:
@@ -85,6 +88,16 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
         if finding is not None:
             findings.append(finding)
     return findings
+
+
+def lost_parts(database: Database) -> list[Finding]:
+    """Return a finding if the database lacks tables, columns or views.
+
+    Args:
+        database: the database.
+    """
+    lost = database.read("", "check", lambda session: lacking(session, database.dialect))
+    return [Finding("", "corrupt", damage_of(lost).detail)] if lost else []
 
 
 def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | None:
@@ -152,7 +165,7 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
         raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, and the run has not begun such an attempt")
     for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
         read_blob(session, workflow_id, key, digest, size)
-    signals.sent(session, workflow_id)
+    signals.parsed(workflow_id, session.execute(signals.SENT, (id_text(workflow_id),)))
     if not begun:
         return None
     return Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
@@ -214,11 +227,13 @@ def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
             held[place] = None if held[place] is None else sql_time(moment_of(held[place]))
         except ValueError as error:
             raise image.corrupt(f"result {position} of attempt {attempt}", f"its column started_at: {error}") from error
-        result = image.history.results[position - 1]
-        if tuple(held) != rows.result_row(result, text.encode(), image.run, attempt, position):
-            raise image.corrupt(
-                f"result {position} of attempt {attempt}", "its columns do not say what its document says"
-            )
+        result, place_of_row = image.history.results[position - 1], f"result {position} of attempt {attempt}"
+        try:
+            is_alike = tuple(held) == rows.result_row(result, text.encode(), image.run, attempt, position)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise image.corrupt(place_of_row, f"its document: {error}") from error
+        if not is_alike:
+            raise image.corrupt(place_of_row, "its columns do not say what its document says")
 
 
 T = TypeVar("T")
@@ -287,17 +302,8 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return the newest checkpoint, of all or of an attempt."""
         return self._loaded(workflow_id, selection=Selection(attempt=attempt))
 
-    def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> list[CheckpointRef]:
-        """Return the selected checkpoints, newest first; the database selects."""
-        return self.references(workflow_id, Selection(attempt=attempt, reason=reason, verified=verified, limit=limit))
+    def _chosen(self, workflow_id: str, wanted: Selection) -> list[CheckpointRef]:
+        return self.references(workflow_id, wanted)  # the database selects
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt, as the attempt left it."""
@@ -383,9 +389,19 @@ class SqlReader(RunsBase[SqlRunWriter]):
             runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
             asked = "SELECT content FROM result_index WHERE name = ?"
             found = session.execute(asked, (rows.live_name(runs[0][0]),)) if runs else ()
-            return bytes(found[0][0]) if found else None
+            return bytes(found[0][0]) if found and isinstance(found[0][0], bytes | memoryview) else None
 
         return self.database.read(workflow_id, "read", look)
+
+    def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
+        """Return the process in the row of an attempt."""
+        asked = (
+            "SELECT host, boot_id, pid, start_time FROM attempts JOIN runs ON runs.run = attempts.run "
+            "WHERE runs.workflow_id = ? AND attempts.attempt = ?"
+        )
+        values = (id_text(workflow_id), attempt)
+        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, values))
+        return ProcessIdentity(*rows[0]) if rows else None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
@@ -395,7 +411,10 @@ class SqlReader(RunsBase[SqlRunWriter]):
         )
         values = (id_text(workflow_id), attempt)
         rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, values))
-        return moment_of(rows[0][0]) if rows else None
+        try:
+            return moment_of(rows[0][0]) if rows else None
+        except (ValueError, OverflowError):  # damaged: only the length of a try that was killed is made of it
+            return None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and those whose row is damaged; of some runs, as far as these are met on the way."""
@@ -426,12 +445,17 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order in which they were sent."""
-        return self.database.read(workflow_id, "read", lambda session: signals.sent(session, workflow_id))
+        of_run = (id_text(workflow_id),)
+        return signals.parsed(
+            workflow_id, self.database.read(workflow_id, "read", lambda session: session.execute(signals.SENT, of_run))
+        )
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run, or all of them and the database."""
         if workflow_id is None:
             return check_all(self.database, self._fetch)
+        if lost := lost_parts(self.database):
+            return lost
         finding = check_run(self.database, workflow_id, self._fetch(workflow_id))
         if finding is None:
             raise CheckpointNotFoundError(workflow_id)

@@ -12,7 +12,7 @@ from flowckpt.core.codec import decode, dumps
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.core.records.checkpoint import recorded_claims
 from flowckpt.core.records.listing import CheckpointRef, Owner
-from flowckpt.errors import DecodingError
+from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.leases import LeaseHolder
 from flowckpt.stores.sql.database import Row, Session
 
@@ -88,9 +88,21 @@ ADVANCE = (
 )
 """The fence: it changes a row only where the writer still owns the run, and keeps the row until the commit."""
 
+ADVANCE_ALONE = (
+    "UPDATE runs SET last_sequence = ?1, latest_sequence = ?2, steps = ?3, updated_at = ?5 "
+    "WHERE run = ?6 AND writer = ?7 AND last_sequence < ?8 AND status = ?4"
+)
+"""`ADVANCE`, with its values, where the status is the same. SQLite rewrites the indexes of each column that a statement names."""
+
 REPLACE_INDEX = (
     insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 )
+
+REPLACE_LIVE_NOTES = (
+    "INSERT INTO result_index (name, content) SELECT * FROM unnest(?::text[], ?::bytea[]) "
+    "ON CONFLICT (name) DO UPDATE SET content = excluded.content"
+)
+"""For all runs of a process at once, in PostgreSQL."""
 
 DROP_LIVE_NOTE = "DELETE FROM result_index WHERE name = ?"
 
@@ -122,8 +134,8 @@ NAMED_BLOBS = "SELECT digest FROM blobs WHERE run = ?"
 DESCRIBE = "UPDATE runs SET workflow_name = ?, metadata = ? WHERE run = ?"
 SAY_HEAD = "UPDATE attempts SET head = ? WHERE run = ? AND attempt = ?"
 BEGIN_ATTEMPT = (
-    "UPDATE attempts SET begun_at = COALESCE(?, acquired_at), continues_attempt = ?, continues_sequence = ?, continues_results = ? "
-    "WHERE run = ? AND attempt = ?"
+    "UPDATE attempts SET begun_at = COALESCE(?, acquired_at), continues_attempt = ?, continues_sequence = ?, "
+    "continues_results = ?, head = ? WHERE run = ? AND attempt = ?"
 )
 DELETE_CHECKPOINT = (
     "UPDATE checkpoints SET deleted_at = ?, document = NULL WHERE run = ? AND sequence = ? AND deleted_at IS NULL"
@@ -143,7 +155,7 @@ DROP_ALL = ("DELETE FROM blobs WHERE run = ?", "DELETE FROM pins WHERE run = ?")
 """The other rows of former generations."""
 
 GO_BACK = "UPDATE runs SET head_attempt = ? WHERE run = ?"
-BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?) WHERE run = ?"
+BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?), workflow_name = ?, metadata = ? WHERE run = ?"
 
 
 def result_row(result: StepResult, encoded: bytes, run: int, attempt: int, position: int) -> Row:
@@ -296,19 +308,26 @@ def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
     Args:
         workflow_id: the run.
         row: the columns of `REFERENCE`.
+
+    Raises:
+        CheckpointCorruptedError: a column holds what flowckpt never writes.
     """
     name, sequence, attempt, reason, saved_at, steps, size, verified = row
-    return CheckpointRef(
-        workflow_id,
-        name_of(name),
-        sequence,
-        attempt,
-        Reason(reason),
-        moment_of(saved_at),
-        steps,
-        size,
-        None if verified is None else bool(verified),
-    )
+    is_verified = None if verified is None else bool(verified)
+    try:
+        return CheckpointRef(
+            workflow_id,
+            name_of(name),
+            sequence,
+            attempt,
+            Reason(reason),
+            moment_of(saved_at),
+            steps,
+            size,
+            is_verified,
+        )
+    except (ValueError, TypeError) as error:
+        raise CheckpointCorruptedError(workflow_id, location=f"checkpoint {sequence}", detail=str(error)) from error
 
 
 # The tags of runs as rows, by which runs are found. What a tag really says, the metadata of the run say.
@@ -373,21 +392,33 @@ def _rows_of(text: str, run: int) -> list[Row]:
 OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_expires_at"
 
 
-def holder_of(columns: Row) -> LeaseHolder | None:
-    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as the run has no owner."""
+def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
+    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as the run has no owner.
+
+    Raises:
+        CheckpointCorruptedError: a time in them is damaged.
+    """
     host, boot_id, pid, start_time, acquired_at, expires_at = columns
     if host is None:
         return None
-    return LeaseHolder(Owner(host, boot_id, pid, start_time, moment_of(acquired_at)), moment_of(expires_at))
+    try:
+        return LeaseHolder(Owner(host, boot_id, pid, start_time, moment_of(acquired_at)), moment_of(expires_at))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointCorruptedError(
+            workflow_id,
+            location="attempts",
+            detail=f"a time of the lease of its owner, process {pid} on {host}, is damaged: {error}"[:300],
+            remedy="Nothing was changed. If that process has ended, 'flowckpt resume RUN --steal' makes a new lease.",
+        ) from error
 
 
 def live_owner(session: Session, run: int) -> Owner | None:
     """Return who owns a run and is alive, as far as can be known from here."""
     found = session.execute(
-        f"SELECT {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
+        f"SELECT r.workflow_id, {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
         (run,),
     )
-    holder = holder_of(found[0]) if found else None
+    holder = holder_of(found[0][1:], name_of(found[0][0])) if found else None
     return holder.owner if holder is not None and holder.holds(session.now()) else None
 
 

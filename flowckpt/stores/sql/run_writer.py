@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from flowckpt.core.codec import dumps, encode
 from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, encode_head
 from flowckpt.core.codec.results import Blobs, encode_time
-from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
-from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.core.records.generation import start_of_run
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
 from flowckpt.stores.runs_base import RunWriter, refusal_of_field, refuse_write
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, answer_of
@@ -56,17 +56,15 @@ class SqlRunWriter(RunWriter):
 
     def save(self, data: CheckpointData) -> None:
         """Save a checkpoint with the results that are new in it."""
-        with self._refused_numbers():
-            super().save(data)
-
-    @contextmanager
-    def _refused_numbers(self) -> Iterator[None]:
-        """Refuse a number that no column holds; nothing was written then."""
         try:
-            yield
+            super().save(data)
         except OverflowError as error:
-            self._is_poisoned = False
-            raise refusal_of_field(error) from error
+            raise self._refused_number(error) from error
+
+    def _refused_number(self, error: OverflowError) -> EncodingError:
+        """Return the error for a number that no column holds; nothing was written then."""
+        self._is_poisoned = False
+        return refusal_of_field(error)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[str, str | None, Blobs]:
         """Return what the columns do not say, the head for the first checkpoint of an attempt, and the large values."""
@@ -88,11 +86,11 @@ class SqlRunWriter(RunWriter):
         document.encode()
         return document, head, blobs
 
-    def _begin(self, view: HistoryView, *, is_generation: bool = False) -> tuple[list[Statement], HistoryView]:
+    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[Statement], HistoryView]:
         image = self._image
         assert image is not None, "it is there until the first write"
-        nothing: Row = (None, None, 0, 0, self.run, self.attempt)  # the database's time takes a look of its own
-        if is_generation:
+        nothing: Row = (None, None, 0, 0, None, self.run, self.attempt)  # the database's time takes a look of its own
+        if first is not None and first.reason is Reason.CONTINUED:
             dropped: list[Statement] = [(each, [(self.run,)]) for each in rows.DROP_ALL]
             return [
                 (rows.BEGIN_ATTEMPT, [nothing]),
@@ -106,7 +104,7 @@ class SqlRunWriter(RunWriter):
         def look(session: Session) -> tuple[Row, int]:
             found = last_record(session, image.run, image.links, steps=known)
             continued = (None, 0, 0) if found is None else (found[1], found[0], found[2])
-            return (sql_time(session.now()), *continued, self.run, self.attempt), continued[2]
+            return (sql_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
         row, kept = self._database.read(self.workflow_id, "save", look)
         self._is_verified = verified_after(None, view.history.results[:kept])
@@ -122,7 +120,7 @@ class SqlRunWriter(RunWriter):
         evicted: frozenset[int],
     ) -> None:
         addition = self._addition(data, view, held, encoded, beginning, evicted)
-        self._commit(self._database.add, addition)
+        self._commit(self._database.now, addition)
 
     def _addition(
         self,
@@ -137,8 +135,16 @@ class SqlRunWriter(RunWriter):
         document, head, of_head = encoded
         run, attempt, history, count = self.run, self.attempt, view.history, len(view)
         others = [*beginning]
+        described, tags = self._description(data)
         if beginning:
-            others.append((rows.BEGIN_RUN, [(attempt, sql_time(data.saved_at), run)]))
+            (statement, [row]), *rest = beginning
+            others = [(statement, [(*row[:-3], head, *row[-2:])]), *rest]
+            started_at = start_of_run(data.metadata) or data.saved_at
+            others.append((rows.BEGIN_RUN, [(attempt, sql_time(started_at), *described)]))
+        elif described:
+            others.append((rows.DESCRIBE, [described]))
+        if tags:
+            others.append((ADD_TAG, tags))
         size = len(document)
         added: list[Row] = []
         evidence: list[Row] = []
@@ -157,8 +163,8 @@ class SqlRunWriter(RunWriter):
             others.append((rows.ADD_BLOB, [(run, blob.digest, blob.size, name) for name, blob in named]))
         if head is not None:
             self._head = rows.head_digest(head)
-            others.append((rows.SAY_HEAD, [(head, run, attempt)]))
-        others += self._descriptions(data)
+            if not beginning:  # checkpoints were deleted before the first save
+                others.append((rows.SAY_HEAD, [(head, run, attempt)]))
         if evicted:
             moment = sql_time(data.saved_at)
             doomed = sorted(each for each in evicted if each < data.sequence)  # never the one that is saved
@@ -182,14 +188,13 @@ class SqlRunWriter(RunWriter):
         self._image, self._described, self._pending = None, data, None
         self._have_values(blobs, missing)
 
-    def _descriptions(self, data: CheckpointData) -> list[Statement]:
-        """Return what the row of the run is to say, if that has changed."""
+    def _description(self, data: CheckpointData) -> tuple[Row, list[Row]]:
+        """Return what the row of the run is to say, and its tags; nothing if that has not changed."""
         before = self._described
         if before is not None and data.metadata is before.metadata and data.workflow_name == before.workflow_name:
-            return []
+            return (), []
         said = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
-        tagged = tag_rows(data.metadata, self.run)
-        return [(rows.DESCRIBE, [said]), *([(ADD_TAG, tagged)] if tagged else [])]
+        return said, tag_rows(data.metadata, self.run)
 
     def save_later(self, data: CheckpointData) -> asyncio.Future[None] | None:
         """Hand a checkpoint to the group of saves that is committed next, and return without waiting for it.
@@ -202,21 +207,24 @@ class SqlRunWriter(RunWriter):
         can_begin = self.is_adopted or (self._image is not None and not self._image.links)
         if not can_begin or not self._one_at_a_time.acquire(blocking=False):
             return None
+        was_poisoned = self._is_poisoned
         try:
             addition = self._addition(data, *self._prepared(data))
-        except BaseException:
+            self._is_poisoned = True
+            return self._database.later(addition, partial(self._end, addition))
+        except BaseException:  # nothing will be written
+            self._is_poisoned = was_poisoned
             self._one_at_a_time.release()
             raise
-        self._is_poisoned = True
-        return self._database.later(addition, partial(self._end, addition))
 
     def _end(self, addition: Addition, outcome: Outcome) -> None:
         """Take note of the outcome of a save of a group, or raise its error."""
         try:
             self._is_poisoned = False
-            with self._refused_numbers():
-                self._commit(lambda _: answer_of(outcome), addition)
+            self._commit(lambda _: answer_of(outcome), addition)
             self._acknowledge_last()
+        except OverflowError as error:
+            raise self._refused_number(error) from error
         finally:
             self._one_at_a_time.release()
 
@@ -237,12 +245,7 @@ class SqlRunWriter(RunWriter):
             raise self._fenced()
 
     def settle(self) -> None:
-        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
-
-        Raises:
-            FencedError: another owner has the run, or it was removed.
-            CheckpointStorageError: the database still fails.
-        """
+        """Repeat a save whose outcome is unknown; see `RunWriter.settle`."""
         with self._one_at_a_time:
             if self._is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
                 self._commit(self._database.settle, self._pending[0])

@@ -7,11 +7,12 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
@@ -121,8 +122,21 @@ class SqlRuns(SqlReader):
         writer, process = secrets.token_hex(16), self._process()
         return Claim(workflow_id, id_text(workflow_id), writer, process, self._times.seconds, **options)
 
-    def acquire_new(self, workflow_id: str) -> asyncio.Future[Lease | None]:
-        """Claim a run that is not there yet, with the next group; the answer is None if it is there: it has to be read."""
+    def acquire_new(self, workflow_id: str) -> Lease | None:
+        """Claim a run that is not there yet; return None if it is there: it has to be read."""
+        if not self.database.dialect.claim_new:
+            return None
+        work, end = self._new(workflow_id)
+        lease: Lease | None = end(self.database.now(work))
+        return lease
+
+    def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
+        """Do the same with the next group."""
+        return self.database.later(*self._new(workflow_id))
+
+    def _new(self, workflow_id: str) -> tuple[Work, End]:
+        """Return the claim of a run that is not there yet, and what becomes of it."""
+        self._prepare_leases()
         claim = self._new_claim(workflow_id)
         dialect = self.database.dialect
 
@@ -139,39 +153,38 @@ class SqlRuns(SqlReader):
             fetch = self._fetch(workflow_id)
             writer = SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch)
             self.owned[workflow_id] = writer
-            self._heartbeat.start()
+            self._prepare_leases()
             return Lease(workflow_id, attempt, None, token=claim.writer)
 
         statements = [(dialect.claim_new, claim.of_new)] if dialect.claim_new else []
-        return self.database.later(Work(workflow_id, "acquire", work, statements), end)
+        return Work(workflow_id, "acquire", work, statements), end
+
+    def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
+        """Save a checkpoint with the next group."""
+        writer = self.owned.get(workflow_id)
+        return None if writer is None else writer.save_later(data)
 
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
         """Release a run with the next group, if the owner with that token still owns it."""
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token) or not writer.is_mine:
             return None
+        released = self.database.later(self._giving_up(writer), answer_of)
         del self.owned[workflow_id]
         writer.close()
-        return self.database.later(self._giving_up(writer), answer_of)
+        return released
 
     def _giving_up(self, writer: SqlRunWriter) -> Work:
         dialect, run, token = self.database.dialect, writer.run, writer.token
-        statements: list[tuple[str, tuple[Any, ...]]] = (
-            [(each, (run, token)) for each in dialect.release] if writer.is_adopted else []
-        )
+        statements: list[tuple[str, tuple[Any, ...]]] = []
+        if dialect.release and writer.is_adopted:
+            statements.append((dialect.release, (run, token, run, token)))
         if token in self._noted and statements:
             self._noted.discard(token)
             statements.append((rows.DROP_LIVE_NOTE, (rows.live_name(run),)))
         return Work(
             writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
         )
-
-    def renew(self, workflow_id: str, history: HistoryView | None = None) -> None:
-        """Find out the outcome of a failed save, so that the same attempt can continue."""
-        del history  # the next save holds it
-        owned = self.owned.get(workflow_id)
-        if owned is not None and owned.is_mine:
-            owned.settle()
 
     def look_after_owned(self) -> bool:
         """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
@@ -187,7 +200,7 @@ class SqlRuns(SqlReader):
     def _give_up(self, writer: SqlRunWriter) -> None:
         writer.close()
         if writer.is_mine:
-            self.database.write(writer.workflow_id, "release", self._giving_up(writer).do)
+            self.database.now(self._giving_up(writer))
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy."""
@@ -206,13 +219,8 @@ class SqlRuns(SqlReader):
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Add a whole run, in one transaction."""
-        arrival = BulkImport(
-            workflow_id,
-            checkpoints,
-            process=self._process(),
-            lease_seconds=self._times.seconds,
-            dialect=self.database.dialect,
-        )
+        dialect, seconds = self.database.dialect, self._times.seconds
+        arrival = BulkImport(workflow_id, checkpoints, self._process(), seconds, dialect)
         self.database.write(workflow_id, "receive", arrival.write)
 
     def repair(self, workflow_id: str) -> Repaired:
@@ -231,6 +239,15 @@ class SqlRuns(SqlReader):
             workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
         )
 
+    def signals_later(self, workflow_id: str) -> asyncio.Future[list[Signal]] | None:
+        """Read the messages for an owned run with the next group; each run looks for them about once a second."""
+        writer = self.owned.get(workflow_id)
+        if writer is None or not writer.is_mine:
+            return None
+        asked = signals.SENT, (id_text(workflow_id),)
+        work = Work(workflow_id, "read", lambda session: session.execute(*asked), [asked])
+        return self.database.later(work, lambda outcome: signals.parsed(workflow_id, answer_of(outcome)))
+
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
         if signal_ids:
@@ -240,14 +257,22 @@ class SqlRuns(SqlReader):
 
     def note_live(self, writer: SqlRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
-        row = (rows.live_name(writer.run), content)
-        self._noted.add(writer.token)
+        self.note_live_all({writer.workflow_id: content})
+
+    def note_live_all(self, notes: Mapping[str, bytes]) -> None:
+        """Replace the live notes of those of the runs that this process owns, in one transaction."""
+        writers = [(self.owned.get(workflow_id), content) for workflow_id, content in notes.items()]
+        mine = {writer: content for writer, content in writers if writer is not None and writer.is_mine}
+        if not mine:
+            return
+        self._noted.update(writer.token for writer in mine)
+        names = [rows.live_name(writer.run) for writer in mine]
 
         def work(session: Session) -> None:
             session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL has its notes in a table
-            session.change(rows.REPLACE_INDEX, row)
+            session.change(rows.REPLACE_LIVE_NOTES, (names, [*mine.values()]))
 
-        self.database.write(writer.workflow_id, "note", work)
+        self.database.write(next(iter(notes)) if len(notes) == 1 else "", "note", work)
 
     # --- the index of results --------------------------------------------------------------------------------------
 
@@ -321,7 +346,6 @@ class SqlRuns(SqlReader):
 
         A process that owned the run and is gone is fenced for good: it may believe of a value that it is there still.
         """
-        del is_forced  # it costs little
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
         key, lock = id_text(workflow_id), self.database.dialect.lock
@@ -349,10 +373,14 @@ class SqlRuns(SqlReader):
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return about how many bytes each run takes."""
-        statement = (
-            "SELECT COALESCE((SELECT sum(size) FROM checkpoints c WHERE c.run = r.run), 0), "
-            "COALESCE((SELECT sum(size) FROM blobs b WHERE b.run = r.run), 0) FROM runs r WHERE r.workflow_id = ?"
+        # Not the sizes of the checkpoints: results stay when the checkpoint that added them is removed.
+        rows_of = ", ".join(
+            f"COALESCE((SELECT sum(COALESCE(length(CAST(t.{document} AS TEXT)), 0) + {_ROW_BYTES}) "  # noqa: S608
+            f"FROM {table} t WHERE t.run = r.run), 0)"
+            for table, document in (("step_results", "document"), ("checkpoints", "document"), ("attempts", "head"))
         )
+        values = "COALESCE((SELECT sum(size) FROM blobs b WHERE b.run = r.run), 0)"
+        statement = f"SELECT {rows_of}, {values} FROM runs r WHERE r.workflow_id = ?"  # noqa: S608 - constants
 
         def look(session: Session) -> list[int]:
             found = [session.execute(statement, (id_text(each),)) for each in workflow_ids]
@@ -610,7 +638,7 @@ def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
 T = TypeVar("T")
 
 
-class OneTransaction:
+class OneTransaction(Database):
     """A database whose every work is part of a transaction that is open already.
 
     Args:
@@ -619,20 +647,27 @@ class OneTransaction:
 
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
-        self.dialect = dialect
+        self._dialect = dialect
+
+    @property
+    def dialect(self) -> Dialect:
+        """How statements are written."""
+        return self._dialect
 
     def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Do work that reads."""
-        del workflow_id, operation
         return work(self._session)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
         """Do work that writes."""
-        del workflow_id, operation
         return work(self._session)
 
-    def add(self, addition: Addition) -> bool:
-        """Write the rows of a save."""
+    def now(self, item: Item) -> Any:
+        """Write a save or other work."""
+        return item.do(self._session) if isinstance(item, Work) else self.settle(item)
+
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save: within one transaction no outcome is unknown."""
         change = self._session.change
         if not change(rows.ADVANCE, addition.advance):
             return False
@@ -644,57 +679,24 @@ class OneTransaction:
                 change(statement, row)
         return True
 
-    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
-        """Refuse: what is written here is written at once."""
-        raise NotImplementedError
 
-    def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save: within one transaction no outcome is unknown."""
-        return self.add(addition)
-
-    def probe(self) -> None:
-        """Do nothing: it is not asked."""
-
-    def mark(self) -> object:
-        """Return None: it is not asked."""
-        return None
-
-    def damages(self) -> list[str]:
-        """Return nothing: it is not asked."""
-        return []
-
-    def give_back_space(self) -> None:
-        """Do nothing: there is nothing to give back."""
-
-    def close(self) -> None:
-        """Leave the transaction to the process that opened it."""
-
-
+@attrs.frozen
 class BulkImport:
     """A run that is to be taken in.
 
-    Args:
+    Attributes:
         checkpoints: returns its checkpoints, attempt by attempt and the oldest first.
         process: who takes it in.
         lease_seconds: how long a lease would last.
         dialect: how statements are written.
     """
 
-    def __init__(
-        self,
-        workflow_id: str,
-        checkpoints: Callable[[], Iterable[CheckpointData]],
-        *,
-        process: ProcessIdentity,
-        lease_seconds: float,
-        dialect: Dialect,
-    ) -> None:
-        self._workflow_id = workflow_id
-        self._checkpoints = checkpoints
-        self._process = process
-        self._lease_seconds = lease_seconds
-        self._dialect = dialect
-        self._token = secrets.token_hex(12)
+    _workflow_id: str
+    _checkpoints: Callable[[], Iterable[CheckpointData]]
+    _process: ProcessIdentity
+    _lease_seconds: float
+    _dialect: Dialect
+    _token: str = attrs.field(init=False, factory=partial(secrets.token_hex, 12))
 
     def write(self, session: Session) -> None:
         """Write all of it. Done again, after its answer was lost, it finds that it was done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 
 from flowckpt.core.codec import dumps
@@ -11,7 +11,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.runs_base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sql.rows import id_text, shown, sql_time
 
@@ -55,17 +55,19 @@ def run_digest(workflow_id: str) -> str:
     return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
 
 
-def sent(session: Session, workflow_id: str) -> list[Signal]:
-    """Return the messages for a run, in the order in which they were sent.
+SENT = (
+    "SELECT CAST(s.document AS TEXT) FROM signals s JOIN runs r ON r.run = s.run "
+    "WHERE r.workflow_id = ? ORDER BY s.sent_at, s.signal_id"
+)
+"""The documents of the messages for a run, in the order in which they were sent."""
+
+
+def parsed(workflow_id: str, found: Sequence[Row]) -> list[Signal]:
+    """Return the messages in the rows of `SENT`.
 
     Raises:
         CheckpointCorruptedError: a message is malformed.
     """
-    found = session.execute(
-        "SELECT CAST(s.document AS TEXT) FROM signals s JOIN runs r ON r.run = s.run "
-        "WHERE r.workflow_id = ? ORDER BY s.sent_at, s.signal_id",
-        (id_text(workflow_id),),
-    )
     try:
         return [Signal.from_document(json.loads(document)) for (document,) in found]
     except (LookupError, TypeError, ValueError) as error:

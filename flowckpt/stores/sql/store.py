@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import may_block
-from flowckpt.stores.async_store import RetainingStore, in_runs
 from flowckpt.stores.base import Lease, StoreBase
+from flowckpt.stores.runs_base import RetainingStore, in_runs
 from flowckpt.stores.sql.runs import SqlRuns
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData
+    from collections.abc import Sequence
+
+    from flowckpt.core.records.wait import Signal
 
 
 class SqlCheckpointStore(RetainingStore[SqlRuns]):
@@ -23,30 +25,18 @@ class SqlCheckpointStore(RetainingStore[SqlRuns]):
     def __init__(self, runs: SqlRuns) -> None:
         self.runs = runs
 
-    async def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Add the checkpoint with its new results and commit; saves that wait at the same time share one commit."""
-        writer = None if may_block() else self.runs.owned.get(workflow_id)
-        saved = None if writer is None else writer.save_later(data)
-        if saved is None:
-            await super().save(workflow_id, data)
-        else:
-            await saved
-
     async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
         """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
-        if not may_block() and workflow_id not in self.runs.owned:
-            lease = await self.runs.acquire_new(workflow_id)
-            if lease is not None:
-                return lease
+        if may_block() and workflow_id not in self.runs.owned:
+            new = self.runs.acquire_new(workflow_id)
+            if new is not None:
+                return new
         return await super().acquire(workflow_id, take_over=take_over)
 
-    async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Release the run, if the owner with that token still owns it; see `StoreBase.release`."""
-        released = None if may_block() else self.runs.release_later(workflow_id, token)
-        if released is None:
-            await super().release(workflow_id, token=token)
-        else:
-            await released
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the stored messages in the order of sending; see `StoreBase.signals`."""
+        found = None if may_block() else self.runs.signals_later(workflow_id)
+        return await super().signals(workflow_id) if found is None else await found
 
     last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
+import stat
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
@@ -68,6 +70,9 @@ def sqlite_dialect(version: Version | None = None) -> Dialect:
             "day": "substr(saved_at, 1, 10)",
             "figures": "json_extract(t.document, '$.figures')",
             "median": "flowckpt_median(duration_ms)",
+            "tables": "sqlite_master WHERE type = 'table'",
+            "columns": "(SELECT m.name, p.name AS of_it FROM sqlite_master m JOIN pragma_table_info(m.name) p "
+            "WHERE m.type = 'table' UNION ALL SELECT name, '' FROM sqlite_master WHERE type = 'view')",
             "drop_contents": """
 CREATE TRIGGER drop_contents AFTER DELETE ON blobs BEGIN
   DELETE FROM blob_contents WHERE name = OLD.name AND NOT EXISTS (SELECT 1 FROM blobs WHERE name = OLD.name);
@@ -107,6 +112,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     # closing any descriptor of a file drops the locks that this process has on it.
     with _making, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    _let_write_beside(path)
     connection = library().open(str(path), timeout=_POLL_SECONDS)
     add_functions(connection)
     try:
@@ -125,6 +131,16 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         connection.close()
         raise
     return connection
+
+
+def _let_write_beside(path: Path) -> None:
+    """Give the WAL and its shared memory the mode of the database: they keep that of a moment when it could not be written."""
+    path = path.resolve()
+    for beside in (wal_of(path), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):  # there is none, or it is another user's: SQLite says so
+            mode, found = stat.S_IMODE(path.stat().st_mode), beside.lstat()
+            if stat.S_ISREG(found.st_mode) and mode & stat.S_IWUSR and not found.st_mode & stat.S_IWUSR:
+                beside.chmod(mode)
 
 
 def foreign_journal(path: Path, found: str) -> ForeignRecordError:
@@ -212,12 +228,13 @@ def wal_of(path: Path) -> Path:
 Identity = tuple[int, int]
 
 
-def identity_of(path: Path) -> Identity | None:
+def identity_of(path: Path | str) -> Identity | None:
     """Return what tells a file from another one of the same name; None where there is none."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_dev, status.st_ino
-    return None
+    try:
+        status = os.stat(path)  # noqa: PTH116 - five times at each save
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def check_library(version: Version | None = None) -> str:
@@ -453,10 +470,9 @@ def error_of(
             remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
         )
     if name.startswith(_DAMAGED):
-        if (failure := _read_failure(path)) is not None:  # SQLite calls an unreadable page damage, too
-            found = os_error_of(failure, path, workflow_id, operation, is_write=False)
-            found.is_outcome_unknown = is_outcome_unknown
-            return found
+        if (failed := failed_read(path, workflow_id, operation, str(error))) is not None:
+            failed.is_outcome_unknown = is_outcome_unknown
+            return failed
         return CheckpointCorruptedError(
             workflow_id,
             location=str(path),
@@ -477,12 +493,51 @@ def error_of(
     )
 
 
+_LACKS = re.compile("no such (table|column)|has no column named")
+
+
+def names_what_is_lacking(error: BaseException) -> bool:
+    """Return whether SQLite says that a table, a view or a column is not there.
+
+    Args:
+        error: what was raised.
+    """
+    return isinstance(error, sqlite3.Error) and _LACKS.search(str(error)) is not None
+
+
+_LOOKS = 3
+
 _examined: dict[Identity, int] = {}
 """Open databases, never closed: closing any descriptor of a file gives up all locks that this process has on it."""
 
 
-def _read_failure(path: Path) -> OSError | None:
-    """Read a whole database, and return what the system refuses it with."""
+def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> CheckpointStorageError | None:
+    """Return the error for a database that is not damaged: a page of it could not be read. None if it is damaged.
+
+    SQLite calls both damage. An error of the disk may pass, so everything is read again, past the pages in memory.
+
+    Args:
+        path: the file.
+        workflow_id: the run, or an empty text.
+        operation: what was being done.
+        said: what SQLite said.
+    """
+    for file in (path, wal_of(path)):
+        if (error := _unreadable(file)) is not None:
+            return os_error_of(error, path, workflow_id, operation, is_write=False)
+    if not _is_sound(path):
+        return None
+    return CheckpointStorageError(
+        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {said}; "
+        "all of it was read again without an error, so a read had failed and the file is not damaged",
+        workflow_id=workflow_id,
+        operation=operation,
+        remedy="Try again. If it happens again, look for errors of the disk in the system's log.",
+    )
+
+
+def _unreadable(path: Path) -> OSError | None:
+    """Read a whole file, and return what the system refuses it with."""
     try:
         identity = identity_of(path)
         if identity is not None:
@@ -494,6 +549,26 @@ def _read_failure(path: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def _is_sound(path: Path) -> bool:
+    """Let SQLite look through a whole database, by connections that have read nothing yet: a disk may fail more than once."""
+    found: list[tuple[str]] = []
+    for _ in range(_LOOKS):
+        before = found
+        try:
+            with contextlib.closing(
+                library().open(f"{path.as_uri()}?mode=ro", timeout=_POLL_SECONDS, is_uri=True)
+            ) as second:
+                second.execute("PRAGMA cell_size_check = ON")
+                found = second.execute("PRAGMA integrity_check").fetchall()
+        except (sqlite3.Error, UnicodeDecodeError):
+            found = []
+        if found == [("ok",)]:
+            return True
+        if found and found == before:
+            break
+    return False
 
 
 def os_error_of(

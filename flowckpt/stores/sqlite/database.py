@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -28,8 +27,7 @@ from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import (
     HURRIED_SECONDS,
     Addition,
-    End,
-    GroupCommit,
+    GroupingDatabase,
     Item,
     Outcome,
     Row,
@@ -44,6 +42,8 @@ from flowckpt.stores.sql.layout import (
     Dialect,
     MigrationWait,
     check_version,
+    damage_of,
+    lacking,
     migrate,
     version_of,
 )
@@ -57,6 +57,7 @@ from flowckpt.stores.sqlite.connection import (
     connect,
     connect_to_read,
     error_of,
+    failed_read,
     foreign_journal,
     identity_of,
     is_busy,
@@ -64,6 +65,7 @@ from flowckpt.stores.sqlite.connection import (
     is_going_on,
     is_sync,
     journal_mode,
+    names_what_is_lacking,
     os_error_of,
     reserve_of,
     sqlite_dialect,
@@ -83,11 +85,15 @@ from flowckpt.stores.sqlite.library import Guard, has_guard, library
 _PAUSE_SECONDS = 0.001
 
 
+_NO_GUARD: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def transaction(
     connection: sqlite3.Connection,
     begin: str | Callable[[sqlite3.Connection], None],
     before_commit: Callable[[], None] | None = None,
+    guard: contextlib.AbstractContextManager[None] = _NO_GUARD,
 ) -> Iterator[None]:
     """Do the block in a transaction, which is rolled back where the block or the COMMIT fails.
 
@@ -95,23 +101,25 @@ def transaction(
         connection: the connection.
         begin: the statement that begins it, or what begins it.
         before_commit: called before the COMMIT.
+        guard: held around all of it.
 
     Raises:
         sqlite3.Error: what SQLite says.
     """
-    if isinstance(begin, str):
-        connection.execute(begin)
-    else:
-        begin(connection)
-    try:
-        yield
-        if before_commit is not None:
-            before_commit()
-        commit(connection)
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    with guard:
+        if isinstance(begin, str):
+            connection.execute(begin)
+        else:
+            begin(connection)
+        try:
+            yield
+            if before_commit is not None:
+                before_commit()
+            commit(connection)
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
 
 def commit(connection: sqlite3.Connection) -> None:
@@ -246,7 +254,7 @@ class SqliteSession:
         return self._clock.now()
 
 
-class SqliteDatabase:
+class SqliteDatabase(GroupingDatabase):
     """A database file.
 
     Args:
@@ -256,6 +264,7 @@ class SqliteDatabase:
     """
 
     def __init__(self, path: Path, *, clock: Clock, allowed: Sequence[str] = ()) -> None:
+        super().__init__()
         self.path = path
         self._clock = clock
         self._allowed = tuple(allowed)
@@ -263,14 +272,13 @@ class SqliteDatabase:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[Identity | None, Identity | None] = None, None  # of the file, and of its WAL
-        self._wal = wal_of(path)
+        self._names = str(path), ""  # of the file, and of its WAL, where there is one
         self._guard: Guard | None = None
         self._read_only: ReadConnection | None = None
         self._is_committing = False
         self._is_distrusted = False
         self._has_told_empty = False
         self._tries = Retry(path)
-        self._group = GroupCommit(self._write_group)
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -289,13 +297,13 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close the connection of this process, and keep room for a full disk again."""
-        with self._alone():
+        with self._alone:
             self._disconnect()
             if self.path.exists():
                 self._tries.reserve.restore()
 
     def _disconnect(self) -> None:
-        with self._alone():
+        with self._alone:
             if self._guard is not None:
                 self._guard.close()
             if self._connection is not None:
@@ -304,12 +312,12 @@ class SqliteDatabase:
 
     def use_reserve(self) -> bool:
         """Give up the room that is kept for a full disk; return whether there is any."""
-        with self._alone():
+        with self._alone:
             return self._tries.reserve.use()
 
     def mark(self) -> object:
         """Return what tells this file from another one of the same name; None where there is none."""
-        return identity_of(self.path)
+        return identity_of(self._names[0])
 
     # --- the port --------------------------------------------------------------------------------------------------
 
@@ -332,7 +340,7 @@ class SqliteDatabase:
                 if self._is_as_it_was():
                     return done
 
-        with self._alone(), self._translated(workflow_id, operation, is_write=False):
+        with self._alone, self._translated(workflow_id, operation, is_write=False):
             return self._tries.until_done(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
@@ -344,23 +352,14 @@ class SqliteDatabase:
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
         """Do work that writes, in one transaction, and commit it durably."""
-        done: T = self._group.now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
+        done: T = self.now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
         return done
-
-    def add(self, addition: Addition) -> bool:
-        """Write the rows of a save durably, or tell that the fence does not hold."""
-        holds: bool = self._group.now(addition)
-        return holds
-
-    def later(self, item: Item, end: End) -> asyncio.Future[Any]:
-        """Write a save or other work in the next group."""
-        return self._group.later(item, end)
 
     def _write_group(self, items: Sequence[Item]) -> list[Outcome]:
         """Write items in one transaction, or each in its own if that fails."""
         is_unknown = False
         if len(items) > 1:
-            with self._alone():
+            with self._alone:
                 try:
                     if self._is_in_place():
                         return self._tries.until_done(lambda: self._write_all(items), "", "save")
@@ -379,7 +378,7 @@ class SqliteDatabase:
         return [self._outcome(each, is_unknown=is_unknown) for each in items]
 
     def _is_in_place(self) -> bool:
-        there = identity_of(self.path)
+        there = identity_of(self._names[0])
         return there is not None and (self._connection is None or there == self._identity[0])
 
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
@@ -405,7 +404,7 @@ class SqliteDatabase:
         if self._is_wal_lost():
             self._disconnect()
             raise _WalLostError
-        if identity_of(self.path) != self._identity[0]:
+        if identity_of(self._names[0]) != self._identity[0]:
             for index, item in enumerate(items):
                 if isinstance(item, Addition):
                     outcomes[index] = VanishedError(str(self), workflow_id=item.workflow_id)
@@ -437,7 +436,7 @@ class SqliteDatabase:
                 done = work.do(SqliteSession(connection, self._clock))
             return write_once() if self._is_wal_lost() else done
 
-        with self._alone(), self._translated(work.workflow_id, work.operation):
+        with self._alone, self._translated(work.workflow_id, work.operation):
             if work.operation not in _MAKES_ROOM:
                 return self._tries.until_done(write_once, work.workflow_id, work.operation)
             done = self._with_reserve(write_once, work.workflow_id, work.operation)
@@ -479,11 +478,8 @@ class SqliteDatabase:
             )
         return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
 
-    def probe(self) -> None:
-        """Do nothing: a file either takes a save or refuses it at once."""
-
     def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
-        with self._alone():
+        with self._alone:
             if not self._is_in_place():
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
@@ -495,7 +491,7 @@ class SqliteDatabase:
                 raise self._error_of(error, addition) from error
             except OSError as error:
                 raise os_error_of(error, self.path, addition.workflow_id, "save") from error
-            if identity_of(self.path) != self._identity[0]:
+            if identity_of(self._names[0]) != self._identity[0]:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
 
@@ -509,9 +505,20 @@ class SqliteDatabase:
         return is_unknown
 
     def _error_of(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
-        found = error_of(error, self.path, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
+        found = self._explained(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
         found.__cause__ = error
         return found
+
+    def _explained(
+        self, error: Any, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
+    ) -> FlowckptError:
+        """Return the error of the store for one of SQLite."""
+        if names_what_is_lacking(error) and self._connection is not None:
+            with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+                lost = lacking(SqliteSession(self._connection, self._clock), self.dialect)
+                if lost:
+                    return damage_of(lost, str(self.path))
+        return error_of(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
 
     def _is_there(self, addition: Addition) -> bool:
         connection = self._opened()
@@ -519,7 +526,7 @@ class SqliteDatabase:
             return bool(connection.execute(rows.IS_THERE, addition.identity).fetchall())
 
     def _add_once(self, addition: Addition) -> bool:
-        connection = self._opened()
+        connection = self._opened(is_in_place=True)
         self._is_committing = False
         try:
             with self._writing(connection):
@@ -535,7 +542,8 @@ class SqliteDatabase:
     @staticmethod
     def _add_rows(connection: sqlite3.Connection, addition: Addition) -> bool:
         execute = connection.execute
-        if not execute(rows.ADVANCE, addition.advance).rowcount:
+        given = addition.advance
+        if not execute(rows.ADVANCE_ALONE, given).rowcount and not execute(rows.ADVANCE, given).rowcount:
             return False
         for row in addition.results:
             execute(rows.ADD_RESULT, row)
@@ -547,18 +555,20 @@ class SqliteDatabase:
     def damages(self) -> list[str]:
         """Return what SQLite itself finds damaged."""
 
-        def look(session: SqliteSession) -> list[str]:
+        def look(session: SqliteSession) -> tuple[list[str], list[str]]:
             found = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
-            lost = [
+            return found, [
                 f"a row of {table} belongs to no {parent}"
                 for table, _, parent, _ in session.execute("PRAGMA foreign_key_check")
             ]
-            return found + lost
 
         try:
-            return self.read("", "check", look)
+            found, lost = self.read("", "check", look)
         except CheckpointCorruptedError as error:
             return [error.message]
+        if found and (failed := failed_read(self.path, "", "check", found[0].rpartition("\n")[2])) is not None:
+            raise failed
+        return found + lost
 
     def journal_mode(self) -> str:
         """Return the journal mode of the file; of a missing one the mode that it will have."""
@@ -569,7 +579,7 @@ class SqliteDatabase:
 
     def give_back_space(self) -> None:
         """Give free pages at the end of the file back to the system, and keep room for a full disk again."""
-        with self._alone():
+        with self._alone:
             try:
                 self._give_back_space()
             finally:
@@ -590,19 +600,19 @@ class SqliteDatabase:
                 if self._tries.reserve.is_used:
                     pages = _PAGES_ON_A_FULL_DISK
                     self._empty_wal()
-                with contextlib.nullcontext() if self._guard is None else self._guard.writing():
+                with self._guard or _NO_GUARD:
                     connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
             return _number(connection, "PRAGMA freelist_count") < free
 
-        with self._alone(), self._translated("", "vacuum"):
+        with self._alone, self._translated("", "vacuum"):
             while self._with_reserve(give_back_some, "", "vacuum"):
                 pass
 
     # --- how -------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the other threads out for the block."""
+    @property
+    def _alone(self) -> contextlib.AbstractContextManager[object]:
+        """The lock that keeps the other threads out."""
         if (
             self._pid != os.getpid()
         ):  # a forked child: its parent's lock may be held for ever, its connection is not ours
@@ -610,12 +620,17 @@ class SqliteDatabase:
                 _abandoned.append(self._connection)
             self._pid, self._lock = os.getpid(), threading.RLock()
             self._connection = self._read_only = self._guard = None
-        with self._lock:
-            yield
+        return self._lock
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self, *, is_in_place: bool = False) -> sqlite3.Connection:
+        """Return the connection, made again if the file was replaced.
+
+        Args:
+            is_in_place: whether the file was just found to be the same.
+        """
         if self._read_only is not None or (
-            self._connection is not None and (identity_of(self.path) != self._identity[0] or self._is_wal_lost())
+            self._connection is not None
+            and ((not is_in_place and identity_of(self._names[0]) != self._identity[0]) or self._is_wal_lost())
         ):
             self._disconnect()  # it may be writable by now; or the file was replaced: what there is now counts
         if self._connection is None:
@@ -625,8 +640,9 @@ class SqliteDatabase:
                     connection.execute("SELECT count(*) FROM sqlite_master")  # makes the WAL and its shared memory
                     self._guard = Guard(self.path.resolve())
                 self._bring_up_to_date(connection)
-                self._wal = wal_of(self.path)
-                self._identity = identity_of(self.path), identity_of(self._wal)
+                wal = str(wal_of(self.path)) if journal_mode()[0] == "wal" else ""
+                self._names = self._names[0], wal
+                self._identity = identity_of(self._names[0]), identity_of(wal)
             except BaseException:
                 if self._guard is not None:
                     self._guard.close()
@@ -642,20 +658,17 @@ class SqliteDatabase:
         Locks of the system do not keep two copies in one process apart: the one that closes its connection takes itself for
         the last user of the file. It has copied all that was committed by then.
         """
-        wal = self._identity[1]
-        return journal_mode()[0] == "wal" and (wal is None or identity_of(self._wal) != wal)
+        name, wal = self._names[1], self._identity[1]
+        return name != "" and (wal is None or identity_of(name) != wal)
 
-    @contextlib.contextmanager
-    def _writing(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def _writing(self, connection: sqlite3.Connection) -> contextlib.AbstractContextManager[None]:
         """Do the block in a transaction that writes, while no other program does."""
-        alone = contextlib.nullcontext() if self._guard is None else self._guard.writing()
-        with alone, transaction(connection, self._begin, self._note_commit):
-            yield
+        return transaction(connection, self._begin, self._note_commit, self._guard or _NO_GUARD)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin to write, unless another program has changed the journal mode to one that is not safe here."""
         connection.execute("BEGIN IMMEDIATE")
-        if journal_mode()[0] != "wal":
+        if not self._names[1] and journal_mode()[0] != "wal":
             found = connection.execute("PRAGMA journal_mode").fetchone()[0]
             if found == "wal":
                 connection.execute("ROLLBACK")
@@ -668,7 +681,7 @@ class SqliteDatabase:
             except (sqlite3.Error, OSError) as error:
                 if not cannot_be_written(error):
                     raise
-        elif identity_of(self.path) == self._identity[0] and self._is_as_it_was():
+        elif identity_of(self._names[0]) == self._identity[0] and self._is_as_it_was():
             return self._read_only.connection
         self._disconnect()
         found = connect_to_read(self.path, allowed=self._allowed)
@@ -678,7 +691,7 @@ class SqliteDatabase:
             found.connection.close()
             raise
         self._connection, self._read_only = found.connection, found
-        self._identity = identity_of(self.path), None
+        self._identity = identity_of(self._names[0]), None
         return found.connection
 
     def _is_as_it_was(self) -> bool:
@@ -712,7 +725,7 @@ class SqliteDatabase:
             if version:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            migrate(session, self.dialect)
+            migrate(session, self.dialect, str(self.path))
         self._tries.reserve.make()
 
     def _tell_empty(self) -> None:
@@ -730,7 +743,7 @@ class SqliteDatabase:
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
             session = SqliteSession(connection, self._clock)
-            migrate(session, self.dialect)
+            migrate(session, self.dialect, str(self.path))
             return work(session)
 
     @contextlib.contextmanager
@@ -739,7 +752,7 @@ class SqliteDatabase:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise error_of(error, self.path, workflow_id, operation) from error
+            raise self._explained(error, workflow_id, operation) from error
         except OSError as error:
             raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error
 

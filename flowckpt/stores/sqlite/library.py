@@ -5,7 +5,6 @@ apsw bundles a current SQLite. Its connection gets the methods and the errors of
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
@@ -105,7 +104,10 @@ class ApswConnection:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement to its end."""
-        found = self._call(self._run, statement, parameters)
+        try:
+            found: list[tuple[Any, ...]] = self._inner.execute(statement, parameters).fetchall()
+        except self._apsw.Error as error:
+            raise self._translated(error) from error
         return Rows(found, self._inner)
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -123,10 +125,6 @@ class ApswConnection:
     def close(self) -> None:
         """Close it."""
         self._call(self._inner.close)
-
-    def _run(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = self._inner.execute(statement, parameters).fetchall()
-        return found
 
     def _call(self, act: Callable[..., Any], *given: Any) -> Any:
         try:
@@ -208,18 +206,16 @@ class Guard:
             raise
         _guards.add(self)
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Keep other programs from writing for the block.
 
         Raises:
             sqlite3.OperationalError: one of them is writing.
         """
         _lock(self._files[0], fcntl.F_WRLCK, _WRITER)
-        try:
-            yield
-        finally:
-            _lock(self._files[0], fcntl.F_UNLCK, _WRITER)
+
+    def __exit__(self, *raised: object) -> None:
+        _lock(self._files[0], fcntl.F_UNLCK, _WRITER)
 
     def close(self) -> None:
         """Give the locks back."""
@@ -231,10 +227,15 @@ class Guard:
         _lock(self._files[-1], fcntl.F_RDLCK, place)
 
 
-def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
+@functools.cache
+def _lock_of(kind: int, place: tuple[int, int]) -> bytes:
     start, length = place
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
+
+
+def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of(kind, place))
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem
+from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem, held_open
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.hints import StartedSteps, replace_unsynced, started_in
+from flowckpt.stores.file.directory import StartedSteps, read_file, replace_unsynced, started_in
 from flowckpt.stores.file.layout import run_directory
 from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
@@ -199,7 +198,7 @@ class StartedStepFiles:
                 self._filesystem.unlink(directory, each)
 
     def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the attempt that noted last, and what it began; attempt 0 where there is no word."""
+        """Return the attempt that noted last, and what it began; attempt 0 without a note."""
         try:
             with self._directory() as directory:
                 return started_in(read_file(self._filesystem, directory, run_directory(workflow_id)))
@@ -236,18 +235,13 @@ class StartedStepFiles:
     def _directory(self, *, is_made: bool = False) -> Iterator[int]:
         """Open the directory for the block, never through a link; nothing is synced."""
         filesystem = self._filesystem
-        parent = filesystem.open_root(str(self.path.parent))
-        try:
+        with held_open(filesystem, filesystem.open_root(str(self.path.parent))) as parent:
             if is_made:
                 with contextlib.suppress(FileExistsError):
                     filesystem.make_directory(parent, self.path.name)
-            directory = filesystem.open_directory(parent, self.path.name)
-        finally:
-            filesystem.close(parent)
-        try:
+            opened = filesystem.open_directory(parent, self.path.name)
+        with held_open(filesystem, opened) as directory:
             yield directory
-        finally:
-            filesystem.close(directory)
 
     def _close(self, workflow_id: str) -> None:
         notes = self._notes.pop(workflow_id, None)

@@ -5,10 +5,8 @@ segment they belong to) and keeps what comes back. Each record says itself what 
 setting but the key; and records with and without it stand side by side.
 
 - `keys`: keys, rings and files of them, and what is derived from them.
-- `compression`: packing, and unpacking that is bounded.
-- `cipher`: AES-256-GCM, of the package `cryptography`.
-- `lines`: the lines of one segment, or of whatever a store writes in one go by one writer.
-- `values`: large values, which have files of their own.
+- `cipher`: packing, unpacking that is bounded, and AES-256-GCM, of the package `cryptography`.
+- `lines`: the lines of one segment, or of a write that has one writer; large values, which have files of their own.
 - `protection`: what a store was told to do.
 """
 
@@ -17,8 +15,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
+    from flowckpt.stores.log.sealing import cipher, keys, lines
 
-__all__ = ["cipher", "compression", "keys", "lines", "values"]
+__all__ = ["cipher", "keys", "lines"]
 
 __getattr__ = lazy_modules(__name__, *__all__)

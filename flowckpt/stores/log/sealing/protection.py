@@ -20,8 +20,7 @@ from flowckpt.stores.log import sealing
 
 if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import KeyRing
-    from flowckpt.stores.log.sealing.lines import LineSeal
-    from flowckpt.stores.log.sealing.values import ValueSeal
+    from flowckpt.stores.log.sealing.lines import LineSeal, ValueSeal
 
 
 class SealBrokenError(Exception):
@@ -40,7 +39,7 @@ class SealBrokenError(Exception):
 
 
 def _method(told: str) -> str:
-    return "" if told in ("none", "") else sealing.compression.chosen(told)
+    return "" if told in ("none", "") else sealing.cipher.chosen(told)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -186,7 +185,7 @@ class Seals:
 
     def for_values(self) -> ValueSeal:
         """Return the seal of the large values."""
-        return sealing.values.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
+        return sealing.lines.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
 
     def _known_id(self) -> str:
         found = self._store_id()

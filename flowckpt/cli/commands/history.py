@@ -1,0 +1,187 @@
+"""Another history of a run: `flowckpt rollback` and `flowckpt fork`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from flowckpt.cli.arguments import convert_inputs, edits_from_texts
+from flowckpt.cli.loaded_run import program_at_need
+from flowckpt.cli.next_steps import show_resume_hint
+from flowckpt.cli.options import (
+    Command,
+    KeyValue,
+    NewRunName,
+    RunName,
+    StepName,
+    input_option,
+    json_option,
+    network_option,
+    program_options,
+    store_option,
+    verify_option,
+    without_repeats,
+)
+from flowckpt.cli.render.terminal import escaped, shortened, write, write_document
+from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.settings import choose_store
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.core.system.ids import new_run_id
+from flowckpt.engine import RunOptions
+from flowckpt.engine.history.checkpoints import Rechecking, RolledBack, roll_back
+from flowckpt.engine.history.fork import Forked, ForkPlan, fork_run
+
+_MOST_DROPPED = 8
+
+
+@click.command("rollback", cls=Command)
+@click.argument("run", type=RunName())
+@click.argument("checkpoint")
+@verify_option
+@network_option
+@program_options
+@json_option
+@store_option
+def rollback_command(
+    run: str,
+    checkpoint: str,
+    verify: str | None,
+    allow_network: tuple[str, ...],
+    target: str | None,
+    is_here: bool,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Make an earlier checkpoint the one to resume from. Runs nothing; later checkpoints stay in the store.
+
+    CHECKPOINT is an id, of which the newest counts, or a sequence. The evidence of every result up to it is checked
+    first: if a claim does not hold, or cannot be checked, nothing changes and the exit code is 10. Later checkpoints
+    stay visible in show --history.
+
+    Examples:
+      flowckpt rollback nightly clean
+      flowckpt rollback nightly 7 --verify stat --json
+    """
+    checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run)
+    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
+    rechecking = Rechecking(options, program=program)
+    done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
+    if as_json:
+        write_document(done.to_document())
+    else:
+        write("".join(f"{line}\n" for line in _rollback_lines(done)))
+        show_resume_hint(run, choice)
+
+
+def _rollback_lines(done: RolledBack) -> list[str]:
+    place = f"checkpoint {escaped(done.checkpoint_id)} (sequence {done.sequence})"
+    if not done.is_new:
+        return [f"run {escaped(done.workflow_id)} stands at {place} already: nothing was changed"]
+    lines = [f"run {escaped(done.workflow_id)} is back at {place}"]
+    lines.append(f"results: {done.steps} count, {len(done.dropped)} no longer count")
+    lines += [f"no longer counts: {shortened(path, 80)}" for path in done.dropped[:_MOST_DROPPED]]
+    if len(done.dropped) > _MOST_DROPPED:
+        lines.append(f"no longer count: {len(done.dropped) - _MOST_DROPPED} more")
+    return lines
+
+
+@click.command("fork", cls=Command)
+@click.argument("run", type=RunName())
+@click.option(
+    "--checkpoint",
+    metavar="ID",
+    help="Start from this checkpoint, by its id or sequence; also from one that was left behind.",
+)
+@click.option(
+    "--from",
+    "from_step",
+    metavar="STEP",
+    type=StepName(),
+    help="Take over only what comes before this step: its path, or its name.",
+)
+@click.option(
+    "--set",
+    "outputs",
+    metavar="STEP=JSON",
+    type=KeyValue(),
+    multiple=True,
+    help="Put this in the place of a step's recorded output, converted by its function's annotation.",
+)
+@input_option
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="Id of the new run; by default a new ULID.")
+@verify_option
+@network_option
+@program_options
+@json_option
+@store_option
+def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    run: str,
+    checkpoint: str | None,
+    from_step: str | None,
+    outputs: tuple[tuple[str, str], ...],
+    inputs: tuple[tuple[str, str], ...],
+    new_id: str | None,
+    verify: str | None,
+    allow_network: tuple[str, ...],
+    target: str | None,
+    is_here: bool,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Make a new run that starts from the history of another, perhaps with edits. Runs nothing; resume continues it.
+
+    The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
+    checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.
+
+    Examples:
+      flowckpt fork nightly --from clean
+      flowckpt fork nightly --checkpoint 7 --id again
+      flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
+      flowckpt fork nightly -i limit=500 --json
+    """
+    checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run)
+    edits = edits_from_texts(without_repeats(outputs, "--set"))
+    texts = without_repeats(inputs, "-i")
+    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    load: Callable[[], Workflow[..., Any] | None] = program
+    values: dict[str, Any] = {}
+    if edits or texts:
+        workflow = program.loaded()
+        values, load = convert_inputs(workflow, texts), partial(_same, workflow)
+    options = RunOptions(
+        verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
+    )
+    plan = ForkPlan(
+        new_id=new_id or new_run_id(),
+        checkpoint=checkpoint or "",
+        from_step=from_step or "",
+        edits=edits,
+        inputs=values,
+    )
+    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=load)))
+    if as_json:
+        write_document(made.to_document())
+    else:
+        write("".join(f"{line}\n" for line in _fork_lines(made)))
+        show_resume_hint(made.workflow_id, choice)
+
+
+def _same(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
+    return workflow
+
+
+def _fork_lines(made: Forked) -> list[str]:
+    at = f"{escaped(made.source_id)} at checkpoint {escaped(made.checkpoint_id)} (sequence {made.sequence})"
+    lines = [f"run {escaped(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it was there already")]
+    said = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
+    lines.append(f"{said}, {len(made.dropped)} left out")
+    lines += [f"edited: {shortened(path, 80)}" for path in made.edited]
+    lines += [f"input {escaped(place)}: {escaped(old)} → {escaped(new)}" for place, (old, new) in made.inputs.items()]
+    return lines

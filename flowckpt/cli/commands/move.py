@@ -1,0 +1,342 @@
+"""Runs out of a store and into another one: `flowckpt export`, `import` and `copy`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from flowckpt.cli.arguments import refuse_known_secrets
+from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.cli.next_steps import command_line, show_resume_hint
+from flowckpt.cli.notices import warn
+from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
+from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.render.tables import size_of_run
+from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes, write_document
+from flowckpt.cli.runs import MISNAMED, chosen_run, latest_of, opened_store, surveyed_runs, tell_left_out, waited
+from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.core.codec import Json
+from flowckpt.core.codec.checkpoints import export_text
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import MANAGED
+from flowckpt.core.system.ids import new_run_id
+from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.streams import write_whole
+from flowckpt.engine.history.checkpoints import any_checkpoint
+from flowckpt.errors import FlowckptError, StoreSpecError
+from flowckpt.maintenance import (
+    CopiedRun,
+    ExportedRun,
+    ImportedRun,
+    ImportLimits,
+    copy_run,
+    export_documents,
+    export_run,
+    import_run,
+)
+from flowckpt.maintenance.export import document_name, refuse_other, stream_run
+from flowckpt.stores.base import Finding, StoreBase
+from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.stores.open import shown_spec
+
+
+@click.command("export", cls=Command)
+@click.argument("run", type=RunName())
+@click.option("--checkpoint", metavar="ID", help="Only this checkpoint, by its id or sequence, as one JSON document.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|DIR",
+    help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (existing, or "
+    "ending in /) for one JSON document a checkpoint.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@store_option
+def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> int:
+    """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
+
+    -o FILE writes the whole run: every attempt and checkpoint, large values, and the place of its workflow. Without
+    -o the command prints the newest checkpoint as one JSON document, for people and for git. The store is only read.
+    If the store has a key, that file is signed with it. The file is never encrypted. An existing file is replaced only with --force; in a directory, equal documents stay.
+
+    Examples:
+      flowckpt export nightly -o nightly.run.gz
+      flowckpt export nightly -o - | ssh other flowckpt import -
+      flowckpt export nightly -o history/
+      flowckpt export nightly | jq .step_results
+      flowckpt export nightly --checkpoint fetch -o fetch.json
+    """
+    checkpoints = opened_store(store, runs_nothing=True)
+    run = chosen_run(checkpoints, run)
+    is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
+    try:
+        if checkpoint is None and output is not None:
+            _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
+        else:
+            data = latest_of(checkpoints, run)
+            if checkpoint is not None:
+                data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
+            _export_document(data, run, output, is_directory=is_directory, is_forced=force)
+    except FileExistsError as error:
+        if is_directory and Path(str(output)).is_file():
+            raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
+        raise click.UsageError(
+            f"{error.filename} is there already, and was not touched; --force replaces it"
+        ) from error
+    except OSError as error:
+        said = f"{output} cannot be written: {error.strerror or error}"
+        if error.errno in MISNAMED:
+            raise click.UsageError(said) from error
+        say(f"flowckpt: {escaped(said)}")
+        return ExitCode.OUTPUT_FAILED
+    if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
+        warn(
+            "the store is encrypted, and what was exported is not: anyone who can read it reads all that the run holds"
+        )
+    return ExitCode.DONE
+
+
+def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
+    if is_directory:
+        done = waited(export_documents(store, run, output, is_forced=is_forced))
+        what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"
+    elif output == "-":
+        done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
+        _warn(store, done)
+        return
+    else:
+        if (Path(output).is_file() or Path(output).is_symlink()) and not is_forced:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
+        done = waited(export_run(store, run, output))
+        what = f"{escaped(run)} {size_of_run(done)}"
+    _warn(store, done, is_signable=not is_directory)
+    signed = f", signed with key {done.signed_by}" if done.signed_by else ""
+    say(f"wrote {what} to {escaped(output)}{signed}")
+
+
+def _warn(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> None:
+    if is_signable and store.keys is not None and not done.signed_by:
+        warn(f"the file is not signed: an import that was not signed brought run {done.workflow_id} in")
+    if done.owner is not None:
+        warn(
+            f"run {done.workflow_id} is running in {done.owner}: this is the run as of its checkpoint "
+            f"{done.checkpoint_id}. Do not resume both"
+        )
+
+
+def _shown(line: bytes) -> None:
+    write(escaped_json(line.decode()))
+
+
+def _export_document(
+    data: CheckpointData, run: str, output: str | None, *, is_directory: bool, is_forced: bool
+) -> None:
+    text = export_text(data)
+    if output is None or output == "-":
+        write(escaped_json(text) if is_terminal() else text)
+        return
+    place = Path(output) / document_name(data) if is_directory else Path(output)
+    if is_directory:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    if not is_forced:
+        refuse_other(place, text.encode())
+    waited(write_whole(place, [text.encode()], is_compressed=place.suffix == ".gz"))
+    say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(str(place))}")
+
+
+_DEFAULT = ImportLimits()
+_COUNT = click.IntRange(min=1)
+
+
+@click.command("import", cls=Command)
+@click.argument("file")
+@click.option(
+    "--id",
+    "new_id",
+    type=NewRunName(),
+    metavar="NEW",
+    help="The run id here; by default that in the file, or a new ULID for a checkpoint.",
+)
+@click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
+@click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
+@click.option("--max-records", type=_COUNT, default=_DEFAULT.max_records, help="Refuse more lines.")
+@click.option("--max-attempts", type=_COUNT, default=_DEFAULT.max_attempts, help="Refuse higher attempts.")
+@click.option(
+    "--max-ratio", type=_COUNT, default=_DEFAULT.max_ratio, help="Refuse a file with a higher compression ratio."
+)
+@json_option
+@store_option
+def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    file: str,
+    new_id: str | None,
+    max_bytes: int,
+    max_value_bytes: int,
+    max_records: int,
+    max_attempts: int,
+    max_ratio: int,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run continues.
+
+    The whole file is verified before anything is written, and the run appears at once or not at all; after a kill,
+    repeat the command. An equal run that exists already stays as it is. The command runs nothing: flowckpt resume
+    continues the run.
+
+    Examples:
+      flowckpt import nightly.run.gz
+      flowckpt import nightly.run --id nightly-again --store sqlite:runs.db
+      flowckpt export nightly -o - | flowckpt import - --store sqlite:runs.db
+      flowckpt import fetch.json
+    """
+    refuse_known_secrets(id=new_id)
+    limits = ImportLimits(
+        max_bytes=max_bytes,
+        max_value_bytes=max_value_bytes,
+        max_records=max_records,
+        max_attempts=max_attempts,
+        max_ratio=max_ratio,
+    )
+    checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
+    done = waited(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
+    if as_json:
+        write_document(done.to_document())
+        return
+    write("".join(f"{line}\n" for line in _import_lines(done)))
+    if done.is_new and done.source_id:
+        warn("where it comes from the run is as it was. Resume one of the two: both would run the same steps")
+    if done.status != "completed" and done.workflow_name != MANAGED:
+        show_resume_hint(done.workflow_id, choice, more="--accept-import")
+
+
+def _import_lines(done: ImportedRun) -> list[str]:
+    name = escaped(done.workflow_id)
+    said = f"imported {name}" if done.is_new else f"{name} is there already, the very same: nothing to do"
+    lines = [
+        f"{said} {size_of_run(done)}",
+        f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
+    ]
+    if done.workflow_name != MANAGED:
+        lines.append("held: nothing of it runs until a person resumes it with --accept-import")
+        if done.is_new:
+            lines.append(
+                f"its approvals and signals must be given again: {done.unauthenticated}"
+                if done.unauthenticated
+                else "its approvals and signals count: the file is signed with a key of this store"
+            )
+    place = done.target.get("file") or done.target.get("module") or ""
+    if place:
+        is_missing = "file" in done.target and not Path(place).is_file()
+        lines.append(
+            f"target: {escaped(place)}:{escaped(done.target.get('name', ''))}"
+            + (" (not on this machine: resume with --target)" if is_missing else "")
+        )
+    elif done.workflow_name != MANAGED:
+        lines.append("target: not recorded: resume with --target")
+    return lines
+
+
+@click.command("copy", cls=Command)
+@click.argument("runs", metavar="RUN…", type=RunName(), nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Every run of the store.")
+@click.option("--to", metavar="STORE", required=True, help="The store to copy to, as sqlite:FILE or file:DIRECTORY.")
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="The id that the copy is to have; for one run.")
+@json_option
+@store_option
+def copy_command(
+    runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None
+) -> int:
+    """Copy runs to another store: every attempt and checkpoint and all large values, as they are.
+
+    The source is only read; the other store and its directories are created if missing. Each run appears there at
+    once or not at all, and an equal run that exists already is skipped; so after a kill, repeat the command. A run
+    that cannot be copied is reported and does not stop the others; the exit code is that of the first one. A database
+    takes no runs of a store with a key.
+
+    Examples:
+      flowckpt copy nightly --to sqlite:runs.db
+      flowckpt copy nightly weekly --to postgresql://db.example/runs
+      flowckpt copy --all --to file:/backup/flowckpt
+    """
+    if bool(runs) is is_all:
+        raise click.UsageError("say which runs to copy: their ids, or --all")
+    if new_id is not None and len(runs) != 1:
+        raise click.UsageError("--id is for the copy of one run")
+    source, place = opened_store(store, runs_nothing=True), choose_store(to)
+    target = _opened_target(to, choose_store(store))
+    wanted = list(dict.fromkeys(runs))
+    unreadable: Sequence[Finding] = ()
+    if is_all:
+        survey = surveyed_runs(source)
+        wanted = [info.workflow_id for info in reversed(survey.runs)]
+        unreadable = survey.unreadable
+    if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
+        _show_fault(fault, place)
+        return code_of_error(fault)
+    documents: list[Json] = []
+    first: FlowckptError | None = None
+    for run in wanted:
+        try:
+            run = chosen_run(source, run) if runs else run  # noqa: PLW2901
+            done = waited(copy_run(source, target, run, new_id=new_id))
+        except FlowckptError as error:
+            first = first or error
+            documents.append({"source_id": run, "error": {"type": type(error).__name__, "message": str(error)}})
+            if _fault(target, new_id or run) is None:
+                show_error(error)
+            else:
+                _show_fault(error, place)
+            continue
+        documents.append({**done.to_document(), "error": None})
+        _say(done, as_json=as_json)
+    if as_json:
+        write_document(documents)
+    code = tell_left_out(unreadable)
+    return code if first is None else code_of_error(first)
+
+
+def _fault(store: StoreBase, run: str) -> FlowckptError | None:
+    """Return why a store cannot tell whether it has a run."""
+    try:
+        waited(store.load_latest(run))
+    except FlowckptError as error:
+        return error
+    return None
+
+
+def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
+    say(f"flowckpt: the fault is in {escaped(store.shown)}, which is to be copied to; the source is as it was")
+    show_error(error)
+
+
+def _opened_target(to: str, source: StoreChoice) -> StoreBase:
+    """Open the store that is copied to; one that cannot keep what the key protects is refused, and the way is named."""
+    choice = choose_store(to)
+    try:
+        return opened_store(choice.spec, runs_nothing=True)
+    except StoreSpecError as error:
+        if choice.key_file is None:
+            raise
+        raise StoreSpecError(
+            f"{error.message}; a copy would not be protected any more, so nothing was copied",
+            spec=error.spec,
+            remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
+            f"and then, without one, flowckpt import --store {shlex.quote(shown_spec(to))} FILE. The exported file is "
+            "plain text, too: keep it where others cannot read it, and remove it afterwards.",
+        ) from error
+
+
+def _say(done: CopiedRun, *, as_json: bool) -> None:
+    name = escaped(done.workflow_id)
+    if not as_json:
+        said = f"copied {name}" if done.is_new else f"{name} is there already, the very same"
+        write(f"{said} {size_of_run(done)}\n")
+    if done.owner is not None:
+        warn(
+            f"run {done.source_id} is running in {done.owner}: the copy is as of its last checkpoint. Do not resume both"
+        )

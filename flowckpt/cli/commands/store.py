@@ -1,0 +1,497 @@
+"""The commands that keep a store: `flowckpt store …`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.next_steps import command_line
+from flowckpt.cli.notices import warn
+from flowckpt.cli.options import AgeText, Command, RunName, color_option, json_option, mirror_option, store_option
+from flowckpt.cli.render.documents import finding_document
+from flowckpt.cli.render.statistics import (
+    checkpoints_document,
+    figures_document,
+    figures_lines,
+    figures_tables,
+    summary_document,
+)
+from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
+from flowckpt.cli.render.terminal import escaped, say, write, write_document
+from flowckpt.cli.runs import chosen_run, latest_of, opened_store, tell_unreadable, waited
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_run import checked
+from flowckpt.core.records import Status
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine.history.checkpoints import earlier_checkpoint
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FlowckptError,
+    UnauthenticatedRecordError,
+    WrongKeyError,
+)
+from flowckpt.maintenance.prune import FINISHED, PrunedRun, PruneReport, prune, prune_checkpoints
+from flowckpt.stores.base import Ability, Finding
+from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.stores.file.store_keys import TrustReport
+from flowckpt.stores.log.sealing.cipher import check_installed
+from flowckpt.stores.log.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing, new_key, read_key_file, write_key_file
+from flowckpt.stores.open import open_store, shown_spec
+from flowckpt.stores.queries import store_statistics
+
+
+@click.command("check", cls=Command)
+@click.argument("run", type=RunName(), required=False)
+@json_option
+@mirror_option
+@store_option
+def check_command(run: str | None, as_json: bool, store: str | None) -> int:
+    """Read all of the store, or of one run, and verify it. Nothing is changed.
+
+    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, with 13 where
+    something could not be read now, and with 2 where a key is missing without which nothing can be said.
+
+    A record whose digests fit, but that holds what flowckpt never writes, is corrupt too.
+
+    A store with a mirror is compared with it: a notice says what the mirror lacks, and a mirror with another history of
+    a run counts as corrupt.
+
+    Examples:
+      flowckpt store check
+      flowckpt store check nightly
+      flowckpt store check --json
+    """
+    checkpoints = opened_store(store, runs_nothing=True)
+    findings = checked(checkpoints, None if run is None else chosen_run(checkpoints, run))
+    with suppress(FlowckptError):  # a file that is not a database is among the findings
+        if medium := checkpoints.medium():
+            say(f"flowckpt: {choose_store(store).shown} is kept by {medium}")
+    if mirror := choose_store(store).mirror:
+        say(f"flowckpt: compared with the mirror {shown_spec(mirror)}")
+    if as_json:
+        write_document([finding_document(finding) for finding in findings])
+    else:
+        write("".join(f"{_line(finding)}\n" for finding in findings))
+    corrupt = sum(finding.severity == "corrupt" for finding in findings)
+    if corrupt:
+        say(
+            f"flowckpt: {corrupt} of {counted(len(findings), 'finding')} in {choose_store(store).shown} {'is' if corrupt == 1 else 'are'} corrupt"
+        )
+    locked = sum(finding.severity == "locked" for finding in findings)
+    if locked:
+        say(
+            f"flowckpt: {locked} of {counted(len(findings), 'finding')} in {choose_store(store).shown} "
+            f"{'needs' if locked == 1 else 'need'} a key that is not here"
+        )
+    elif not findings:
+        say(f"flowckpt: {choose_store(store).shown} holds no run")
+    failed = sum(finding.severity == "failed" for finding in findings)
+    if failed:
+        say(
+            f"flowckpt: {failed} of {counted(len(findings), 'finding')} could not be read now, which says nothing about the record"
+        )
+    if corrupt or failed:
+        return ExitCode.CORRUPT if corrupt else ExitCode.STORE_FAILED
+    return ExitCode.USAGE if locked else ExitCode.DONE
+
+
+def _line(finding: Finding) -> str:
+    return escaped(f"{finding.severity}: {finding.workflow_id or 'store'}: {finding.detail}")
+
+
+@click.command("repair", cls=Command)
+@click.argument("run", type=RunName())
+@json_option
+@mirror_option
+@store_option
+def repair_command(run: str, as_json: bool, store: str | None) -> None:
+    """Set the damaged part of a run aside, and keep everything that is intact.
+
+    The run as it was is kept beside it: in a directory or bucket under damaged/, in a database in tables named
+    damaged_…. The command prints where, what is lost, and the checkpoint from which the run resumes. An intact run is
+    not changed. A mirror is brought level with the run.
+
+    Examples:
+      flowckpt store repair nightly
+      flowckpt store repair nightly --json
+    """
+    checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
+    with contextlib.suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
+        run = chosen_run(checkpoints, run)
+    done = waited(checkpoints.repair(run))
+    if as_json:
+        lost = [{"place": each.place, "bytes": each.size, "detail": each.detail} for each in done.lost]
+        kept = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
+        write_document({"workflow_id": run, "aside": done.aside or None, "lost": lost, **kept})
+        return
+    left = f"{counted(done.checkpoints, 'checkpoint')}, {counted(done.steps, 'result')}, the newest is {done.newest!r}"
+    if not done.is_changed:
+        write(escaped(f"{run} is intact ({left}): nothing was changed") + "\n")
+        return
+    write("".join(escaped(f"lost: {each}") + "\n" for each in done.lost))
+    write(escaped(f"set aside: the run as it was, in {done.aside}") + "\n")
+    write(escaped(f"repaired: {run} ({left})") + "\n")
+    say(f"See what a resume would run: {command_line('plan', choice, run)}")
+
+
+@click.command("stats", cls=Command)
+@click.argument("run", type=RunName(), required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many of the newest days, the largest and the slowest.",
+)
+@json_option
+@store_option
+@color_option
+def stats_command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> int:
+    """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
+
+    The figures include results that no longer count. Sizes exclude large values. A run whose record cannot be read is
+    left out and named, and the exit code is 11.
+
+    Examples:
+      flowckpt store stats
+      flowckpt store stats nightly
+      flowckpt store stats --limit 30 --json
+    """
+    checkpoints = opened_store(store, runs_nothing=True)
+    run = None if run is None else chosen_run(checkpoints, run)
+    figures = waited(store_statistics(checkpoints, run, limit=limit))
+    if as_json:
+        write_document(figures_document(figures))
+        return tell_unreadable(figures.unreadable)
+    write("".join(f"{escaped(line)}\n" for line in figures_lines(figures, run)))
+    for header, rows, wrapped in figures_tables(figures, limit):
+        write("\n")
+        show_table(header, rows, wrapped=wrapped, no_color=no_color)
+    return tell_unreadable(figures.unreadable)
+
+
+@click.command("pin", cls=Command)
+@click.argument("run", type=RunName())
+@click.argument("checkpoint", required=False)
+@click.option("--unpin", is_flag=True, help="Take the pin away again.")
+@json_option
+@store_option
+def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: str | None) -> None:
+    """Keep a checkpoint whatever is pruned, and its run with it. Only clear removes it.
+
+    CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint. A live run can
+    be pinned, too.
+
+    Examples:
+      flowckpt store pin nightly
+      flowckpt store pin nightly trained
+      flowckpt store pin nightly trained --unpin
+    """
+    checkpoints = opened_store(store, runs_nothing=True)
+    if not checkpoints.has(Ability.PINS):
+        raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
+    run = chosen_run(checkpoints, run)
+    data = latest_of(checkpoints, run)
+    if checkpoint is not None:
+        data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))
+    was_pinned = data.sequence in waited(checkpoints.pinned(run))
+    change = checkpoints.unpin if unpin else checkpoints.pin
+    waited(change(run, data.sequence))
+    is_changed = was_pinned is unpin
+    if as_json:
+        document: dict[str, Any] = {
+            "workflow_id": run,
+            "checkpoint_id": data.checkpoint_id,
+            "sequence": data.sequence,
+            "pinned": not unpin,
+        }
+        if not is_changed:
+            document["changed"] = False
+        write_document(document)
+        return
+    place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
+    if is_changed:
+        write(f"{'unpinned' if unpin else 'pinned'} {place} of {escaped(run)}\n")
+    else:
+        write(f"{place} of {escaped(run)} {'was not pinned' if unpin else 'is pinned already'}: nothing was changed\n")
+
+
+_STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
+
+
+@click.command("prune", cls=Command)
+@click.argument("run", type=RunName(), required=False)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints (of a task, committed steps).",
+)
+@click.option(
+    "--older-than", type=AgeText(), metavar="AGE", help="Only what was saved longer ago, as 90s, 45m, 12h, 30d or 2w."
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With RUN: only checkpoints whose records do not fit into N bytes beside the newer ones.",
+)
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(_STATUSES),
+    multiple=True,
+    help="Only runs with this status. Default: completed, because all others can be resumed.",
+)
+@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, with sizes, and remove nothing.")
+@json_option
+@store_option
+def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    run: str | None,
+    keep: int | None,
+    older_than: timedelta | None,
+    max_bytes: int | None,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    dry_run: bool,
+    as_json: bool,
+    store: str | None,
+) -> int:
+    """Remove completed runs that are not needed any more, and free unused space.
+
+    A run, or with RUN one of its checkpoints, is removed only if it meets every given condition. Without --keep,
+    --older-than and --max-bytes nothing is removed: the command only frees space. Runs that a process owns, and runs
+    with a pinned checkpoint, always stay. Of the checkpoints of RUN the newest, the newest verified and the pinned
+    ones always stay, and the one from which a task of a CheckpointManager continues; so do all results. A run whose
+    record cannot be read stays and is named, and the exit code is 11. Damage of RUN that no longer counts only keeps its
+    space from being freed, with a warning.
+
+    Examples:
+      flowckpt store prune --older-than 30d --dry-run
+      flowckpt store prune --keep 5
+      flowckpt store prune --older-than 90d --status failed --status cancelled
+      flowckpt store prune nightly --keep 3
+      flowckpt store prune nightly --keep 3 --older-than 7d
+    """
+    has_filter = bool(statuses) or workflow is not None
+    if run is not None:
+        if has_filter:
+            raise click.UsageError("--status and --workflow choose among runs, and a run is named")
+        conditions: dict[str, Any] = {"keep": keep, "older_than": older_than, "max_bytes": max_bytes}
+        _prune_one(store, run, conditions, is_dry_run=dry_run, as_json=as_json)
+        return ExitCode.DONE
+    if max_bytes is not None:
+        raise click.UsageError("--max-bytes chooses among the checkpoints of a run, and no run is named")
+    if has_filter and keep is None and older_than is None:
+        raise click.UsageError("say which of them go: --keep N, --older-than AGE, or --keep 0 for all")
+    checkpoints = opened_store(store, runs_nothing=True)
+    verb = "would remove" if dry_run else "removed"
+    report = waited(
+        prune(
+            checkpoints,
+            keep=keep,
+            older_than=older_than,
+            statuses=[Status(each) for each in statuses] or FINISHED,
+            workflow=workflow,
+            is_dry_run=dry_run,
+            on_run=None if as_json else lambda pruned: write(f"{verb} {_said(pruned)}\n"),
+        )
+    )
+    if as_json:
+        write_document(summary_document(report, is_dry_run=dry_run))
+    else:
+        _summarize(report, verb, is_dry_run=dry_run)
+    if not report.matched and has_filter:
+        of = "" if workflow is None else f" of the workflow {escaped(workflow)}"
+        stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
+        say(f"flowckpt: {choose_store(store).shown} has no run{of}{stands}")
+    return tell_unreadable(report.unreadable)
+
+
+def _said(pruned: PrunedRun) -> str:
+    said = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
+    if pruned.size is not None:
+        said.append(bytes_text(pruned.size))
+    return f"{escaped(pruned.workflow_id)} ({', '.join(said)})"
+
+
+def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
+    for workflow_id, why in report.skipped.items():
+        say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
+    size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
+    say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
+    if not is_dry_run and report.compacted:
+        say(f"flowckpt: rewrote {counted(report.compacted, 'run')}, {bytes_text(report.compacted_bytes)} freed")
+
+
+def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dry_run: bool, as_json: bool) -> None:
+    if conditions["keep"] == 0:
+        raise click.UsageError(
+            "--keep 0: the newest checkpoint of a run always stays; 'flowckpt store clear' removes the run"
+        )
+    checkpoints = opened_store(store, runs_nothing=True)
+    run = chosen_run(checkpoints, run)
+    sequences, freed = waited(prune_checkpoints(checkpoints, run, **conditions, is_dry_run=is_dry_run))
+    if as_json:
+        write_document(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run))
+        return
+    if is_dry_run:
+        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escaped(run)}\n")
+    else:
+        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {bytes_text(freed)} freed\n")
+
+
+@click.command("clear", cls=Command)
+@click.argument("run", type=RunName())
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
+@store_option
+def clear_command(run: str, yes: bool, store: str | None) -> None:
+    """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it.
+
+    Examples:
+      flowckpt store clear nightly
+      flowckpt store clear nightly --yes
+    """
+    checkpoints = opened_store(store, runs_nothing=True)
+    run = chosen_run(checkpoints, run)
+    what = "its record is damaged"
+    try:
+        latest = latest_of(checkpoints, run)
+        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}"
+    except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
+        warn(error.message)
+    except (
+        WrongKeyError,
+        UnauthenticatedRecordError,
+    ) as error:  # likewise: a key of an old run may be lost for good
+        if isinstance(error, WrongKeyError) and error.is_whole_store:
+            raise
+        what = "its record cannot be read"
+        warn(error.message)
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
+        asked = f"Remove run {escaped(run)} ({what}) with all its checkpoints?"
+        if not click.confirm(asked, default=False, err=True):
+            say("flowckpt: nothing was removed")
+            return
+    waited(checkpoints.clear(run))
+    write(f"removed {escaped(run)}\n")
+
+
+@click.command("key", cls=Command)
+@click.argument("action", type=click.Choice(["new", "rotate", "show"]))
+@click.argument("file", type=click.Path())
+@click.option(
+    "--use",
+    type=click.Choice([ENCRYPT, AUTHENTICATE]),
+    help="Use of the new key: encrypt (the default of new), or authenticate alone, which leaves records readable. "
+    "A rotation keeps the use of the newest key.",
+)
+@json_option
+def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
+    """Make a key file, put a new key first in it, or show its keys without their secrets.
+
+    new makes the file, readable by its owner alone. Name it to the other commands by FLOWCKPT_KEY_FILE, or by key_file
+    in pyproject.toml. rotate puts a new key first: what is written from then on is sealed with it, and what is older is
+    still read with the others; flowckpt store prune seals what is older with the new key, too. Keep a copy of the file where the store is not: without it, what is encrypted is lost.
+
+    Examples:
+      flowckpt store key new ~/.flowckpt.key
+      flowckpt store key new ~/.flowckpt.key --use authenticate
+      flowckpt store key rotate ~/.flowckpt.key
+      flowckpt store key show ~/.flowckpt.key
+    """
+    if action == "show":
+        if use is not None:
+            raise click.UsageError("--use is for new and rotate")
+        ring = read_key_file(file)
+    else:
+        before = read_key_file(file).keys if action == "rotate" else ()
+        wanted = use or (before[0].use if before else ENCRYPT)
+        if wanted == ENCRYPT:
+            check_installed()
+        ring = KeyRing([new_key(wanted), *before])
+        write_key_file(file, ring.keys, is_new=action == "new")
+    if as_json:
+        said = [{"id": key.id, "use": key.use, "created_at": key.created_at} for key in ring.keys]
+        write_document(said)
+    else:
+        write("".join(escaped(f"{key.id}  {key.use:<12}  {key.created_at}") + "\n" for key in ring.keys))
+    if action == "new":
+        say(
+            escaped(
+                f"Keep a copy of {file} where the store is not. To use it: export FLOWCKPT_KEY_FILE={Path(file).absolute()}"
+            )
+        )
+
+
+_MOST_RUNS = 10
+
+
+@click.command("trust", cls=Command)
+@click.argument("run", type=RunName())
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
+@store_option
+def trust_command(run: str, yes: bool, store: str | None) -> None:
+    """Accept a run whose records are not authenticated by the key.
+
+    Use it for a run that began before the store had a key, and for a run whose end cannot be proved, for example
+    after the restore of a backup without its head- files. The command adds a segment, sealed with the key, that holds
+    the digest of the whole run. Sealed data that does not open is still refused. The output lists what was trusted,
+    what was verified, and what is lost.
+
+    Examples:
+      flowckpt store trust nightly
+      flowckpt store trust nightly --yes
+    """
+    choice = choose_store(store)
+    checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
+    if not isinstance(checkpoints, FileCheckpointStore) or choice.key_file is None:
+        raise click.UsageError("trust is for a file store with a key: name the key file by FLOWCKPT_KEY_FILE")
+    run = chosen_run(checkpoints, run)
+    latest = latest_of(checkpoints, run)
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
+        for line in _said_of(checkpoints.runs.trust_report(run), "would be"):
+            say(line)
+        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
+        asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
+        if not click.confirm(asked, default=False, err=True):
+            say("flowckpt: nothing was changed")
+            return
+    found = waited(checkpoints.trust(run))
+    counts = f"{found.checkpoints} checkpoints, {found.results} results"
+    if found.is_proved:
+        write(f"{escaped(run)} proves itself with the key ({counts}): nothing was to be taken on trust\n")
+    else:
+        write(f"trusted {escaped(run)} as it is now ({counts})\n")
+    write("".join(f"{line}\n" for line in _said_of(found, "was")))
+    if found.message:
+        warn(f"its messages stay refused: {found.message}. Remove the file, and send the message again")
+    if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
+        shown = ", ".join(map(escaped, others[:_MOST_RUNS])) + (
+            f" and {len(others) - _MOST_RUNS} more" if others[_MOST_RUNS:] else ""
+        )
+        say(f"Still refused, as each was written without a key: {shown}")
+        say(f"Look at each, and if it is what it should be: {command_line('store trust', choice, others[0])}")
+
+
+def _said_of(found: TrustReport, verb: str) -> list[str]:
+    lines = []
+    if found.plain and not found.is_proved:
+        lines.append(f"  {verb} taken on trust, written without a key: {', '.join(found.plain)}")
+    if not found.is_proved:
+        lines.append(f"  lost: {found.lost or 'nothing that the record tells of'}")
+    elif found.plain:
+        lines.append(f"  held, and proved by what a sealed one says of it: {', '.join(found.plain)}")
+    if found.sealed:
+        lines.append(f"  held, and sealed with the key: {', '.join(found.sealed)}")
+    return [escaped(line) for line in lines]

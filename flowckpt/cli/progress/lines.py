@@ -1,0 +1,254 @@
+"""Progress in lines: with the time, on standard error, for pipes, logs and CI; or as JSON documents, whose keys are a promise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
+from flowckpt.cli.render.tables import duration_text, figures_text
+from flowckpt.cli.render.terminal import OutputFailedError, escaped, json_text, say, short_value, write_if_read
+from flowckpt.core import codec
+from flowckpt.core.codec import Json
+from flowckpt.core.codec.results import encode_error
+from flowckpt.core.records.wait import Wait, moment_text
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine.values import waits
+from flowckpt.engine.values.failures import recorded_error
+from flowckpt.engine.values.result import WorkflowResult
+from flowckpt.events import Event, EvidenceVerified, StepRestored, StepsRestored
+
+
+def ended_document(result: WorkflowResult, output_type: Any) -> Json:
+    """Return how a run ended: what `run --json` and `resume --json` print."""
+    return {
+        "workflow_id": result.workflow_id,
+        "workflow_name": result.workflow_name,
+        "status": result.status.value,
+        "output": codec.encode(result.output, output_type, place="the workflow's output"),
+        "attempt": result.attempt,
+        "steps": attrs.asdict(result.steps),
+        "duration_ms": result.duration_ms,
+        **({"figures": dict(result.figures)} if result.figures else {}),
+        "error": None if result.failure is None else encode_error(result.failure),
+        **({"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}),
+        **({"removed": True} if result.is_removed else {}),
+        "undone": list(result.undone),
+        "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
+        "is_saved": result.is_saved,
+        "last_saved": result.last_saved,
+    }
+
+
+def event_document(event: Event, output_type: Any) -> Json:
+    """Return an event: one line of `--events`."""
+    document: dict[str, Any] = {"event": event.kind}
+    for field in attrs.fields(type(event)):
+        value = getattr(event, field.name)
+        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain(value)
+    return document
+
+
+def wait_document(wait: Wait) -> Json:
+    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`."""
+    return {
+        "path": wait.path,
+        "kind": str(wait.kind),
+        "name": wait.name,
+        "since": moment_text(wait.since),
+        "due_at": None if wait.due_at is None else moment_text(wait.due_at),
+        "digests": waits.digests_of(wait) if wait.claims else {},
+        "voided": wait.voided or None,
+        "ask": wait.ask,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, tuple):
+        return [wait_document(each) if isinstance(each, Wait) else each for each in value]
+    return value
+
+
+# Progress for programs: every event as a line of JSON on standard output.
+
+
+class JsonLines:
+    """Writes events as JSON lines.
+
+    Args:
+        output_type: what the workflow says that it returns.
+    """
+
+    def __init__(self, output_type: Any) -> None:
+        self._output_type = output_type
+        self.failure = ""  # why the last event that could not be written was lost
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def tell(self, event: Event) -> None:
+        """Write the event."""
+        try:
+            write_if_read(f"{json_text(event_document(event, self._output_type))}\n")
+        except OutputFailedError as error:  # the run is not worse for it
+            self.failure = str(error)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+_FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
+
+
+_MOST_WAITS = 8
+_SILENT = frozenset({"StepStarted", "CheckpointSaved", "EvidenceVerified"})
+"""Events that have no line: a step has one, at its end."""
+_FOLDED = frozenset({"StepCompleted", "StepAdopted"})
+"""Events that are not shown for each member of a map or a large group."""
+_UNKNOWN_PART = 100
+"""After so many members a line is written, where it is unknown how many there are."""
+
+
+_LINES: dict[str, Callable[[Any], str]] = {
+    "WorkflowStarted": lambda e: f"run {e.workflow_id} of {e.workflow_name}: started",
+    "WorkflowResumed": lambda e: (
+        f"run {e.workflow_id} of {e.workflow_name}: resumed from checkpoint {e.checkpoint_id}, attempt {e.attempt}"
+    ),
+    "WorkflowContinued": lambda e: (
+        f"run {e.workflow_id} of {e.workflow_name}: continues as generation {e.generation}, attempt {e.attempt}"
+    ),
+    "StepRestored": lambda e: (
+        f"{e.path}: taken from run {e.taken_from}" if e.taken_from else f"{e.path}: restored, with its failure"
+    ),
+    "StepRetrying": lambda e: (
+        f"{e.path}: try {e.tries} failed with {e.error_type}: {e.error_message}; again in {e.delay_seconds:g} s"
+    ),
+    "StepOutput": lambda e: f"{e.path} {'!' if e.stream == 'stderr' else '|'} {e.line}",
+    "StepProgress": lambda e: f"{e.path}: {progress_text(e.done, e.total, e.note)}",
+    "StepStateDropped": lambda e: f"{e.path}: what it had saved of itself is dropped: {e.reason}",
+    "StepAdopted": lambda e: f"{e.path}: adopted, not run: {e.decision or 'its evidence proves that it was done'}",
+    "StepCompleted": lambda e: f"{e.path}: done in {duration_text(e.duration_ms)}",
+    "StepFailed": lambda e: (
+        f"{e.path}: failed in {duration_text(e.duration_ms)} with {e.error_type}: {e.error_message}"
+    ),
+    "EvidenceFailed": lambda e: f"{e.path}: evidence {_FAILED.get(e.moment, 'does not hold')}: {e.reason}",
+    "CheckpointFailed": lambda e: f"checkpoint {e.checkpoint_id or e.sequence} not saved: {e.error}",
+    "RollbackStarted": lambda e: f"{e.path}: is being undone",
+    "RollbackCompleted": lambda e: (
+        f"{e.path}: could not be undone: {e.error_type}: {e.error_message}"
+        if e.error_type
+        else f"{e.path}: undone in {duration_text(e.duration_ms)}"
+    ),
+    "ApprovalVoided": lambda e: (
+        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for again: {e.reason}"
+    ),
+    "SignalSetAside": lambda e: f"{e.path}: signal {e.name} is set aside, it waits for another one: {e.detail}",
+    "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
+    "WorkflowSuspended": lambda e: (
+        f"run {e.workflow_id}: "
+        + (f"suspended by {e.cause}" if e.cause else f"suspended: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}")
+    ),
+    "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
+    "WorkflowFailed": lambda e: f"run {e.workflow_id}: failed with {e.error_type}: {e.error_message}",
+    "WorkflowCancelled": lambda e: (
+        f"run {e.workflow_id}: " + (e.cause if e.cause == "cancelled" else f"stopped by {e.cause}")
+    ),
+}
+
+
+_SECONDS_BETWEEN = 10.0
+"""The pause between two lines about the progress of a step; `--events` has each report."""
+
+
+class PlainLines:
+    """Writes a line for each step that has ended; of a map or a large group, a line now and then, and its failures."""
+
+    def __init__(self) -> None:
+        self._fan_outs = FanOuts()
+        self._counts = Counts()
+        self._claims: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+        self._told_at: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def tell(self, event: Event) -> None:
+        """Write the event's line, and what was found below it."""
+        kind, path = event.kind, getattr(event, "path", "")
+        if isinstance(event, EvidenceVerified):
+            self._claims[path] = event.claims
+        if event.kind == "WorkflowContinued":
+            self._fan_outs = FanOuts()
+        self._fan_outs.note(event)
+        if isinstance(event, StepRestored) and event.taken_from:
+            self._counts.restored += 1
+        elif isinstance(event, StepRestored) and not self._fan_outs.is_composite(path):
+            self._counts.restore(is_reverified=self._claims.pop(path, 0) > 0)
+        if isinstance(event, StepsRestored):
+            self._counts.restore(event.steps, is_reverified=False)
+            return
+        if kind in _SILENT or (isinstance(event, StepRestored) and event.success and not event.taken_from):
+            if kind == "StepStarted":
+                self._say_restored()
+            return
+        self._say_restored()
+        folding = self._fan_outs.folding(path) if path else None
+        if folding is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
+            self._say_how_far(folding)
+            return
+        more = ""
+        if kind in ("StepCompleted", "StepFailed"):
+            if (ended := self._fan_outs.of(path)) is not None:
+                more += f", {ended} members" if ended.is_folded else ""
+                self._fan_outs.forget(path)
+            if (claims := self._claims.pop(path, 0)) and kind == "StepCompleted":
+                more += f", evidence holds ({counted(claims, 'claim')})"
+            figures = getattr(event, "figures", None)
+            more += f", {figures_text(figures)}" if figures else ""
+        if kind == "StepProgress" and not self._is_due(event):
+            return
+        _say(escaped(_LINES.get(kind, _other_line)(event)) + more)
+        for detail in getattr(event, "details", ()):
+            _say(f"  {escaped(detail)}")
+
+    def stop(self) -> None:
+        """Write what was restored last."""
+        self._say_restored()
+
+    def _say_restored(self) -> None:
+        restored, reverified = self._counts.take_restored()
+        if restored:
+            more = f", the evidence of {reverified} holds" if reverified else ""
+            _say(f"{counted(restored, 'step')} restored from the record{more}")
+
+    def _say_how_far(self, fan_out: FanOutProgress) -> None:
+        tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART
+        part = fan_out.done // tenth
+        if part > self._said.get(fan_out.path, 0) and fan_out.done != fan_out.total:
+            self._said[fan_out.path] = part
+            _say(f"{escaped(fan_out.path)}: {fan_out}")
+
+    def _is_due(self, event: Any) -> bool:
+        now = time.monotonic()
+        if now - self._told_at.get(event.path, now - _SECONDS_BETWEEN) < _SECONDS_BETWEEN:
+            return False
+        self._told_at[event.path] = now
+        return True
+
+
+def _say(line: str) -> None:
+    say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock
+
+
+def _other_line(event: Event) -> str:
+    """Write an event that has no line of its own."""
+    fields = attrs.asdict(event, recurse=False)
+    del fields["workflow_id"]
+    return f"{event.kind} " + " ".join(f"{name}={short_value(value, 80)}" for name, value in fields.items())

@@ -1,0 +1,339 @@
+"""Annotations of types: which are of the closed set, which classes are taken apart, and what a function returns."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import collections.abc
+import enum
+import functools
+import inspect
+import operator
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import date, datetime, time, timedelta
+from pathlib import Path, PurePath
+from types import FunctionType, MethodType
+from typing import Any
+
+import attrs
+
+from flowckpt.core.codec import tags
+from flowckpt.core.system.functions import cached_per_function
+from flowckpt.errors import StepFailedError
+
+# --- annotations: of the closed set, or of a class that has to be taken apart ------------------------------------------
+
+
+UNIONS = (typing.Union, types.UnionType)
+LEAVES = (int, float, str, bytes, bool, complex, date, time, datetime, timedelta, type(Path()))
+_CONTAINERS = {
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Mapping,
+    collections.abc.MutableMapping,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+}
+
+
+def is_structured(annotation: Any) -> bool:
+    """Return whether values of this annotation need cattrs: whether it names a class outside the closed set."""
+    try:
+        return _is_structured(annotation)
+    except TypeError:
+        return _is_structured(_hashable(annotation))
+
+
+def _hashable(annotation: Any) -> Any:
+    """Return an annotation without the facts of `Annotated`, wherever it says them: they may be a list or a dict."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _hashable(typing.get_args(annotation)[0])
+    arguments = typing.get_args(annotation)
+    if not arguments or typing.get_origin(annotation) is typing.Literal:
+        return annotation
+    bare = tuple(map(_hashable, arguments))
+    if isinstance(annotation, types.UnionType):
+        return functools.reduce(operator.or_, bare)
+    if isinstance(annotation, types.GenericAlias):
+        generic: Any = annotation.__origin__
+        return generic[bare]
+    return annotation.copy_with(bare)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_structured(annotation: Any) -> bool:
+    if annotation is Any or annotation is None or annotation is object or isinstance(annotation, typing.TypeVar):
+        return False
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated or origin in (typing.Final, typing.ClassVar):
+        return is_structured(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return any(isinstance(item, enum.Enum) for item in typing.get_args(annotation))
+    if origin in UNIONS or origin in _CONTAINERS:
+        return any(is_structured(argument) for argument in typing.get_args(annotation) if argument is not Ellipsis)
+    if annotation in _CONTAINERS:
+        return False
+    supertype = getattr(annotation, "__supertype__", None)  # NewType
+    if supertype is not None:
+        return is_structured(supertype)
+    cls = annotation if origin is None else origin
+    return isinstance(cls, type) and _is_taken_apart(cls)
+
+
+def _is_taken_apart(cls: type) -> bool:
+    """Return whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
+
+    All others (protocols, abstract classes, classes that only `register_type` knows) say nothing about how a value is built:
+    the value itself decides.
+    """
+    return is_known_kind(cls) or typing.is_typeddict(cls) or cls.__module__ == "collections"
+
+
+def is_known_kind(cls: type) -> bool:
+    """Return whether values of a class are taken apart without anybody saying how."""
+    return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
+
+
+def is_dataclass(cls: Any) -> bool:
+    """Return whether a class is a dataclass, without their library, which most programs do not use."""
+    return hasattr(cls, "__dataclass_fields__")
+
+
+def is_named_tuple(cls: Any) -> bool:
+    """Return whether a class is a named tuple's."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def is_pydantic(cls: Any) -> bool:
+    """Return whether a class is a pydantic model; one can only exist where its library is loaded."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+
+
+_OF_STREAMS = frozenset({"io", "_io"})
+_NEVER_STORED = (
+    collections.abc.Callable,
+    collections.abc.Iterator,
+    collections.abc.AsyncIterator,
+    collections.abc.Awaitable,
+)
+
+
+def unstorable(annotation: Any) -> type | None:
+    """Return a class that an annotation names and no value of which can be stored; None if there may be such values."""
+    annotation = bare_type(annotation)
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin in UNIONS:
+        found = [unstorable(each) for each in arguments]
+        return found[0] if all(found) else None
+    if not isinstance(origin, type) or origin is Any:
+        return None
+    if origin in _CONTAINERS:
+        return next((each for each in map(unstorable, arguments) if each), None)
+    return None if _may_be_stored(origin) else origin
+
+
+def _may_be_stored(cls: type) -> bool:
+    if (
+        any(each.__module__ in _OF_STREAMS for each in cls.__mro__)
+        or cls in _NEVER_STORED
+        or collections.abc.Iterator in cls.__mro__
+    ):
+        return False
+    if tags.is_closed(cls) or is_leaf(cls) or _is_taken_apart(cls) or cls is object:
+        return True
+    if isinstance(cls, abc.ABCMeta):  # a protocol, too: an object of any class may be one
+        return True
+    return any(map(_may_be_stored, type.__subclasses__(cls)))
+
+
+def is_leaf(cls: Any) -> bool:
+    """Return whether a class of the closed set has no parts."""
+    return cls in LEAVES or (
+        isinstance(cls, type)
+        and (
+            cls.__module__ in {"decimal", "_pydecimal", "fractions", "uuid"}
+            or issubclass(cls, PurePath | StepFailedError)
+        )
+    )
+
+
+def bare_type(annotation: Any) -> Any:
+    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
+            annotation = typing.get_args(annotation)[0]
+        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
+            annotation = supertype
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+# --- return annotations ----------------------------------------------------------------------------------------------
+
+
+_AS_IT_STANDS = object()
+
+
+def return_annotation(function: Callable[..., Any]) -> Any:
+    """Return the resolved return annotation of a function; `Any` where it has none, or none that can be resolved.
+
+    An annotation that cannot be resolved (a name imported only for type checkers) is as good as none: the closed set
+    of types needs none, and a value outside it is refused when the step finishes, with the remedy.
+
+    Args:
+        function: a function, method, class, partial or callable object.
+    """
+    if type(function) is not FunctionType:
+        while isinstance(function, functools.partial | MethodType):
+            function = function.func if isinstance(function, functools.partial) else function.__func__
+        if inspect.isclass(function):
+            return function
+        if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
+            function = type(function).__call__
+    plain = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
+    found = _looked_up(plain)
+    return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
+
+
+@cached_per_function
+def _looked_up(function: Callable[..., Any]) -> Any:
+    """Return what had to be looked up by name.
+
+    What stands there as it is must not be kept: it may be a class that is defined beside a nested function, and that
+    refers to the function and so keeps it alive. Names are looked up in the module alone.
+    """
+    try:
+        annotation = getattr(function, "__annotations__", {}).get("return", Any)
+    except Exception:  # evaluated only now (Python 3.14), and naming what exists only for type checkers
+        return Any
+    if annotation is Any:
+        return Any
+    if isinstance(annotation, str) or not _is_resolved(annotation):
+        return _awaited(_resolved(function))
+    return _AS_IT_STANDS
+
+
+def _awaited(annotation: Any) -> Any:
+    """Return what a plain function returns in the end: where that is awaitable, it is awaited."""
+    if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
+        return typing.get_args(annotation)[-1]
+    return annotation
+
+
+def _is_resolved(annotation: Any) -> bool:
+    return not any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(annotation))
+
+
+def _resolved(function: Callable[..., Any]) -> Any:
+    """Resolve the return annotation alone: the other ones may name what exists only for type checkers."""
+    only = type("_Only", (), {"__annotations__": {"return": function.__annotations__["return"]}})
+    try:
+        return typing.get_type_hints(
+            only, globalns=getattr(function, "__globals__", {}), localns=None, include_extras=True
+        )["return"]
+    except Exception:
+        return Any
+
+
+# Scalars of numpy, where the annotation says the plain type.
+
+_FROM_SCALARS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), bool: (bool,), str: (str,)}
+
+
+def without_scalars(value: Any, annotation: Any) -> Any:
+    """Return a value whose numpy scalars are plain ones wherever the annotation says so; the same object without any.
+
+    Args:
+        value: the value; what a pydantic model holds as a dict.
+        annotation: `float`, `int`, `bool` or `str`, or a container, union or pydantic model of these; anything else says
+            nothing.
+    """
+    annotation = bare_type(annotation)
+    kinds = _FROM_SCALARS.get(annotation) if isinstance(annotation, type) else None
+    if kinds is not None:
+        plain = value.item() if is_scalar(value) else value
+        return plain if type(plain) in kinds else value
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in UNIONS:
+        found = (without_scalars(value, each) for each in arguments)
+        return next((each for each in found if each is not value), value)
+    if is_pydantic(annotation) and type(value) is dict:
+        hints = {name: field.annotation for name, field in annotation.model_fields.items()}
+        return {name: without_scalars(each, hints.get(name, Any)) for name, each in value.items()}
+    if origin not in _CONTAINERS or not arguments:
+        return value
+    if type(value) is dict and len(arguments) == 2:
+        return {without_scalars(key, arguments[0]): without_scalars(each, arguments[1]) for key, each in value.items()}
+    if type(value) not in (list, tuple, set, frozenset):
+        return value
+    is_of_one = origin is not tuple or arguments[-1:] == (Ellipsis,)
+    each_of = arguments[:1] * len(value) if is_of_one else arguments
+    return type(value)(map(without_scalars, value, each_of)) if len(each_of) == len(value) else value
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a scalar of numpy."""
+    return type(value).__module__ == "numpy" and hasattr(value, "item")
+
+
+# --- does a value fit an annotation? ---------------------------------------------------------------------------------
+
+
+_OF_ONE = (list, set, frozenset)
+_NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
+"""The types that fit a number's type, as type checkers see it."""
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Return whether a value is of the annotated type; True if that cannot be known.
+
+    What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
+    """
+    annotation = bare_type(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None:
+        return value is None
+    if origin in UNIONS:
+        return any(fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return any(type(value) is type(each) and value == each for each in arguments)
+    if is_structured(annotation):
+        return True
+    cls = origin or annotation
+    if cls in _NUMBERS:
+        return isinstance(value, _NUMBERS[cls])
+    if not isinstance(cls, type):  # Any, a type variable
+        return True
+    return _is_one(value, cls) and _items_fit(value, cls, arguments)
+
+
+def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
+    if cls in _OF_ONE and arguments:
+        return all(fits(item, arguments[0]) for item in value)
+    if cls is dict and arguments:
+        return all(fits(key, arguments[0]) and fits(item, arguments[1]) for key, item in value.items())
+    if cls is tuple and arguments:
+        if arguments[-1] is Ellipsis:
+            return all(fits(item, arguments[0]) for item in value)
+        return len(value) == len(arguments) and all(map(fits, value, arguments))
+    return True
+
+
+def _is_one(value: object, cls: type) -> bool:
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol that is not for the run time
+        return True

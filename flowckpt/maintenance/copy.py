@@ -1,0 +1,136 @@
+"""A run from one store to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from flowckpt.core.codec import Json
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import Owner
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.errors import RunExistsError
+from flowckpt.maintenance.export import gathered, identity_of
+from flowckpt.maintenance.portable import checked_new_id
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.leases import released
+
+# A run comes into a store: refused where another one has its id, and found to be there where it is the same.
+
+
+async def brought_in(
+    store: StoreBase, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
+) -> bool:
+    """Let a store take a run in; tell whether it is new there.
+
+    Raises:
+        RunExistsError: another run has the id, or the same one that has continued there.
+        RunLockedError: another process is about to begin it.
+        StoreAbilityError: the store cannot take a run in at once.
+        CheckpointStorageError: the store failed.
+    """
+    if not store.has(Ability.RECEIVE):
+        store.lacks(Ability.RECEIVE, "take in a whole run")
+    if await _is_there(store, workflow_id, identity):
+        return False
+    try:
+        await finish_despite_cancel(store.receive_run(workflow_id, checkpoints), is_last=True)
+    except RunExistsError:  # another process brought it meanwhile
+        if await _is_there(store, workflow_id, identity):
+            return False
+        raise _taken(workflow_id) from None
+    return True
+
+
+async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
+    if await store.load_latest(workflow_id) is None:
+        return False
+    there = await gathered(store, workflow_id)
+    if identity_of(workflow_id, there.checkpoints) != identity:
+        raise _taken(workflow_id)
+    if there.owner is None:
+        # A process that brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
+        lease = await finish_despite_cancel(store.acquire(workflow_id))
+        await finish_despite_cancel(released(store, lease), is_last=True)
+    return True
+
+
+def _taken(workflow_id: str) -> RunExistsError:
+    """Return the error with advice that can hurt neither run: both may have the id, each in its own store."""
+    return RunExistsError(
+        workflow_id,
+        remedy="Another run has that id in the target, or the same run has continued there; it is left as it is. "
+        "Give the one that comes another id: --id NEW.",
+    )
+
+
+@attrs.frozen
+class CopiedRun:
+    """A copied run.
+
+    Attributes:
+        workflow_id: its id in the target.
+        source_id: its id in the source.
+        attempts: the number of attempts that saved something.
+        checkpoints: the number of checkpoints.
+        left_behind: how many of these no longer count.
+        steps: the number of results in its newest checkpoint.
+        is_new: whether it was copied now; False if the identical run already existed.
+        owner: the process that ran it in the source during the copy, or None.
+    """
+
+    workflow_id: str
+    source_id: str
+    attempts: int
+    checkpoints: int
+    steps: int
+    is_new: bool
+    owner: Owner | None = None
+    left_behind: int = 0
+
+    def to_document(self) -> dict[str, Json]:
+        """Return it as plain JSON: an item of `flowckpt copy --json`."""
+        document = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "owner")
+        return {**document, "is_live": self.owner is not None}
+
+
+async def copy_run(
+    source: CheckpointStore, target: CheckpointStore, workflow_id: str, *, new_id: str | None = None
+) -> CopiedRun:
+    """Copy a whole run into another store: all attempts, checkpoints, results and large values, unchanged.
+
+    The source is only read. The copy is independent, so resuming both runs the steps twice. An interrupted copy leaves
+    nothing, and repeating a copy finds the existing one.
+
+    Args:
+        source: the store of the run.
+        target: the other store.
+        workflow_id: the run.
+        new_id: its id in the target; the same by default.
+
+    Raises:
+        InputError: the new id is invalid.
+        CheckpointNotFoundError: the run does not exist.
+        CheckpointCorruptedError: a record is damaged.
+        RunExistsError: another run has the id in the target, or the same run continued there.
+        RunLockedError: another process is about to start it there.
+        StoreAbilityError: the source cannot read whole runs, or the target cannot receive them.
+        CheckpointStorageError: a store failed.
+    """
+    source = adapt(source)
+    target = adapt(target)
+    named = workflow_id if new_id is None else checked_new_id(new_id)
+    run = await gathered(source, workflow_id)
+    is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
+    return CopiedRun(
+        named,
+        workflow_id,
+        len({data.attempt for data in run.checkpoints}),
+        len(run.checkpoints),
+        len(run.latest.step_results),
+        is_new,
+        run.owner,
+        run.left_behind,
+    )

@@ -1,0 +1,705 @@
+"""A run out of a file that anybody may have made, into a store."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import os
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+
+from flowckpt.core.codec import Json
+from flowckpt.core.codec.blob import BLOB_SIZE, Fetch
+from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
+from flowckpt.core.codec.results import append_result, decode_result
+from flowckpt.core.records import CheckpointData, History, Reason
+from flowckpt.core.records.checkpoint import BIRTH
+from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
+from flowckpt.core.records.result import CHAIN_START
+from flowckpt.core.system.blocking import on_own_thread, run_blocking
+from flowckpt.core.system.ids import new_run_id, new_token
+from flowckpt.core.system.streams import read_chunks, read_pipe
+from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
+from flowckpt.maintenance.copy import brought_in
+from flowckpt.maintenance.export import Gathered, LeftBehind, identity_of
+from flowckpt.maintenance.portable import (
+    FORMAT,
+    RATIO_FROM,
+    Counts,
+    ImportLimits,
+    MalformedError,
+    blob_in,
+    check_head,
+    check_name,
+    check_result,
+    check_run_id,
+    checked_new_id,
+    end_line,
+    is_count,
+    is_run,
+    result_in,
+    signing_key,
+    strict_json,
+)
+from flowckpt.stores.adapted import CheckpointStore, adapt
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
+
+# The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.
+
+
+_EMPTY = ("snapshot", "output", "error")
+"""Fields that a document always has, and a record only where there is something in them."""
+
+
+def checkpoint_in(text: bytes) -> CheckpointData:
+    """Return the checkpoint of a document.
+
+    Raises:
+        MalformedError: it is not valid.
+        UnsupportedSchemaError: a newer flowckpt has written it.
+    """
+    document = strict_json(text)
+    if type(document) is not dict or not {"checkpoint_id", "step_results"} <= document.keys():
+        raise MalformedError("it is neither a run nor a checkpoint that flowckpt has exported")
+    check_schema(document.pop("schema_version", None))
+    listed = document.pop("step_results")
+    if type(listed) is not list:
+        raise MalformedError("its step_results are not a list")
+    head: dict[str, Any] = {key: value for key, value in document.items() if key not in _EMPTY or value is not None}
+    check_head(head)
+    missing = [name for name in CARRIED if name not in head]
+    if missing:
+        raise MalformedError(f"it has no {missing[0]!r}")
+    if type(head["inputs"]) is not dict:
+        raise MalformedError("its inputs are not an object")
+    history, paths = History(), set()
+    try:
+        for each in listed:
+            check_result(each)
+            if each["path"] in paths:
+                raise MalformedError(f"the step {each['path']!r:.80} stands there twice")
+            paths.add(each["path"])
+            append_result(
+                history, decode_result({key: value for key, value in each.items() if not _is_left_out(key, value)})[0]
+            )
+        return decode_head(head, history.view())
+    except (DecodingError, EncodingError) as error:
+        raise MalformedError(error.message) from None
+
+
+def _is_left_out(key: str, value: object) -> bool:
+    """Tell whether a field says what a result without it says, too."""
+    return value is None and key in ("error", "started_at", "evidence", "version")
+
+
+# The checkpoints in the lines of a file that anybody may have made: each line is proved before it is believed.
+
+
+@attrs.frozen
+class Header:
+    """The first line of an exported run.
+
+    Attributes:
+        workflow_id: the run, as the file has it; not checked yet.
+        workflow_name: its workflow.
+    """
+
+    workflow_id: Any
+    workflow_name: str
+
+
+@attrs.define
+class _ReadSoFar:
+    """The state of a run after the lines that were read.
+
+    Attributes:
+        attempt: the number of the attempt.
+        sequence: that of its last checkpoint.
+        saved: the number of results that this checkpoint holds.
+        has_saved: whether the attempt has a checkpoint.
+        history: the results that count.
+        chains: the digest up to each of them.
+        carried: what a checkpoint says once, for those after it.
+        latest: the last checkpoint.
+    """
+
+    attempt: int = 0
+    sequence: int = 0
+    saved: int = 0
+    has_saved: bool = False
+    history: History = attrs.field(factory=History)
+    chains: list[bytes] = attrs.field(factory=lambda: [CHAIN_START])
+    carried: dict[str, Json] = attrs.field(factory=dict)
+    latest: CheckpointData | None = None
+
+
+class RunReader:
+    """Reads the lines of an exported run, in their order, and refuses the first that cannot be.
+
+    Args:
+        limits: how much is taken.
+        fetch: reads a large value again, whose line was read.
+
+    Attributes:
+        header: what the first line says, once it was read.
+        line: the number of the line that is being read.
+        places: where the content of each large value begins in the file.
+        identity: SHA-256 over the lines between the first and the last, but those of large values.
+        signed_by: the id of the key that the last line names; empty without a signature.
+    """
+
+    def __init__(self, limits: ImportLimits, fetch: Fetch | None = None) -> None:
+        self.header: Header | None = None
+        self.line = 0
+        self.places: dict[str, tuple[int, int]] = {}
+        self.identity: Any = sha256()
+        self.signed_by = ""
+        self._end = b""
+        self._limits = limits
+        self._fetch = fetch
+        self._whole = sha256()
+        self._offset = 0
+        self._unnamed: set[str] = set()
+        self._counts = Counts()
+        self._read_so_far = _ReadSoFar()
+
+    def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
+        """Return the checkpoints, attempt by attempt and oldest first. Only a whole file lets the iterator end.
+
+        Args:
+            lines: the lines of the file, each with its line feed.
+
+        Raises:
+            MalformedError: a line is not what must stand there, or something does not match its digest.
+            UnsupportedSchemaError: a newer flowckpt has written it.
+        """
+        is_ended = False
+        for line in lines:
+            self.line += 1
+            if self.line > self._limits.max_records:
+                raise MalformedError(f"it has more than {self._limits.max_records} lines")
+            if is_ended:
+                raise MalformedError("something follows the end")
+            if line[-1:] != b"\n":
+                raise MalformedError("it ends in the middle of a line: the file was cut")
+            if self.header is None:
+                self._read_header(line)
+            elif line.startswith(b'{"end":'):
+                self._read_end(line)
+                is_ended = True
+            else:
+                data = self._read(line)
+                if data is not None:
+                    yield data
+            if not is_ended:
+                self._whole.update(line)
+            self._offset += len(line)
+        if not is_ended:
+            raise MalformedError("it has no end: the file was cut")
+
+    def _read_header(self, line: bytes) -> None:
+        document = strict_json(line)
+        if type(document) is not dict or document.get("flowckpt") != FORMAT:
+            raise MalformedError("it is not a run that flowckpt has exported")
+        check_schema(document.get("schema_version"))
+        name = check_name(document.get("workflow_name"), "the name of a workflow")
+        self.header = Header(document.get("workflow_id"), name)
+
+    def _read(self, line: bytes) -> CheckpointData | None:
+        if (found := blob_in(line[:-1])) is not None:
+            self._read_blob(line, *found)
+            return None
+        self.identity.update(line)
+        if (encoded := result_in(line[:-1])) is not None:
+            self._read_result(encoded)
+            return None
+        document = strict_json(line)
+        keys = list(document) if type(document) is dict else []
+        if keys == ["attempt", "keeps"]:
+            self._begin_attempt(document["attempt"], document["keeps"])
+            return None
+        if keys == ["checkpoint", "results", "chain"]:
+            return self._read_checkpoint(document)
+        raise MalformedError("it is not a line of an exported run")
+
+    def _begin_attempt(self, attempt: Json, keeps: Json) -> None:
+        self._check_finished()
+        if not is_count(attempt, self._read_so_far.attempt + 1) or attempt > self._limits.max_attempts:
+            raise MalformedError(
+                f"attempt {attempt!r:.40} cannot follow {self._read_so_far.attempt} (at most {self._limits.max_attempts})"
+            )
+        if not is_count(keeps) or keeps > self._read_so_far.saved:
+            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {self._read_so_far.saved} results")
+        so_far = self._read_so_far
+        so_far.attempt, so_far.saved, so_far.has_saved, so_far.carried = attempt, keeps, False, {}
+        self._read_so_far.history = self._read_so_far.history.forked(keeps)
+        del self._read_so_far.chains[keeps + 1 :]
+        self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
+
+    def _check_finished(self) -> None:
+        """Refuse an attempt that does not end with a checkpoint."""
+        if self._read_so_far.attempt and (
+            not self._read_so_far.has_saved or len(self._read_so_far.chains) - 1 != self._read_so_far.saved
+        ):
+            raise MalformedError(f"attempt {self._read_so_far.attempt} ends without a checkpoint")
+
+    def _read_blob(self, line: bytes, digest: str, size: int, start: int) -> None:
+        content = memoryview(line)[start:-2]
+        if size < BLOB_SIZE or len(content) != size or line[-2:] != b"}\n" or sha256(content).hexdigest() != digest:
+            raise MalformedError(f"the large value {digest} does not match its digest")
+        if digest in self.places:
+            raise MalformedError(f"the large value {digest} stands there twice")
+        if self._fetch is None:  # when it is read again, it is known to be JSON
+            strict_json(bytes(content))
+        self.places[digest] = (self._offset + start, size)
+        self._unnamed.add(digest)
+        self._counts = attrs.evolve(self._counts, blobs=self._counts.blobs + 1)
+
+    def _read_result(self, encoded: bytes) -> None:
+        if not self._read_so_far.attempt:
+            raise MalformedError("a result stands before the first attempt")
+        document = strict_json(encoded)
+        check_result(document)
+        self._check_reference(document.get("output"))
+        try:
+            result, blobs = decode_result(document, self._fetch)
+        except DecodingError as error:
+            raise MalformedError(error.message) from None
+        self._read_so_far.history.append(result, encoded, blobs)
+        self._read_so_far.chains.append(sha256(self._read_so_far.chains[-1] + encoded).digest())
+        self._counts = attrs.evolve(self._counts, results=self._counts.results + 1)
+
+    def _check_reference(self, held: Json) -> None:
+        if type(held) is dict and "$blob" in held:
+            named = held["$blob"]
+            if type(named) is not list or not named or type(named[0]) is not str:
+                raise MalformedError(f"a large value is named by {named!r:.80}")
+            if len(held) != 1 or named[1:] != [self.places.get(named[0], (0, -1))[1]]:
+                raise MalformedError(f"the large value {named[0]:.64} is named, and does not stand before")
+            self._unnamed.discard(named[0])
+
+    def _read_checkpoint(self, document: Mapping[str, Json]) -> CheckpointData:
+        said, results = document["checkpoint"], len(self._read_so_far.chains) - 1
+        try:
+            check_head(said)
+            if document["results"] != results or document["chain"] != self._read_so_far.chains[-1].hex():
+                raise MalformedError("the results before it do not match its digest")
+            if said["attempt"] != self._read_so_far.attempt:
+                raise MalformedError(
+                    f"a checkpoint of attempt {said['attempt']} stands in attempt {self._read_so_far.attempt}"
+                )
+            if said["sequence"] <= self._read_so_far.sequence:
+                raise MalformedError(f"checkpoint {said['sequence']} comes after {self._read_so_far.sequence}")
+            missing = [name for name in CARRIED if name not in said and name not in self._read_so_far.carried]
+            if missing:
+                raise MalformedError(
+                    f"the first checkpoint of attempt {self._read_so_far.attempt} has no {missing[0]!r}"
+                )
+            for name in ("inputs", "snapshot", "output"):
+                self._check_reference(said.get(name))
+            for partial in said.get("partial", {}).values():
+                self._check_reference(partial["state"])
+            if type(said.get("inputs", {})) is not dict:
+                raise MalformedError("the inputs of a checkpoint are not an object")
+            self._read_so_far.carried.update({name: said[name] for name in CARRIED if name in said})
+            data = decode_head(
+                {**self._read_so_far.carried, **said}, self._read_so_far.history.view(results), self._fetch
+            )
+        except DecodingError as error:
+            raise MalformedError(error.message) from None
+        if data.extra.keys() & {"schema_version", "step_results", "results", "sha256", "deletes", "adopts"}:
+            raise MalformedError("a checkpoint has a field that belongs elsewhere")
+        before = self._read_so_far.latest if self._read_so_far.has_saved else None
+        if before is not None:  # a store writes once what is the very same object
+            same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in said}
+            data = attrs.evolve(data, **same) if same else data
+        so_far = self._read_so_far
+        so_far.sequence, so_far.saved, so_far.has_saved, so_far.latest = data.sequence, results, True, data
+        self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
+        return data
+
+    def is_signed_with(self, key: Key) -> bool:
+        """Return whether the file, read to its end, was signed with a key."""
+        return hmac.compare_digest(self._end, end_line(self._counts, self._whole.hexdigest(), key))
+
+    def _read_end(self, line: bytes) -> None:
+        self._check_finished()
+        if not self._counts.checkpoints:
+            raise MalformedError("it has no checkpoint")
+        key_id = signing_key(line, end_line(self._counts, self._whole.hexdigest()))
+        if key_id is None:
+            raise MalformedError("what stands before its end does not match the digest there")
+        self.signed_by, self._end = key_id, line
+        if self._unnamed:
+            raise MalformedError(f"the large value {min(self._unnamed)} belongs to nothing")
+
+
+_SHARED = {"inputs": "held_inputs", "metadata": "metadata"}
+
+
+# A file to be imported, opened: a plain one in place, a compressed one or a stream by way of a temporary file.
+
+
+CHUNK = 256 * 1024
+_GZIP = b"\x1f\x8b"
+
+
+class Source:
+    """The content of a file, no longer compressed, that can be read again and at any place.
+
+    Args:
+        stream: a seekable stream.
+        limits: how much is taken.
+    """
+
+    def __init__(self, stream: IO[bytes], limits: ImportLimits) -> None:
+        self._stream = stream
+        self._limits = limits
+
+    def lines(self) -> Iterator[bytes]:
+        """Return the lines from the beginning on, each with its line feed where it has one.
+
+        Raises:
+            MalformedError: a line, or all of them, are longer than the limits allow.
+        """
+        most, offset = self._limits.max_value_bytes, 0
+        while True:
+            self._stream.seek(offset)  # somebody may have read elsewhere meanwhile
+            line = self._stream.readline(most + 1)
+            if not line:
+                return
+            if len(line) > most:
+                raise MalformedError(f"a line has more than {most} bytes (see --max-value-bytes)")
+            offset += len(line)
+            if offset > self._limits.max_bytes:
+                raise MalformedError(f"it has more than {self._limits.max_bytes} bytes (see --max-bytes)")
+            yield line
+
+    def all(self) -> bytes:
+        """Return the whole content, which must be no larger than one value may be."""
+        self._stream.seek(0)
+        most = min(self._limits.max_value_bytes, self._limits.max_bytes)
+        content = self._stream.read(most + 1)
+        if len(content) > most:
+            raise MalformedError(f"it has more than {most} bytes (see --max-value-bytes)")
+        return content
+
+    def at(self, offset: int, size: int) -> bytes:
+        """Return a part.
+
+        Args:
+            offset: where it begins.
+            size: its length in bytes.
+        """
+        self._stream.seek(offset)
+        return self._stream.read(size)
+
+
+@contextlib.asynccontextmanager
+async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[Source]:
+    """Open a file for the block. Whether it is compressed, its content says, not its name.
+
+    Args:
+        file: the file; `-` is standard input.
+        limits: how much is taken.
+
+    Raises:
+        SourceUnreadableError: the file cannot be read.
+        ImportRefusedError: it is compressed, and cut, damaged or too large.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            raw = stack.enter_context(await on_own_thread(functools.partial(_opened, file)))  # a pipe may lack a writer
+            is_plain_file = stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
+            if is_plain_file and raw.read(len(_GZIP)) != _GZIP:
+                yield Source(raw, limits)
+            else:
+                spool = stack.enter_context(tempfile.TemporaryFile(prefix="flowckpt-import-"))
+                read = read_chunks if is_plain_file else read_pipe
+                async with contextlib.aclosing(read(raw.fileno(), size=CHUNK)) as chunks:
+                    await _spool(chunks, spool, limits)
+                yield Source(spool, limits)
+        except MalformedError as error:
+            raise ImportRefusedError(str(error), file=str(file)) from None
+        except OSError as error:
+            raise SourceUnreadableError(str(file), detail=error.strerror or str(error)) from error
+
+
+def _opened(file: Path | str) -> IO[bytes]:
+    if str(file) == "-":
+        return os.fdopen(os.dup(sys.__stdin__.fileno()), "rb")  # type: ignore[union-attr]
+    return Path(file).open("rb")
+
+
+async def _spool(chunks: AsyncGenerator[bytes], spool: IO[bytes], limits: ImportLimits) -> None:
+    beginning = b""
+    while len(beginning) < len(_GZIP) and (chunk := await anext(chunks, b"")):
+        beginning += chunk
+    whole = _after(beginning, chunks)
+    size = 0
+    async with contextlib.aclosing(_unpacked(whole, limits) if beginning.startswith(_GZIP) else whole) as parts:
+        async for part in parts:
+            size += len(part)
+            if size > limits.max_bytes:
+                raise MalformedError(f"it has more than {limits.max_bytes} bytes (see --max-bytes)")
+            spool.write(part)
+    spool.flush()
+
+
+async def _after(beginning: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    if beginning:
+        yield beginning
+    async for chunk in chunks:
+        yield chunk
+
+
+async def _unpacked(chunks: AsyncGenerator[bytes], limits: ImportLimits) -> AsyncGenerator[bytes]:
+    """Yield what gzip has packed, a part at a time, as long as it does not swell beyond the ratio."""
+    packed = unpacked = 0
+    unpacker = zlib.decompressobj(wbits=31)
+    async for chunk in chunks:
+        if unpacker.eof:
+            raise MalformedError(_FOLLOWED)
+        packed += len(chunk)
+        left = chunk
+        while left:
+            try:
+                part = unpacker.decompress(left, CHUNK)
+            except zlib.error as error:
+                raise MalformedError(f"it is compressed, and damaged: {error}") from None
+            unpacked += len(part)
+            if unpacked > RATIO_FROM and unpacked > packed * limits.max_ratio:
+                raise MalformedError(f"it is more than {limits.max_ratio} times larger than its file (see --max-ratio)")
+            yield part
+            if unpacker.unused_data:
+                raise MalformedError(_FOLLOWED)
+            left = unpacker.unconsumed_tail
+    if not unpacker.eof:
+        raise MalformedError("it is compressed, and cut")
+
+
+_FOLLOWED = "something follows its compressed content"
+_REMEDY = "Import a file that 'flowckpt export RUN -o FILE' wrote, unchanged."
+
+
+@attrs.frozen
+class ImportedRun:
+    """An imported run.
+
+    Attributes:
+        workflow_id: its id in the store.
+        source_id: its id in the file; empty for a single checkpoint, which does not contain it.
+        workflow_name: its workflow.
+        status: its status.
+        attempts: the number of attempts that saved something.
+        checkpoints: the number of checkpoints.
+        left_behind: how many of these no longer count.
+        steps: the number of results in its newest checkpoint.
+        target: where its workflow was, on the machine it comes from.
+        is_new: whether it was imported now; False if the identical run already existed.
+        unauthenticated: why its approvals and signals do not count here; empty if they do, because the file was signed
+            with a key of the store.
+    """
+
+    workflow_id: str
+    source_id: str
+    workflow_name: str
+    status: str
+    attempts: int
+    checkpoints: int
+    steps: int
+    target: dict[str, str]
+    is_new: bool
+    left_behind: int = 0
+    unauthenticated: str = ""
+
+    def to_document(self) -> dict[str, Json]:
+        """Return it as plain JSON, as printed by `flowckpt import --json`."""
+        return attrs.asdict(self)
+
+
+@attrs.frozen
+class _Proved:
+    """The facts of a file that was read to its end."""
+
+    workflow_id: str
+    source_id: str
+    identity: str
+    checkpoints: Callable[[], Iterable[CheckpointData]]
+    latest: CheckpointData
+    attempts: int
+    count: int
+    left_behind: int = 0
+    unauthenticated: str = "the file is one checkpoint, and only whole runs are signed"
+
+
+async def import_run(
+    store: CheckpointStore, file: Path | str, *, workflow_id: str | None = None, limits: ImportLimits | None = None
+) -> ImportedRun:
+    """Import a run from a file written by an export: a whole run, or the document of one checkpoint.
+
+    The file is read twice: first it is checked line by line, without writing anything; then the store receives it
+    atomically. After an interruption, repeat the import. A single checkpoint becomes a run that can be resumed from it.
+    The approvals and signals in the file count if it was signed with a key of the store and keeps its run id.
+
+    Args:
+        store: the store to import into.
+        file: the file, plain or gzip; `-` is standard input.
+        workflow_id: the run id; by default the one in the file, or a new one for a single checkpoint.
+        limits: how much to accept.
+
+    Raises:
+        InputError: the given id is invalid.
+        ImportRefusedError: the file is truncated, changed, malformed, or exceeds a limit.
+        UnsupportedSchemaError: a newer flowckpt has written it.
+        SourceUnreadableError: the file cannot be read.
+        RunExistsError: another run has the id.
+        RunLockedError: another process is about to start that run.
+        StoreAbilityError: the store cannot receive a whole run.
+        CheckpointStorageError: the store failed.
+    """
+    store = adapt(store)
+    limits = limits or ImportLimits()
+    if workflow_id is not None:
+        checked_new_id(workflow_id)
+    async with opened_source(file, limits) as source:
+        proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits, store.keys))
+        mark = True if proved.unauthenticated else AUTHENTICATED
+        is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints(), mark))
+    latest = proved.latest
+    target = {str(key): str(text) for key, text in dict(latest.metadata.get("target", {})).items()}
+    return ImportedRun(
+        proved.workflow_id,
+        proved.source_id,
+        latest.workflow_name,
+        latest.status.value,
+        proved.attempts,
+        proved.count,
+        len(latest.step_results),
+        target,
+        is_new,
+        proved.left_behind,
+        proved.unauthenticated if is_new else "the run was there already",
+    )
+
+
+def _held(checkpoints: Iterable[CheckpointData], mark: bool | str) -> Iterator[CheckpointData]:
+    """Mark each checkpoint of a workflow's run as imported; a task of a CheckpointManager names no program."""
+    before: Mapping[str, Any] | None = None
+    marked: Mapping[str, Any] = {}
+    added = {IMPORTED: mark, BIRTH: new_token(16)}
+    for data in checkpoints:
+        if is_task(data):
+            yield data
+            continue
+        if data.metadata is not before:  # a store writes once what is the very same object
+            before, marked = data.metadata, {**data.metadata, **added}
+        yield attrs.evolve(data, metadata=marked)
+
+
+def _unauthenticated(reader: RunReader, workflow_id: str, ring: KeyRing | None) -> str:
+    """Return why the approvals and signals of a run do not count, or an empty text.
+
+    Those under another id were given to another run: otherwise one approval would count for any number of imports.
+    """
+    if not reader.signed_by:
+        return "the file is not signed"
+    if ring is None:
+        return f"the file is signed with key {reader.signed_by}, and this store has no key"
+    if (key := ring.get(reader.signed_by)) is None:
+        return f"the file is signed with key {reader.signed_by}, which is not a key of this store"
+    if not reader.is_signed_with(key):
+        return "the signature of the file does not match: the file was changed after its export"
+    if reader.header is None or reader.header.workflow_id != workflow_id:
+        return "they were given to the run under its own id, not under the new one"
+    return ""
+
+
+def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLimits, ring: KeyRing | None) -> _Proved:
+    with _refusing(file):
+        first = next(source.lines(), b"")
+        if not is_run(first):
+            return _proved_document(source, file, workflow_id)
+    reader = RunReader(limits)
+    with _refusing(file, reader):
+        latest: CheckpointData | None = None
+        attempts: set[int] = set()
+        count, named, standing = 0, "", LeftBehind()
+        for latest in reader.checkpoints(source.lines()):
+            if not attempts:
+                assert reader.header is not None, "it stands before the checkpoints"
+                named = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
+            attempts.add(latest.attempt)
+            count += 1
+            standing.add(latest)
+        assert latest is not None, "a file without a checkpoint is refused"
+        if reader.header is not None and reader.header.workflow_name != latest.workflow_name:
+            raise MalformedError("its first line names another workflow than its checkpoints")
+
+    places = dict(reader.places)
+
+    def fetch(digest: str, size: int) -> bytes:
+        content = source.at(places[digest][0], size)
+        if len(content) != size or sha256(content).hexdigest() != digest:
+            raise ImportRefusedError(f"the large value {digest} has changed while it was imported", file=file)
+        return content
+
+    def again() -> Iterator[CheckpointData]:
+        second = RunReader(limits, fetch)
+        with _refusing(file, second):
+            yield from second.checkpoints(source.lines())
+            if second.identity.digest() != reader.identity.digest():
+                raise MalformedError("it has changed while it was imported")
+
+    header = reader.header
+    source_id = str(header.workflow_id) if header is not None else ""
+    unauthenticated = _unauthenticated(reader, named, ring)
+    return _Proved(
+        named,
+        source_id,
+        reader.identity.hexdigest(),
+        again,
+        latest,
+        len(attempts),
+        count,
+        standing.count,
+        unauthenticated,
+    )
+
+
+def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Proved:
+    data = checkpoint_in(source.all())
+    if is_task(data) and data.step_results and data.reason is not Reason.STEP:
+        raise ImportRefusedError(
+            f"its checkpoint {data.checkpoint_id!r:.80} is not a committed step of a task of a CheckpointManager, and as "
+            "a task by itself it would have nothing completed",
+            file=file,
+            remedy="Import the whole task, as 'flowckpt export TASK -o FILE' writes it, or the document of a committed step.",
+        )
+    named = new_run_id() if workflow_id is None else workflow_id
+    run = Gathered(named, [data])
+    return _Proved(named, "", identity_of(named, [data]), run.afresh, data, 1, 1)
+
+
+@contextlib.contextmanager
+def _refusing(file: str, reader: RunReader | None = None) -> Iterator[Any]:
+    """Say of what is malformed where it stands."""
+    try:
+        yield
+    except MalformedError as error:
+        line, said = 0 if reader is None else reader.line, str(error)
+        remedy = "" if "--" in said else _REMEDY  # it names the option that is the remedy
+        raise ImportRefusedError(said, file=file, line=line, remedy=remedy) from None
+    except RecursionError:
+        line = 0 if reader is None else reader.line
+        said = "something in it is nested too deep"
+        raise ImportRefusedError(said, file=file, line=line, remedy=_REMEDY) from None

@@ -1,1 +1,0 @@
-"""Runs that leave their store: exported to one file, imported from it, copied from store to store."""

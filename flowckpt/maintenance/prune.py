@@ -1,0 +1,425 @@
+"""Whole runs that are not needed any more: found and removed in bounded batches, and what stays made smaller.
+
+It may die anywhere and be done again: each run is removed as a whole, and whether it may be is asked again, by the
+store, in the moment of its removal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunInfo, is_task
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.declared import shell_word
+from flowckpt.core.system.numbers import age_of
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    DiskFullError,
+    FlowckptError,
+    RunLockedError,
+    SettingError,
+)
+from flowckpt.maintenance import task_log
+from flowckpt.maintenance.retention import (
+    ALL_IN_THE_NEWEST,
+    Resting,
+    Retention,
+    count_of,
+    removable,
+)
+from flowckpt.stores.adapted import adapt
+from flowckpt.stores.base import Ability, StoreBase, refuse_failed
+from flowckpt.stores.leases import released
+from flowckpt.stores.queries import check_references
+
+if TYPE_CHECKING:
+    from flowckpt.core.records.listing import CheckpointRef
+
+
+T = TypeVar("T")
+_log = logging.getLogger("flowckpt")
+FINISHED = frozenset({Status.COMPLETED})
+"""The statuses that go by default: a run of any other status can be resumed."""
+
+_PAGE = 200
+_REMEDY = (
+    "Remove other runs first ('flowckpt store clear RUN', 'flowckpt store prune --keep N' or '--older-than AGE'), or make "
+    "room elsewhere; then do it again. Nothing that was acknowledged is lost."
+)
+_CHANGED = "it has changed meanwhile"
+
+
+@attrs.frozen
+class PrunedRun:
+    """A run that was, or would be, removed.
+
+    Attributes:
+        workflow_name: its workflow.
+        status: its status.
+        updated_at: when its newest checkpoint was saved.
+        size: approximately how many bytes it took; None if unknown, as in object storage.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    status: Status
+    updated_at: datetime
+    size: int | None
+
+
+@attrs.define
+class PruneReport:
+    """The outcome of `prune`.
+
+    Attributes:
+        runs: the runs that were, or would be, removed; empty if they were passed to `on_run`.
+        removed: the number of runs removed.
+        removed_bytes: approximately how many bytes they took, as far as known.
+        unsized: how many removed runs have an unknown size.
+        compacted: the number of runs that were compacted or freed of unused values.
+        compacted_bytes: how many bytes this freed.
+        skipped: why a run was not removed or compacted, by its id.
+        unreadable: the damaged runs, which always stay.
+        matched: the number of runs with the workflow and statuses given; None if no run was to be removed.
+    """
+
+    runs: list[PrunedRun] = attrs.field(factory=list)
+    removed: int = 0
+    removed_bytes: int = 0
+    unsized: int = 0
+    compacted: int = 0
+    compacted_bytes: int = 0
+    skipped: dict[str, str] = attrs.field(factory=dict)
+    unreadable: list[str] = attrs.field(factory=list)
+    matched: int | None = None
+
+
+@attrs.frozen
+class _Which:
+    """Which runs go: all that is said must hold."""
+
+    keep: int
+    older_than: timedelta | None
+    statuses: frozenset[Status]
+    workflow: str | None
+
+
+async def prune(
+    store: StoreBase,
+    *,
+    keep: int | None = None,
+    older_than: timedelta | float | str | None = None,
+    statuses: Collection[Status | str] = FINISHED,
+    workflow: str | None = None,
+    is_dry_run: bool = False,
+    clock: Clock | None = None,
+    on_run: Callable[[PrunedRun], None] | None = None,
+) -> PruneReport:
+    """Remove runs that meet every condition given, and free unused space of the others.
+
+    Without `keep` and `older_than` no run is removed. Runs that a live process owns and runs with a pinned checkpoint
+    are never removed.
+
+    Args:
+        store: the store.
+        keep: keep this many of the newest runs of each workflow with such a status; 0 for none.
+        older_than: the minimum age of the newest checkpoint: a `timedelta`, seconds, or text such as `30d`.
+        statuses: the statuses of runs to remove, never `running`; only completed runs by default, because all others
+            can be resumed.
+        workflow: only runs of this workflow.
+        is_dry_run: remove nothing, only report.
+        clock: the time, for tests.
+        on_run: called with each removed run instead of listing it in the report, for very many runs.
+
+    Raises:
+        SettingError: a value is out of its range, or the store cannot list its runs.
+        CheckpointStorageError: the store failed.
+    """
+    store = adapt(store)
+    which = _Which(
+        _checked_keep(keep),
+        None if older_than is None else age_of(older_than, "older_than"),
+        _checked_statuses(statuses),
+        workflow,
+    )
+    report = PruneReport()
+    if not (store.has(Ability.LIST) or store.has(Ability.PRUNE)):
+        store.lacks(Ability.LIST, "list its runs")
+    findings = await store.unreadable_runs()
+    refuse_failed(findings)
+    report.unreadable = [each.workflow_id for each in findings if each.severity == "corrupt"]
+    if not is_dry_run:
+        await store.tidy()
+    if keep is not None or older_than is not None:
+        now, report.matched = (clock or SystemClock()).now(), 0
+        async for batch in _in_batches(_runs_to_remove(store, which, now, report)):
+            await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
+    if not is_dry_run:
+        await _compact_all(store, report)
+        await store.tidy()
+    return report
+
+
+async def _runs_to_remove(
+    store: StoreBase, which: _Which, now: datetime, report: PruneReport
+) -> AsyncIterator[RunInfo]:
+    kept: Counter[str] = Counter()
+    async for info in _newest_first(store):
+        if info.status not in which.statuses or which.workflow not in (None, info.workflow_name):
+            continue
+        report.matched = (report.matched or 0) + 1
+        if kept[info.workflow_name] < which.keep:
+            kept[info.workflow_name] += info.owner is not None or await _is_proved(store, info, which, report)
+            continue
+        is_old = which.older_than is None or now - info.updated_at > which.older_than
+        if is_old and info.owner is None and await _is_proved(store, info, which, report):
+            yield info
+
+
+async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: PruneReport) -> bool:
+    """Return whether the record of a run, verified, says what the list says; report it as unreadable if it does not.
+
+    A list reads one line or row of a run: one changed byte there must not remove a run, or count as the newest one.
+    """
+    workflow_id = info.workflow_id
+    try:
+        newest = await store.load_latest(workflow_id)
+        oldest = None
+        if which.keep and newest is not None:
+            oldest = min(await store.list_checkpoints(workflow_id), key=lambda each: each.sequence, default=None)
+        field = "" if newest is None else info.contradicted_by(newest, oldest)
+        if newest is not None and not field:
+            return True
+        again = await store.describe_run(workflow_id)
+        if again != info:  # it was saved to, or cleared, since it was listed
+            return again is not None
+        detail = f"the list says another {field} than its record" if field else "it has no checkpoint"
+        raise CheckpointCorruptedError(workflow_id, location="list of runs", detail=detail)
+    except CheckpointCorruptedError as error:
+        report.skipped[workflow_id] = error.message
+        if workflow_id not in report.unreadable:
+            report.unreadable.append(workflow_id)
+        return False
+
+
+async def _newest_first(store: StoreBase) -> AsyncIterator[RunInfo]:
+    last: RunInfo | None = None
+    while page := await store.page_runs(last, _PAGE):
+        for info in page:
+            yield info
+        last = page[-1]
+
+
+async def _in_batches(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
+    batch: list[RunInfo] = []
+    async for info in runs:
+        batch.append(info)
+        if len(batch) == _PAGE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _remove(
+    store: StoreBase,
+    batch: list[RunInfo],
+    report: PruneReport,
+    on_run: Callable[[PrunedRun], None] | None,
+    *,
+    is_dry_run: bool,
+) -> None:
+    ids = [info.workflow_id for info in batch]
+    sizes = await store.stored_bytes(ids)
+    if is_dry_run:
+        gone = {each for each in ids if not await store.pinned(each)}
+    else:
+        gone = {*await store.clear_unchanged(batch)}
+    for info, size in zip(batch, sizes, strict=True):
+        if info.workflow_id not in gone:
+            is_pinned = await store.pinned(info.workflow_id)
+            report.skipped[info.workflow_id] = "it is pinned" if is_pinned else _CHANGED
+            continue
+        report.removed += 1
+        report.removed_bytes += size or 0
+        report.unsized += size is None
+        run = PrunedRun(info.workflow_id, info.workflow_name, info.status, info.updated_at, size)
+        (report.runs.append if on_run is None else on_run)(run)
+
+
+async def _compact_all(store: StoreBase, report: PruneReport) -> None:
+    last = ""
+    while page := await store.compactable(last, _PAGE):
+        for workflow_id in page:
+            try:
+                done = await _with_reserve(store, lambda workflow_id=workflow_id: store.compact(workflow_id))  # type: ignore[misc]
+            except RunLockedError:  # it is at work, and will be made smaller another time
+                continue
+            except FlowckptError as error:
+                _log.warning("run %s was not made smaller: %s", workflow_id, error.message)
+                report.skipped[workflow_id] = error.message
+                if isinstance(error, CheckpointCorruptedError) and workflow_id not in report.unreadable:
+                    report.unreadable.append(workflow_id)
+                continue
+            report.compacted += done.is_changed
+            report.compacted_bytes += done.bytes_freed
+        last = page[-1]
+
+
+def _checked_keep(keep: object) -> int:
+    if keep is None:
+        return 0
+    if type(keep) is int and keep >= 0:
+        return keep
+    raise SettingError(
+        f"keep is a whole number from 0 on, not {keep!r:.80}",
+        setting="keep",
+        remedy="Write how many of the newest runs of each workflow are to stay.",
+    )
+
+
+def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
+    try:
+        found = frozenset(Status(each) for each in ([statuses] if isinstance(statuses, str) else statuses))
+    except ValueError as error:
+        raise SettingError(f"statuses: {error}", setting="statuses", remedy="Write those of Status.") from error
+    if Status.RUNNING in found:
+        raise SettingError(
+            "a running run is never pruned",
+            setting="statuses",
+            remedy="One whose process has died is 'crashed'. Stop the other ones first.",
+        )
+    return found
+
+
+# Old checkpoints of one run that go by hand: chosen, and chosen again under the ownership under which they are removed.
+
+
+async def prune_checkpoints(
+    store: StoreBase,
+    workflow_id: str,
+    *,
+    keep: int | None = None,
+    older_than: timedelta | float | str | None = None,
+    max_bytes: int | None = None,
+    is_dry_run: bool = False,
+    clock: Clock | None = None,
+) -> tuple[Sequence[int], int]:
+    """Remove checkpoints of one run that meet every condition given, and make the run smaller.
+
+    Without conditions none is removed. The newest checkpoint, the newest verified one, pinned ones, and those that a
+    `CheckpointManager` task depends on are never removed.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+        keep: keep this many of the newest, from 1; for a task, committed steps.
+        older_than: the minimum age: a `timedelta`, seconds, or text such as `30d`.
+        max_bytes: only those that do not fit into this many bytes together with the newer ones, from 1.
+        is_dry_run: remove nothing, only report.
+        clock: the time, for tests.
+
+    Returns:
+        The removed sequences, oldest first, and how many bytes were freed.
+
+    Raises:
+        CheckpointNotFoundError: the run does not exist.
+        RunLockedError: another process owns it.
+        SettingError: a value is out of its range, or the store cannot delete single checkpoints.
+    """
+    store = adapt(store)
+    conditions = Retention(
+        keep_last=count_of(keep, "keep"),
+        max_age=None if older_than is None else age_of(older_than, "older_than"),
+        max_bytes=count_of(max_bytes, "max_bytes"),
+    )
+    now = (clock or SystemClock()).now()
+    found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
+    if not store.has(Ability.EVICT):
+        raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
+    if is_dry_run:
+        return [each.sequence for each in found], 0
+    removed: list[int] = []
+
+    async def remove() -> int:
+        if found:
+            removed.extend(each.sequence for each in await _removed(store, workflow_id, conditions, now))
+        return await _freed(store, workflow_id)
+
+    freed = await _with_reserve(store, remove)
+    return removed, freed
+
+
+async def _with_reserve(store: StoreBase, act: Callable[[], Awaitable[T]]) -> T:
+    """Do what makes room; on a full disk, with the room that the store keeps for that."""
+    try:
+        return await act()
+    except DiskFullError as error:
+        if not await store.use_reserve():
+            error.remedy = _REMEDY
+            raise
+    try:
+        return await act()
+    except DiskFullError as error:
+        error.remedy = _REMEDY
+        raise
+    finally:
+        with contextlib.suppress(FlowckptError):  # what was asked for has its own outcome
+            await store.tidy()
+
+
+async def _freed(store: StoreBase, workflow_id: str) -> int:
+    """Make a run smaller, and return how many bytes that freed; damage that no longer counts hinders nothing else."""
+    try:
+        return (await store.compact(workflow_id, is_forced=True)).bytes_freed
+    except CheckpointCorruptedError as error:
+        if await store.load_latest(workflow_id) is None:
+            raise
+        said = "run %s was not made smaller: %s ('flowckpt store repair %s' sets the damage aside)"
+        _log.warning(said, workflow_id, error.message, shell_word(workflow_id))
+        return 0
+
+
+async def _checkpoints_to_remove(
+    store: StoreBase, workflow_id: str, conditions: Retention, now: datetime
+) -> Sequence[CheckpointRef]:
+    references = await store.list_checkpoints(workflow_id)
+    if not references:
+        raise CheckpointNotFoundError(workflow_id)
+    if not conditions.has_limits:
+        return ()
+    pinned = await store.pinned(workflow_id)
+    resting = await _resting_of(store, workflow_id)
+    found = removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
+    if found:
+        await check_references(store, workflow_id, references)
+    return found
+
+
+async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
+    latest = await store.load_latest(workflow_id)
+    if latest is None or not is_task(latest):
+        return ALL_IN_THE_NEWEST
+    log = await task_log.read_log(store, workflow_id, latest)
+    return Resting(log.needed_sequences(), frozenset(step.sequence for step in log.live_steps()))
+
+
+async def _removed(store: StoreBase, workflow_id: str, conditions: Retention, now: datetime) -> Sequence[CheckpointRef]:
+    """Remove checkpoints, chosen again while nothing else can change what the run rests on; return them."""
+    lease = await store.acquire(workflow_id)
+    try:
+        found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
+        if found:
+            await store.delete_sequences(workflow_id, [each.sequence for each in found])
+    finally:
+        await released(store, lease)
+    return found

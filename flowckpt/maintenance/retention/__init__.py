@@ -1,1 +1,0 @@
-"""Retention: which checkpoints of a live run stay, and which runs of a store."""
