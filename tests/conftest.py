@@ -17,7 +17,6 @@ from flowckpt.engine.run import live
 from flowckpt.evidence import claims
 from flowckpt.execution.thread import AbandonedStepError
 from tests import in_process
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
 
 settings.register_profile("tests", settings(), deadline=None)  # no test depends on the speed of the machine
@@ -26,6 +25,8 @@ settings.load_profile("tests")
 live.WATCH.beat.beat_every(86_400)  # no thread writes between the operations that a test counts
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
+
+pytest_plugins = ["tests.browser", "tests.postgres", "tests.s3"]  # one browser and one server of each kind for a worker
 
 
 MEMORY = Path("/dev/shm")

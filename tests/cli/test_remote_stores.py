@@ -10,8 +10,6 @@ from subprocess import DEVNULL
 import attrs
 import pytest
 
-from tests.s3 import s3  # noqa: F401 - a fixture
-
 PROGRAM = """
 import os, time
 from pathlib import Path

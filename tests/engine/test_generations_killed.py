@@ -21,7 +21,6 @@ from flowckpt.errors import CrashLoopError
 from flowckpt.stores.base import StoreBase
 from tests.forked import processes
 from tests.reopening import spec_of
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 GENERATIONS = 4
 

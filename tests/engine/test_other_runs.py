@@ -20,7 +20,6 @@ from flowckpt.maintenance.recovery import due_runs
 from flowckpt.testing import FakeClock
 from tests.forked import processes
 from tests.reopening import reopened_files, reopened_memory, spec_of
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 
 async def noted(item: Any) -> Any:

@@ -15,7 +15,6 @@ from flowckpt.execution.executors.processes import ProcessExecutor
 from flowckpt.stores import open_store
 from flowckpt.stores.sql import database
 from flowckpt.stores.sql.database import Alone, GroupCommit, Work
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 
 RUNS = ("a", "b", "c")
 calls: Counter[tuple[str, int]] = Counter()

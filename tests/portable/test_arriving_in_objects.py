@@ -24,7 +24,6 @@ from flowckpt.stores.objects import runs as arrivals
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 MARK = "runs/run/000001.000000000004/records/000000000001"
 
@@ -307,7 +306,7 @@ def test_signs_of_life_are_given_while_it_is_brought(driver, monkeypatch):
     assert not store.runs.look_after_owned()
 
 
-def test_a_long_run_is_brought_to_s3_in_few_requests_and_back_and_is_the_same(s3):  # noqa: F811
+def test_a_long_run_is_brought_to_s3_in_few_requests_and_back_and_is_the_same(s3):
     source, steps = MemoryCheckpointStore(), []
     for number in range(1, 301):
         steps += results(number, first=number)

@@ -14,7 +14,6 @@ from flowckpt.stores.postgres.database import PostgresSession
 from tests.cutting_proxy import CuttingProxy
 from tests.faulty_proxy import TIMEOUT, FaultyProxy
 from tests.portable.test_crash_points import in_a_process
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_postgresql_keeps_nothing_of_a_run_whose_bringer_is_killed_at_any_statem
 
 
 @pytest.mark.timeout(300)
-def test_s3_takes_a_run_in_whole_or_not_at_all_whatever_fails(source, s3, bring, is_soak):  # noqa: F811
+def test_s3_takes_a_run_in_whole_or_not_at_all_whatever_fails(source, s3, bring, is_soak):
     wanted, refused = exported(source), 0
     bucket = s3.make_bucket()
     calm = open_store(s3.spec(bucket))

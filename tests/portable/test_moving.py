@@ -25,7 +25,6 @@ from flowckpt.errors import (
 from flowckpt.maintenance import copy_run, export_documents, export_run, import_run
 from flowckpt.stores import ObjectCheckpointStore, PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
-from tests.postgres import postgres  # noqa: F401 - a fixture
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_run_comes_out_of_a_store_as_it_went_in_by_way_of_a_file(source, store
     assert all(finding.severity == "ok" for finding in done(stores[there].check()))
 
 
-def test_a_run_goes_from_store_to_store_and_back_and_its_bytes_are_the_same(source, stores, tmp_path, postgres):  # noqa: F811
+def test_a_run_goes_from_store_to_store_and_back_and_its_bytes_are_the_same(source, stores, tmp_path, postgres):
     first = exported(source)
     server = PostgresCheckpointStore(postgres.url(), schema="moving", allow_unsafe=True)
     try:

@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-from tests.browser import _started, chromium, tab  # noqa: F401 - fixtures
 from tests.cli.conftest import Command
 
 PROGRAM = """

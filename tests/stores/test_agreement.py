@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, PostgresCheckpointStore, open_store
-from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.stores.agreement import Agreement, Place
 
 _around = {}
@@ -74,7 +73,7 @@ def programs_of(machine, examples, steps, is_long=False):
 
 
 @pytest.fixture
-def bucket_server(s3):  # noqa: F811
+def bucket_server(s3):
     _around["s3"] = s3
 
 

@@ -21,7 +21,6 @@ from flowckpt.stores.postgres.database import write_together
 from flowckpt.stores.sqlite import database
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 from tests.stores.peers import error_of, in_fork
 
 

@@ -14,7 +14,6 @@ from flowckpt.core.records import History
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores import open_store
 from flowckpt.stores.sql import image
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 
 
 @workflow("hostile")

@@ -14,8 +14,6 @@ import pytest
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.stores import open_store
 from tests.forked import Started
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 WRITING = Path(__file__).with_name("writing.py")
 STORES = ["file", "sqlite", "sqlite by Python's own library", "postgresql", "directory", "s3"]

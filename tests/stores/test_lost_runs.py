@@ -11,7 +11,6 @@ import pytest
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.stores import open_store
 from tests.forked import Started, run_module
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 PROGRAM = """
 import asyncio, os, subprocess, sys, time

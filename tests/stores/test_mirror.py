@@ -38,7 +38,6 @@ from flowckpt.stores.log.sealing.keys import new_key
 from flowckpt.testing import FakeClock
 from flowckpt.testing.contract import RUN, CheckpointStoreContract, checkpoint, results
 from flowckpt.testing.retention import RetentionContract
-from tests.postgres import postgres  # noqa: F401 - a fixture
 
 LARGE = "x" * 100_000
 
@@ -114,7 +113,7 @@ class Flaky(MemoryCheckpointStore):
 
 
 @pytest.fixture
-def kinds(tmp_path, postgres):  # noqa: F811
+def kinds(tmp_path, postgres):
     opened = []
 
     def make(kind, name):
@@ -265,7 +264,7 @@ print(getattr(WorkflowEngine(MirroredStore(primary, mirror)), sys.argv[2])(squar
 )
 def test_kill_9_between_the_two_writes_loses_nothing_and_the_next_resume_brings_the_mirror_level(
     tmp_path,
-    postgres,  # noqa: F811
+    postgres,
     first,
     second,
     dies_at,

@@ -39,7 +39,7 @@ from flowckpt.stores.objects.layout import AttemptKeys, number_in, run_keys
 from flowckpt.stores.objects.run_writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
-from tests.s3 import PAGE, await_answer, free_port, s3  # noqa: F401 - a fixture
+from tests.s3 import PAGE, await_answer, free_port
 
 RUN = "run-1"
 FIRST = "runs/run-1/000001.000000000001"
@@ -84,7 +84,7 @@ def fill(store, count, *, first=1, attempt=1, run=RUN, output=lambda number: num
 
 
 @pytest.fixture
-def watched(s3):  # noqa: F811
+def watched(s3):
     """A store in S3, and the requests that it makes."""
     proxy = FaultyProxy(s3.endpoint, share=0.0, seed=0)
     made = open_store(f"s3://{s3.make_bucket()}/in/here?endpoint={proxy.endpoint}&region=us-east-1")
@@ -167,7 +167,7 @@ def test_a_check_reads_each_object_twice_however_many_attempts_go_on_from_it(wat
     assert set(reads.values()) == {2}
 
 
-def test_many_runs_are_listed_over_pages(s3):  # noqa: F811
+def test_many_runs_are_listed_over_pages(s3):
     store = open_store(s3.spec(s3.make_bucket()))
     names = [f"run-{number:03d}" for number in range(PAGE // 2 + 3)]  # two objects each
     for name in names:
@@ -222,7 +222,7 @@ def test_a_run_lies_in_objects_that_people_can_read(store, driver):
     assert json.loads(record)["results"] == 3
 
 
-def test_a_large_value_is_put_once_and_compressed_and_says_so_itself(s3):  # noqa: F811
+def test_a_large_value_is_put_once_and_compressed_and_says_so_itself(s3):
     bucket = s3.make_bucket()
     store = open_store(s3.spec(bucket))
     fill(store, 3, output=lambda _: "same" * 50_000)
@@ -627,7 +627,7 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused(tmp_path, monke
         server.wait(120)
 
 
-def test_a_bucket_that_is_not_there_is_told_from_a_run_that_is_not_there(s3):  # noqa: F811
+def test_a_bucket_that_is_not_there_is_told_from_a_run_that_is_not_there(s3):
     store = open_store(s3.spec("no-such-bucket"))
     for act in (
         lambda: store.runs.load_latest(RUN),

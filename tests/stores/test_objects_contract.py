@@ -10,7 +10,6 @@ from obstore.store import MemoryStore
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.testing.contract import CheckpointStoreContract
 from flowckpt.testing.store_under_test import RUN
-from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.stores.damage import damaged
 
 
@@ -59,7 +58,7 @@ class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
         return itertools.islice(super()._filters(run), 0, None, 4)
 
     @pytest.fixture(autouse=True)
-    def place(self, s3):  # noqa: F811
+    def place(self, s3):
         self.spec = s3.spec(s3.make_bucket())
 
     def make_store(self):

@@ -11,7 +11,6 @@ from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FAULTS, TIMEOUT, FaultyProxy, answer
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 RUN = "run-1"
 
@@ -23,12 +22,12 @@ def in_place():
 
 
 @pytest.fixture
-def bucket(s3):  # noqa: F811
+def bucket(s3):
     return s3.make_bucket()
 
 
 @pytest.fixture
-def calm(s3, bucket):  # noqa: F811
+def calm(s3, bucket):
     """A door to the bucket through which nothing fails."""
     made = open_store(s3.spec(bucket))
     yield made
@@ -36,7 +35,7 @@ def calm(s3, bucket):  # noqa: F811
 
 
 @pytest.fixture
-def faulty(s3, bucket):  # noqa: F811
+def faulty(s3, bucket):
     """Make a store behind a proxy that fails, and the proxy."""
     with contextlib.ExitStack() as opened:
 

@@ -14,7 +14,6 @@ from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.maintenance.prune import prune
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 RUN = "run-1"
 LARGE = "x" * 100_000
@@ -53,19 +52,19 @@ def in_place():
 
 
 @pytest.fixture
-def bucket(s3):  # noqa: F811
+def bucket(s3):
     return s3.make_bucket()
 
 
 @pytest.fixture
-def store(s3, bucket):  # noqa: F811
+def store(s3, bucket):
     made = open_store(s3.spec(bucket))
     yield made
     made.close()
 
 
 @pytest.fixture
-def asleep(s3, bucket):  # noqa: F811
+def asleep(s3, bucket):
     """Start a writer that stops in the middle of its save; return it once it sleeps."""
     started = []
 
@@ -83,7 +82,7 @@ def asleep(s3, bucket):  # noqa: F811
 
 
 @pytest.fixture
-def values(s3, bucket):  # noqa: F811
+def values(s3, bucket):
     """What large values there are."""
     return lambda: [key for key in s3.keys(bucket) if ".values/" in key]
 

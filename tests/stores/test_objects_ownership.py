@@ -7,7 +7,6 @@ import pytest
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
-from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.stores.sql_ownership import RUN, SqlOwnership, error_of, in_fork, shown
 
 
@@ -66,7 +65,7 @@ class TestObjectOwnershipInADirectory(ObjectOwnership):
 
 class TestObjectOwnershipInS3(ObjectOwnership):
     @pytest.fixture
-    def spec(self, s3, request, is_soak):  # noqa: F811
+    def spec(self, s3, request, is_soak):
         if not is_soak and request.node.originalname not in SHORT:
             pytest.skip("a long proof: run with --soak")
         return s3.spec(s3.make_bucket())

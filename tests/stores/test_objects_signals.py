@@ -21,7 +21,7 @@ from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.abilities import NOON, signal
 from flowckpt.testing.contract import RUN, checkpoint, results
 from tests.faulty_proxy import TIMEOUT, FaultyProxy, hang_up
-from tests.s3 import PAGE, s3  # noqa: F401 - a fixture
+from tests.s3 import PAGE
 
 UNDER = f"runs/{RUN}/000001.signals"
 
@@ -111,7 +111,7 @@ def with_run(calm):
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_whose_sender_dies_at_any_request_is_there_whole_or_not_and_sent_again_it_is_there_once(s3):  # noqa: F811
+def test_a_message_whose_sender_dies_at_any_request_is_there_whole_or_not_and_sent_again_it_is_there_once(s3):
     doubts = []
 
     def check(calm, outcome):
@@ -184,7 +184,7 @@ def test_a_clear_that_dies_at_any_request_leaves_a_run_with_its_messages_or_none
     assert every_cut(lambda store: store.runs.clear(RUN), world, check) >= 8
 
 
-def test_with_patience_every_fault_is_overcome_and_each_message_is_new_once(s3, is_soak):  # noqa: F811
+def test_with_patience_every_fault_is_overcome_and_each_message_is_new_once(s3, is_soak):
     bucket = s3.make_bucket()
     calm = open_store(s3.spec(bucket))
     with_run(calm)
@@ -259,7 +259,7 @@ def test_messages_are_those_of_one_life_of_one_run_only(store, driver):
     assert ids(other, "no-such-run") == []
 
 
-def test_many_messages_are_listed_page_by_page_and_a_look_that_finds_none_is_one_request(s3):  # noqa: F811
+def test_many_messages_are_listed_page_by_page_and_a_look_that_finds_none_is_one_request(s3):
     bucket = s3.make_bucket()
     proxy = FaultyProxy(s3.endpoint, share=0.0, seed=0)
     store = behind(proxy, bucket, patience=10.0)

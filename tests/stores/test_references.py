@@ -18,7 +18,6 @@ from flowckpt.stores import (
 )
 from flowckpt.testing.contract import RUN, checkpoint, results
 from flowckpt.testing.store_under_test import claimed
-from tests.postgres import postgres  # noqa: F401 - a fixture
 
 # --- deleting --------------------------------------------------------------------------------------------------------
 
@@ -116,7 +115,7 @@ async def test_a_shared_value_is_one_row_which_goes_with_the_last_run_that_names
     store.close()
 
 
-async def test_a_shared_value_in_postgresql_is_one_row_too(postgres):  # noqa: F811
+async def test_a_shared_value_in_postgresql_is_one_row_too(postgres):
     store = PostgresCheckpointStore(postgres.url(), schema="sharing", allow_unsafe=True)
     try:
         await share_in(store)

@@ -21,7 +21,6 @@ from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
 from tests.faulty_proxy import FAULTS, TIMEOUT, FaultyProxy
-from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.small_disk import mounted_disk
 
 RUN = "run"
@@ -255,7 +254,7 @@ def test_a_disk_that_is_really_full_is_saved_to_again_once_there_is_room(small_d
     store.close()
 
 
-def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):  # noqa: F811
+def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):
     bucket = s3.make_bucket()
     store, other = open_store(s3.spec(bucket)), open_store(s3.spec(bucket))
     with blocking_allowed(True):

@@ -21,7 +21,6 @@ from flowckpt.stores import open_store
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
-from tests.s3 import s3  # noqa: F401 - a fixture
 
 KINDS = (
     "file",
@@ -203,7 +202,7 @@ def test_a_run_that_is_cleared_by_name_is_no_store_that_is_gone(tmp_path):
     store.close()
 
 
-def test_a_bucket_that_was_emptied_takes_the_run_anew_once_that_is_cleared(s3):  # noqa: F811
+def test_a_bucket_that_was_emptied_takes_the_run_anew_once_that_is_cleared(s3):
     bucket = s3.make_bucket()
     store = open_store(s3.spec(bucket))
     with blocking_allowed(True):

@@ -12,7 +12,6 @@ from urllib.parse import quote, urlencode
 import attrs
 import pytest
 
-from tests.browser import _started, chromium, tab  # noqa: F401 - fixtures
 from tests.cli.conftest import Command
 from tests.forked import Started
 
