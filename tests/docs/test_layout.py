@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -57,14 +58,16 @@ def test_the_modules_of_a_store_are_there():
         assert all((PACKAGE / places[0] / f"{module}.py").exists() for module in modules), row
 
 
+@functools.cache
 def defined_in(path):
     """The names that a module defines: `name`, `Class.name`, and `module.name` for what is at its top."""
     tree = ast.parse(path.read_text("utf-8"))
     found = set()
     for node in ast.walk(tree):
-        inside = [*ast.iter_child_nodes(node)] if isinstance(node, ast.ClassDef | ast.Module) else []
+        if not isinstance(node, ast.ClassDef | ast.Module):
+            continue
         owner = node.name if isinstance(node, ast.ClassDef) else path.stem
-        for each in inside:
+        for each in ast.iter_child_nodes(node):
             targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
             names += [each.name] if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
@@ -72,7 +75,6 @@ def defined_in(path):
     return found
 
 
-MODULES = {path: defined_in(path) for path in PACKAGE.rglob("*.py")}
 PLACED = re.findall(r"`([A-Za-z_][\w.]*)` (?:of|in|\() ?`([\w./]+\.py)`", PAGE.replace("(`", "( `"))
 UNDEFINED = {"NAME_command", "drive_run", "finish_run"}  # a pattern, and two functions that the page argues against
 
@@ -83,11 +85,11 @@ def test_the_page_says_of_many_names_in_which_module_they_are():
 
 @pytest.mark.parametrize(("name", "module"), sorted(set(PLACED)))
 def test_each_name_is_defined_in_the_module_that_the_page_gives(name, module):
-    assert name in MODULES[PACKAGE / module]
+    assert name in defined_in(PACKAGE / module)
 
 
 def test_each_name_on_the_page_is_defined_somewhere():
     written = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)(?:\(\))?`", PAGE)
     names = {name for name in written if re.search(r"[._A-Z]", name) and not name.endswith(".py")}
-    modules = {path.stem for path in MODULES}
-    assert names - modules - set().union(*MODULES.values()) == UNDEFINED
+    modules = [*PACKAGE.rglob("*.py")]
+    assert names - {path.stem for path in modules} - set().union(*map(defined_in, modules)) == UNDEFINED

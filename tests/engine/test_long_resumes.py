@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.lazy import uncollected
 from flowckpt.stores.log import image, segment
 from flowckpt.testing.store_under_test import checkpoint
 
@@ -140,3 +142,21 @@ def test_restored_steps_in_a_row_have_one_line(capsys: pytest.CaptureFixture[str
         "bad: restored, with its failure",
         "next: done in 1 ms",
     ]
+
+
+def test_a_small_read_does_not_move_what_the_program_made_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask whether the program froze objects takes a look at each of them: 5 ms of each read for a million."""
+    asked: list[bool] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(True) or 1)
+    usual = gc.get_threshold()
+    gc.set_threshold(1_000_000)
+    try:
+        made = [[] for _ in range(6_000)]
+        with uncollected():
+            pass
+        assert not asked
+        with uncollected():
+            made += [[] for _ in range(6_000)]
+        assert asked
+    finally:
+        gc.set_threshold(*usual)

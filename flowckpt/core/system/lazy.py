@@ -28,11 +28,13 @@ def uncollected() -> Iterator[None]:
     """
     is_on = gc.isenabled()
     gc.disable()
+    before = gc.get_count()[0]
     try:
         yield
     finally:
         if is_on:
-            if gc.get_count()[0] >= _MANY and not gc.get_freeze_count():  # what a program froze itself stays frozen
+            is_much = gc.get_count()[0] - before >= _MANY
+            if is_much and not gc.get_freeze_count():  # what a program froze itself stays frozen
                 gc.freeze()
                 gc.unfreeze()  # into the oldest generation
             gc.enable()
