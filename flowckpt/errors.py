@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.system.declared import (
     Declared,
     FlowckptError,
+    OfRun,
     declared_class,
     derived,
     field,
@@ -287,26 +288,23 @@ class FanOutFailedError(StepFailedError):
         return super().failed_with(*types) or any(cause.failed_with(*types) for cause in self.causes)
 
 
-class RunCancelledError(FlowckptError):
+class RunCancelledError(OfRun, FlowckptError):
     """The run was cancelled by request; the `error` of its result, not a failure."""
 
-    workflow_id: str = field("the run", kw_only=False)
     message: str = derived("run {workflow_id!r} was cancelled by request")
     remedy: str = derived("'flowckpt resume {run}' runs again what was undone, and continues.")
 
 
-class CancelRefusedError(FlowckptError):
+class CancelRefusedError(OfRun, FlowckptError):
     """A completed run cannot be cancelled; nothing was changed."""
 
-    workflow_id: str = field("the run", kw_only=False)
     message: str = derived("run {workflow_id!r} has completed, so it cannot be cancelled")
     remedy: str = derived("Nothing was changed. To go back to an earlier point: flowckpt rollback {run} CHECKPOINT.")
 
 
-class RequestPendingError(FlowckptError):
+class RequestPendingError(OfRun, FlowckptError):
     """The owner of a live run has not followed a request in time."""
 
-    workflow_id: str = field("the run", kw_only=False)
     asked: str = field("the request: `stop`, `save a checkpoint` or `change its tags`")
     holder: str = field("the owner: process, host, since when")
     waited_seconds: float = field("how long the command waited")
@@ -322,10 +320,9 @@ class FinalError(FlowckptError):
     """Raise it, or a subclass, in a step or a workflow for a failure that no retry and no resume can change."""
 
 
-class RunFinalError(FlowckptError):
+class RunFinalError(OfRun, FlowckptError):
     """The run failed with a `FinalError`, so a resume is refused; nothing was run."""
 
-    workflow_id: str = field("the run", kw_only=False)
     detail: str = field("the recorded error")
     message: str = derived("run {workflow_id!r} has failed, and its failure is final: {detail}")
     remedy: str = derived(
@@ -333,10 +330,9 @@ class RunFinalError(FlowckptError):
     )
 
 
-class RunUndoneError(FlowckptError):
+class RunUndoneError(OfRun, FlowckptError):
     """A resume has finished the rollback of a failed or cancelled run, and ends the run as it had ended."""
 
-    workflow_id: str = field("the run", kw_only=False)
     status: str = field("how the run had ended: `failed` or `cancelled`")
     is_left: bool = field("whether the remaining steps were not undone, because of `--no-rollback`", default=False)
     message: str = derived("run {workflow_id!r} {ended} before, and stopped while its steps were undone; {now}")
@@ -374,39 +370,35 @@ class ApprovalRejectedError(FlowckptError):
     remedy: str = derived("Handle the rejection in the workflow, or fix what was rejected; a resume asks again.")
 
 
-class ApprovalStaleError(FlowckptError):
+class ApprovalStaleError(OfRun, FlowckptError):
     """The approved content has changed since the run asked; nothing was recorded."""
 
-    workflow_id: str = field("the run", kw_only=False)
     name: str = field("the approval", kw_only=False)
     reasons: Sequence[str] = field("the finding for each claim")
     message: str = derived("cannot approve {name!r} of run {workflow_id!r}: its evidence has changed since: {reasons}")
     remedy: str = derived("Nothing was recorded. 'flowckpt resume {run}' asks again, for what is there now.")
 
 
-class RunSuspendedError(FlowckptError):
+class RunSuspendedError(OfRun, FlowckptError):
     """`WorkflowResult.unwrap()` was called for a suspended run."""
 
-    workflow_id: str = field("the run", kw_only=False)
     waits: Sequence[str] = field("what it waits for, as text")
     message: str = derived("run {workflow_id!r} is suspended: {waits}")
     remedy: str = derived("The output exists when the run has completed: 'flowckpt resume {run}'.")
 
 
-class SignalRefusedError(FlowckptError):
+class SignalRefusedError(OfRun, FlowckptError):
     """A run cannot take a signal or an answer: it has completed, does not wait for it, or was answered already."""
 
-    workflow_id: str = field("the run", kw_only=False)
     name: str = field("the signal or the approval", kw_only=False)
     detail: str = field("why it was refused")
     message: str = derived("{name!r} was not sent to run {workflow_id!r}: {detail}")
     remedy: str = "See what it waits for with 'flowckpt show {run}'."
 
 
-class NoReplyError(FlowckptError):
+class NoReplyError(OfRun, FlowckptError):
     """A signal was sent and has no reply yet, or will have none."""
 
-    workflow_id: str = field("the run", kw_only=False)
     name: str = field("the signal", kw_only=False)
     signal_id: str = field("the id of the message: send it again under this id to wait for the same reply")
     detail: str = field("why there is no reply")
@@ -508,10 +500,9 @@ class NotUndoableError(WorkflowChangedError):
         return error
 
 
-class StaleStepError(FlowckptError):
+class StaleStepError(OfRun, FlowckptError):
     """A recorded result is stale and the policy is to stop."""
 
-    workflow_id: str = field("the run", kw_only=False)
     path: str = field("the step; the oldest if there are several", kw_only=False)
     reasons: Sequence[str] = field("what changed, as `kind: detail`")
     remedy: str = field("what to do about it")
@@ -524,10 +515,9 @@ class StaleStepError(FlowckptError):
         return {"also": "".join(also)}
 
 
-class StaleCheckpointError(FlowckptError):
+class StaleCheckpointError(OfRun, FlowckptError):
     """A run cannot be rolled back to a checkpoint or forked from it, because results up to it are stale."""
 
-    workflow_id: str = field("the run", kw_only=False)
     checkpoint_id: str = field("the checkpoint", kw_only=False)
     reasons: Mapping[str, Sequence[str]] = field("what moved, by the path of the step; empty for the checkpoint itself")
     message: str = derived("checkpoint {checkpoint_id!r} of run {workflow_id!r} is stale: {found}")
@@ -538,10 +528,9 @@ class StaleCheckpointError(FlowckptError):
         return {"found": "; ".join(found), "checkpoint": shell_word(self.checkpoint_id)}
 
 
-class StepInDoubtError(FlowckptError):
+class StepInDoubtError(OfRun, FlowckptError):
     """An at-most-once step may have run, and its evidence cannot tell whether its effect happened."""
 
-    workflow_id: str = field("the run", kw_only=False)
     path: str = field("the step", kw_only=False)
     detail: str = field("what is known")
     was_done: bool = field("whether its success is recorded, so that it would run a second time", default=False)
@@ -557,10 +546,9 @@ class StepInDoubtError(FlowckptError):
         return {"step": shell_word(self.path), "doubt": doubt}
 
 
-class CrashLoopError(FlowckptError):
+class CrashLoopError(OfRun, FlowckptError):
     """A run crashed repeatedly at the same step without saving anything new, and is not resumed."""
 
-    workflow_id: str = field("the run", kw_only=False)
     path: str = field("the step, or the last candidate; empty if unknown")
     count: int = field("the number of crashes")
     since: str = field("when the first of these attempts saved last; empty if unknown", default="")
@@ -593,10 +581,9 @@ class StepNotStartedError(FlowckptError):
     remedy: str = derived("Commit each step once, under the id that begin_step returned for it.")
 
 
-class StepNotFoundError(FlowckptError):
+class StepNotFoundError(OfRun, FlowckptError):
     """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt plan RUN STEP`."""
 
-    workflow_id: str = field("the run", kw_only=False)
     step: str = field("the requested step", kw_only=False)
     known: Sequence[str] = field("the recorded steps, in order", default=())
     message: str = derived("run {workflow_id!r} has no step {step!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowckpt.core.system.declared import FlowckptError, derived, field, shell_word
+from flowckpt.core.system.declared import FlowckptError, OfRun, derived, field, shell_word
 
 
 class StoreSpecError(FlowckptError):
@@ -130,10 +130,9 @@ class WrongKeyError(FlowckptError):
         }
 
 
-class UnauthenticatedRecordError(FlowckptError):
+class UnauthenticatedRecordError(OfRun, FlowckptError):
     """A record was written without the given key: before the key existed, or by somebody who does not have it."""
 
-    workflow_id: str = field("the run", kw_only=False)
     location: str = field("the file")
     message: str = derived("{location} of run {workflow_id!r} was written without a key, so anyone may have written it")
     remedy: str = derived(
@@ -221,39 +220,35 @@ class UnsupportedFilesystemError(CheckpointStorageError):
     remedy: str = derived("Use a local directory, or accept the risk with allow_filesystems=({filesystem!r},).")
 
 
-class SaveConflictError(FlowckptError):
+class SaveConflictError(OfRun, FlowckptError):
     """A checkpoint has a sequence that the run already has or has passed; only for programs that call `save`."""
 
-    workflow_id: str = field("the run", kw_only=False)
     sequence: int = field("the sequence of the refused checkpoint")
     last_sequence: int = field("the highest sequence of the run")
     message: str = derived("checkpoint {sequence} of run {workflow_id!r} cannot be saved after {last_sequence}")
     remedy: str = derived("Number checkpoints 1, 2, 3 …; start from the 'last_sequence' that acquire() returns.")
 
 
-class RunLockedError(FlowckptError):
+class RunLockedError(OfRun, FlowckptError):
     """Another live process owns the run."""
 
-    workflow_id: str = field("the run", kw_only=False)
     holder: str = field("the owner: process, host, since when")
     message: str = derived("run {workflow_id!r} is owned by {holder}")
     remedy: str = derived("Wait for it or stop it. If that process is dead or stopped for good, resume with --steal.")
 
 
-class RunMovedOnError(FlowckptError):
+class RunMovedOnError(OfRun, FlowckptError):
     """The run is no longer at the requested attempt, because another process has continued it; nothing was changed."""
 
-    workflow_id: str = field("the run", kw_only=False)
     expected: int = field("the requested attempt")
     attempt: int = field("the current attempt")
     message: str = derived("run {workflow_id!r} is at attempt {attempt}, not {expected}: a process has continued it")
     remedy: str = derived("Nothing was changed. See its state with 'flowckpt show {run}'.")
 
 
-class FencedError(FlowckptError):
+class FencedError(OfRun, FlowckptError):
     """A save came from a writer that no longer owns the run; nothing was acknowledged."""
 
-    workflow_id: str = field("the run", kw_only=False)
     attempt: int = field("the attempt of the refused writer")
     newest_attempt: int | None = field("the newest attempt, or None if the run is gone")
     message: str = derived("attempt {attempt} of run {workflow_id!r} may not save any more: {cause}")

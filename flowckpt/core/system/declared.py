@@ -51,7 +51,9 @@ class Declared:
         """Set the public module of the class, and describe its fields in its docstring."""
         if cls.__module__ == "flowckpt.store_errors":
             cls.__module__ = "flowckpt.errors"  # as programs import it, and as pickles and records name it
-        about = [f"    {n}: {each.about}." for n, each in vars(cls).items() if isinstance(each, _Field) and each.about]
+        shown = [part for part in (*cls.__bases__, cls) if part is cls or part.__base__ is Declared]
+        fields = {n: each for part in shown for n, each in vars(part).items() if isinstance(each, _Field)}
+        about = [f"    {n}: {each.about}." for n, each in fields.items() if each.about]
         if cls.__doc__ and about:
             start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 takes the margin off every docstring
             cls.__doc__ = start.join([f"{cls.__doc__.rstrip()}\n", "Attributes:", *about, ""])
@@ -75,6 +77,12 @@ class Declared:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class OfRun(Declared):
+    """The field of the errors that concern one run."""
+
+    workflow_id: str = field("the run", kw_only=False)
 
 
 class FlowckptError(Declared, Exception):
