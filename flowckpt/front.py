@@ -110,7 +110,7 @@ def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = F
         return
     progresses = importlib.import_module("flowckpt.cli.progress")  # a run that shows nothing pays nothing
     shown = progresses.choose_progress(
-        as_events=False, no_color=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
+        as_events=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )
     shown = progresses.HeldBack(shown) if is_resume else shown
     shown.start()

@@ -69,7 +69,6 @@ class Form(FieldEquality):
     Attributes:
         as_json: one document at the end, on standard output.
         as_events: the events, as JSON lines on standard output.
-        no_color: nothing drawn.
 
     Raises:
         click.UsageError: both `--json` and `--events` were given.
@@ -77,7 +76,6 @@ class Form(FieldEquality):
 
     as_json: bool = False
     as_events: bool = False
-    no_color: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.as_json and self.as_events:
@@ -91,8 +89,8 @@ def form_options(command: Callable[..., ExitCode | int]) -> Callable[..., ExitCo
     @events_option
     @color_option
     @functools.wraps(command)
-    def with_form(*, as_json: bool, as_events: bool, no_color: bool, **given: Any) -> ExitCode | int:
-        return command(form=Form(as_json, as_events, no_color), **given)
+    def with_form(*, as_json: bool, as_events: bool, **given: Any) -> ExitCode | int:
+        return command(form=Form(as_json, as_events), **given)
 
     return with_form
 
@@ -178,7 +176,7 @@ def follow(
         if form.as_json:
             write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
         elif not form.as_events:
-            write_if_read(summary_text(result, no_color=form.no_color))
+            write_if_read(summary_text(result))
         elif ending.unwritten:
             raise OutputFailedError(ending.unwritten)
     except OutputFailedError as error:
@@ -285,7 +283,6 @@ def _would_end_the_same_way(result: WorkflowResult) -> bool:
 def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: Resuming | None) -> _Ending:
     progress = choose_progress(
         as_events=form.as_events,
-        no_color=form.no_color,
         output_type=workflow.output_type,
         restored_attempt=0 if resuming is None else resuming.attempt,
     )

@@ -25,7 +25,7 @@ from flowckpt.cli.config.settings import (
 from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.render.terminal import keep_for_document
-from flowckpt.cli.settings import GIVEN_MIRROR, command_settings
+from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, command_settings
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import why_no_run_id
@@ -325,20 +325,15 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
     )
 
 
-def store_option(command: F) -> F:
-    """Add `--store` and `--log-level`: what every command has that reads a store."""
-    added = setting_option("log_level", expose_value=False, is_eager=True, callback=_show_messages)(command)
-    return setting_option("store")(added)
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return what adds several options to a command, in their order on the help page."""
 
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-def mirror_option(command: F) -> F:
-    """Add `--mirror`, which `choose_store` finds."""
-    return setting_option("mirror", expose_value=False, callback=_remember_mirror)(command)
-
-
-def mirror_options(command: F) -> F:
-    """Add `--mirror` and `--on-mirror-error`, which `choose_store` finds."""
-    return mirror_option(setting_option("on_mirror_error", expose_value=False, callback=_remember_mirror)(command))
+    return add
 
 
 def _remember_mirror(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -352,9 +347,8 @@ def _show_messages(ctx: click.Context, parameter: click.Parameter, value: str | 
         show_messages(value or SETTINGS["log_level"].default)
 
 
-def color_option(command: F) -> F:
-    """Add `--no-color`."""
-    return click.option("--no-color", is_flag=True, help="No colors. So does $NO_COLOR.")(command)
+def _remember_color(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[NO_COLOR] = value
 
 
 def _keep_if_given(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
@@ -363,97 +357,156 @@ def _keep_if_given(context: click.Context, parameter: click.Parameter, value: bo
     return value
 
 
-def json_option(command: F) -> F:
-    """Add `--json`; with it, what the store or the program prints goes to standard error."""
-    about = "Print one JSON document and nothing else."
-    return click.option("--json", "as_json", is_flag=True, callback=_keep_if_given, help=about)(command)
-
-
 PROGRESS = "flowckpt.progress"
 """The key of `--progress` in the context of a command."""
-
-
-def events_option(command: F) -> F:
-    """Add `--events` and `--progress`: what every command has that drives a run."""
-    added = setting_option("progress", expose_value=False, callback=_choose_progress)(command)
-    about = "Print the events as JSON lines."
-    return click.option("--events", "as_events", is_flag=True, callback=_keep_if_given, help=about)(added)
 
 
 def _choose_progress(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     ctx.find_root().meta[PROGRESS] = value
 
 
-def input_option(command: F) -> F:
-    """Add `-i`."""
-    return click.option(
-        "-i",
-        "--input",
-        "inputs",
-        metavar="K=V",
-        type=KeyValue(),
-        multiple=True,
-        help="An input of the workflow, converted by its annotation; lists and objects as JSON. A secret one as "
-        "@env:NAME, as @file:PATH, or as - to be asked.",
-    )(command)
+store_option = together(
+    setting_option("store"),
+    setting_option("log_level", expose_value=False, is_eager=True, callback=_show_messages),
+)
+"""What every command has that reads a store."""
 
+mirror_option = setting_option("mirror", expose_value=False, callback=_remember_mirror)
+"""`choose_store` finds it."""
 
-def wait_option(command: F) -> F:
-    """Add `--wait`, for commands that ask the process of a live run."""
-    return click.option(
-        "--wait",
-        "patience",
-        type=SecondsRange(0, 86_400),
-        default=60.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for the process of a live run.",
-    )(command)
+mirror_options = together(
+    mirror_option, setting_option("on_mirror_error", expose_value=False, callback=_remember_mirror)
+)
 
+color_option = click.option(
+    "--no-color", is_flag=True, expose_value=False, callback=_remember_color, help="No colors. So does $NO_COLOR."
+)
+"""`color_allowed` finds it."""
 
-def program_options(command: F) -> F:
-    """Add `--target` and `--here`: where the program of a run is now."""
-    here = click.option(
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_keep_if_given, help="Print one JSON document and nothing else."
+)
+"""With it, what the store or the program prints goes to standard error."""
+
+events_option = together(
+    click.option(
+        "--events", "as_events", is_flag=True, callback=_keep_if_given, help="Print the events as JSON lines."
+    ),
+    setting_option("progress", expose_value=False, callback=_choose_progress),
+)
+"""What every command has that drives a run."""
+
+input_option = click.option(
+    "-i",
+    "--input",
+    "inputs",
+    metavar="K=V",
+    type=KeyValue(),
+    multiple=True,
+    help="An input of the workflow, converted by its annotation; lists and objects as JSON. A secret one as "
+    "@env:NAME, as @file:PATH, or as - to be asked.",
+)
+
+wait_option = click.option(
+    "--wait",
+    "patience",
+    type=SecondsRange(0, 86_400),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the process of a live run.",
+)
+
+program_options = together(
+    click.option(
+        "--target",
+        type=TargetName(),
+        help="The place of the workflow now, as for run; by default as recorded at the start.",
+    ),
+    click.option(
         "--here",
         "is_here",
         is_flag=True,
         help="Use the current directory from now on, not the one in which the run was started.",
-    )
-    target = click.option(
-        "--target",
-        type=TargetName(),
-        help="The place of the workflow now, as for run; by default as recorded at the start.",
-    )
-    return target(here(command))
-
+    ),
+)
+"""Where the program of a run is now."""
 
 verify_option, network_option = setting_option("verify"), setting_option("allow_network")
+executor_option = setting_option("executors")
 
+# The parameters of these are named as the fields of `RunOptions`.
 
-def rollback_option(command: F) -> F:
-    """Add `--no-rollback`; the parameter is named as the field of `RunOptions`."""
-    return click.option(
-        "--no-rollback",
-        "rolls_back",
-        is_flag=True,
-        flag_value=False,
-        default=True,
-        help="If the run fails or is stopped, do not undo steps with .rollback().",
-    )(command)
+rollback_option = click.option(
+    "--no-rollback",
+    "rolls_back",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="If the run fails or is stopped, do not undo steps with .rollback().",
+)
 
+cache_option = click.option(
+    "--no-cache",
+    is_flag=True,
+    help="Run steps with .cache() although another run has a result that they could take.",
+)
 
-def cache_option(command: F) -> F:
-    """Add `--no-cache`; the parameter is named as the field of `RunOptions`."""
-    return click.option(
-        "--no-cache",
-        is_flag=True,
-        help="Run steps with .cache() although another run has a result that they could take.",
-    )(command)
+policy_options = together(
+    setting_option("on_stale"),
+    setting_option("on_code_change"),
+    setting_option("on_package_change"),
+    setting_option("reuse"),
+    verify_option,
+    network_option,
+    click.option(
+        "--from",
+        "from_step",
+        metavar="STEP",
+        type=StepName(),
+        help="Run everything again from this step on: its path, or its name.",
+    ),
+    click.option(
+        "--done",
+        metavar="STEP[=JSON]",
+        multiple=True,
+        help="The effect of this step in doubt happened: take JSON as its output, else what its .adopt() makes. "
+        "Recorded; repeatable.",
+    ),
+    click.option(
+        "--not-done",
+        metavar="STEP",
+        multiple=True,
+        help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
+    ),
+    click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
+    cache_option,
+)
+"""What a resume does with stale results."""
 
+limit_options = together(
+    click.option(
+        "--retry-budget",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Total retries for all steps and attempts of the run; recorded. On resume, sets a new budget.",
+    ),
+    click.option(
+        "--max-crashes",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Crashes at one step after which a resume refuses the run; 0: no limit. Default: 5. Recorded.",
+    ),
+    click.option(
+        "--stay",
+        type=SecondsRange(0, has_infinity=True),
+        metavar="SECONDS",
+        help="When everything waits, keep the process up to SECONDS in all; inf: for ever. Default: only for waits that end within a minute.",
+    ),
+)
+"""What limits a run."""
 
-def executor_option(command: F) -> F:
-    """Add `--executor`."""
-    return setting_option("executors")(command)
+by_option = click.option("--by", metavar="WHO", help="The person who decides; by default the user of this machine.")
 
 
 def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
@@ -475,83 +528,12 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def by_option(command: F) -> F:
-    """Add `--by`."""
-    return click.option("--by", metavar="WHO", help="The person who decides; by default the user of this machine.")(
-        command
-    )
-
-
 def user_name() -> str:
     """Return the name of the machine's user; an empty text where it does not say."""
     try:
         return external.getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
         return ""
-
-
-def policy_options(command: F) -> F:
-    """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
-    added = (
-        setting_option("on_stale"),
-        setting_option("on_code_change"),
-        setting_option("on_package_change"),
-        setting_option("reuse"),
-        verify_option,
-        network_option,
-        click.option(
-            "--from",
-            "from_step",
-            metavar="STEP",
-            type=StepName(),
-            help="Run everything again from this step on: its path, or its name.",
-        ),
-        click.option(
-            "--done",
-            metavar="STEP[=JSON]",
-            multiple=True,
-            help="The effect of this step in doubt happened: take JSON as its output, else what its .adopt() makes. "
-            "Recorded; repeatable.",
-        ),
-        click.option(
-            "--not-done",
-            metavar="STEP",
-            multiple=True,
-            help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
-        ),
-        click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
-        cache_option,
-    )
-    for option in reversed(added):
-        command = option(command)
-    return command
-
-
-def limit_options(command: F) -> F:
-    """Add what limits a run; the parameters are named as the fields of `RunOptions`."""
-    added = (
-        click.option(
-            "--retry-budget",
-            type=click.IntRange(0),
-            metavar="N",
-            help="Total retries for all steps and attempts of the run; recorded. On resume, sets a new budget.",
-        ),
-        click.option(
-            "--max-crashes",
-            type=click.IntRange(0),
-            metavar="N",
-            help="Crashes at one step after which a resume refuses the run; 0: no limit. Default: 5. Recorded.",
-        ),
-        click.option(
-            "--stay",
-            type=SecondsRange(0, has_infinity=True),
-            metavar="SECONDS",
-            help="When everything waits, keep the process up to SECONDS in all; inf: for ever. Default: only for waits that end within a minute.",
-        ),
-    )
-    for option in reversed(added):
-        command = option(command)
-    return command
 
 
 def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:

@@ -179,13 +179,18 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     return mirror.value, on_error, tuple(words)
 
 
+NO_COLOR = "flowckpt.no_color"
+"""The key of `--no-color` in the context of a command."""
+
+
 def color_allowed() -> bool:
-    """Tell whether terminals may be drawn on, as far as the command line does not say.
+    """Tell whether terminals may be drawn on, as the command line and the settings say.
 
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
     """
-    return bool(command_settings()["color"])
+    context = click.get_current_context(silent=True)
+    return not (context and context.meta.get(NO_COLOR)) and bool(command_settings()["color"])
 
 
 def _of_engine(settings: Settings) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _DIFFERENT = 1
 @json_option
 @store_option
 @color_option
-def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | None, no_color: bool) -> int:
+def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | None) -> int:
     """Show what differs: steps, their outputs leaf by leaf, inputs, snapshot, evidence, status.
 
     CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint of the run. Times
@@ -41,7 +41,7 @@ def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | 
     if as_json:
         write_document(diff_document(*sides, found))
     else:
-        write(diff_text(*sides, found, is_colored=draws_colors(no_color=no_color)))
+        write(diff_text(*sides, found, is_colored=draws_colors()))
     return _DIFFERENT if as_code and not found.is_equal else 0
 
 

@@ -45,7 +45,6 @@ def list_command(
     limit: int | None,
     as_json: bool,
     store: str | None,
-    no_color: bool,
 ) -> int:
     """List the runs of the store, the one started last first.
 
@@ -91,7 +90,7 @@ def list_command(
         ]
         kept = [index for index in range(len(_HEADER)) if index != _NOW or any(row[_NOW] for row in rows)]
         header, rows = [_HEADER[index] for index in kept], [[row[index] for index in kept] for row in rows]
-        show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"), no_color=no_color)
+        show_table(header, rows, wrapped=("WORKFLOW", "NOW", "TAGS"))
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags or is_waiting
         say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")

@@ -35,7 +35,7 @@ from flowckpt.cli.settings import choose_store
 @json_option
 @store_option
 @color_option
-def plan_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def plan_command(
     run: str | None,
     step: str | None,
     is_all: bool,
@@ -44,7 +44,6 @@ def plan_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     is_here: bool,
     as_json: bool,
     store: str | None,
-    no_color: bool,
     **policy: Any,
 ) -> int:
     """Show what a resume with the same options would do, step by step, and why. Run nothing and change nothing.
@@ -71,12 +70,12 @@ def plan_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if is_all:
         if run is not None or inputs:
             raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
-        return show_all(choose_store(store), run_options_of(policy), target, as_json=as_json, no_color=no_color)
+        return show_all(choose_store(store), run_options_of(policy), target, as_json=as_json)
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
     texts = without_repeats(inputs, "-i")
     found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
     options = run_options_of(policy, base_path=found.base_path)
     if step is not None:
-        return show_step(found, options, step, as_json=as_json, no_color=no_color)
-    return show_plan(found, options, as_json=as_json, no_color=no_color)
+        return show_step(found, options, step, as_json=as_json)
+    return show_plan(found, options, as_json=as_json)

@@ -114,7 +114,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = recorded.workflow_id
     options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
-        return render.plan.show_plan(recorded, options, as_json=form.as_json, no_color=form.no_color)
+        return render.plan.show_plan(recorded, options, as_json=form.as_json)
     shown = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
     line = ResumeLine(run, choice, options, target, on_save_error, shown)
     resuming = Resuming(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
@@ -122,15 +122,13 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
     can_ask = not (form.as_json or form.as_events) and drive.can_ask(options)
-    ask = partial(_ask, recorded=recorded, line=line, no_color=form.no_color) if can_ask else None
+    ask = partial(_ask, recorded=recorded, line=line) if can_ask else None
     return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
 
 
-def _ask(
-    error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine, no_color: bool
-) -> tuple[Session, Resuming] | None:
+def _ask(error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine) -> tuple[Session, Resuming] | None:
     """Ask what to do about edited code; return the session that does it, or None to leave the run."""
-    chosen = render.plan.ask_about_code(error, recorded, line.options, no_color=no_color)
+    chosen = render.plan.ask_about_code(error, recorded, line.options)
     if chosen is None:
         return None
     line = ResumeLine(line.workflow_id, line.choice, chosen, line.target, line.on_save_error)

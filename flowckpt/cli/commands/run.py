@@ -213,9 +213,7 @@ def _check(target: str, texts: dict[str, str], document: Any, *, has_other_proce
     from flowckpt.engine.determinism import determinism_of  # noqa: PLC0415 - only --check needs it
 
     workflow, described, values = _typed(target, texts, document)
-    shown = progress.choose_progress(
-        as_events=False, no_color=form.no_color, output_type=workflow.output_type, restored_attempt=0
-    )
+    shown = progress.choose_progress(as_events=False, output_type=workflow.output_type, restored_attempt=0)
     shown.start()
     try:
         report = determinism_of(

@@ -153,7 +153,7 @@ _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 @click.command("config", cls=Command)
 @json_option
 @color_option
-def config_command(as_json: bool, no_color: bool) -> None:
+def config_command(as_json: bool) -> None:
     """Show each setting, its value here, and where it comes from: the environment, pyproject.toml, or the default.
 
     Passwords of stores and paths of webhooks are hidden. Exits with 2 where a setting is unknown or has an invalid value.
@@ -173,7 +173,7 @@ def config_command(as_json: bool, no_color: bool) -> None:
         write_document(document)
     else:
         rows = [_row(found) for found in settings.found.values()]
-        show_table(_HEADER, rows, wrapped=("VALUE", "FROM"), no_color=no_color)
+        show_table(_HEADER, rows, wrapped=("VALUE", "FROM"))
 
 
 def _document(found: Found) -> dict[str, Any]:

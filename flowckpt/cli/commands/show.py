@@ -112,7 +112,6 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     generations: bool,
     as_json: bool,
     store: str | None,
-    no_color: bool,
 ) -> None:
     """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history.
 
@@ -148,17 +147,17 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         document |= {"history": [*map(attempt_document, attempts)]} if history else {}
         write_document(document)
         return
-    write("".join(f"{line}\n" for line in _lines(run, found, shown, no_color=no_color)))
+    write("".join(f"{line}\n" for line in _lines(run, found, shown)))
     if steps:
-        _show_steps(results, found.latest.in_flight, is_unfolded=members, no_color=no_color)
+        _show_steps(results, found.latest.in_flight, is_unfolded=members)
     elif at is not None:
-        _show_step(at, results, found.latest.error, no_color=no_color)
+        _show_step(at, results, found.latest.error)
     if checkpoints or is_filtered:
-        _show_checkpoints(wanted, no_color=no_color)
+        _show_checkpoints(wanted)
     if generations:
-        _show_below(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=(), no_color=no_color)
+        _show_below(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=())
     if history:
-        _show_history(attempts, no_color=no_color)
+        _show_history(attempts)
 
 
 def _selected(
@@ -174,26 +173,24 @@ def _selected(
     ]
 
 
-def _show_below(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str], no_color: bool
-) -> None:
+def _show_below(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str]) -> None:
     """Write a table below what is there."""
     write("\n")
-    show_table(header, rows, wrapped=wrapped, no_color=no_color)
+    show_table(header, rows, wrapped=wrapped)
 
 
-def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_unfolded: bool, no_color: bool) -> None:
+def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_unfolded: bool) -> None:
     """Write steps, and what their evidence claims."""
     branches = step_tree(results, is_unfolded=is_unfolded)
     if rows := [*map(_branch_row, branches), *map(_started_row, in_flight)]:
-        _show_below(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
+        _show_below(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"))
     if claims := _claims(results, is_unfolded=is_unfolded):
-        _show_below(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
+        _show_below(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"))
 
 
-def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None, *, no_color: bool) -> None:
+def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None) -> None:
     """Write a step and those within it, and its whole output or error; the one that ended the run stands at the top."""
-    _show_steps(results, (), is_unfolded=False, no_color=no_color)
+    _show_steps(results, (), is_unfolded=False)
     if ended is None or ended.path != path:
         lines = _whole_lines(next(result for result in results if result.path == path))
         write("".join(f"{line}\n" for line in ["", *lines]))
@@ -207,18 +204,18 @@ def _whole_lines(result: StepResult) -> list[str]:
     return [f"output of {escaped(result.path)}:", *text.splitlines()]
 
 
-def _show_checkpoints(wanted: Sequence[CheckpointRef], *, no_color: bool) -> None:
+def _show_checkpoints(wanted: Sequence[CheckpointRef]) -> None:
     if not wanted:
         say("flowckpt: no such checkpoint in this run")
         return
-    _show_below(_CHECKPOINTS, [*map(_checkpoint_row, wanted[::-1])], wrapped=("CHECKPOINT",), no_color=no_color)
+    _show_below(_CHECKPOINTS, [*map(_checkpoint_row, wanted[::-1])], wrapped=("CHECKPOINT",))
 
 
-def _show_history(attempts: Sequence[Attempt], *, no_color: bool) -> None:
+def _show_history(attempts: Sequence[Attempt]) -> None:
     rows = [_history_row(*each) for attempt in attempts for each in attempt.checkpoints]
-    _show_below(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+    _show_below(_HISTORY, rows, wrapped=("CHECKPOINT",))
     if rows := [_result_row(*each) for attempt in attempts for each in attempt.results]:
-        _show_below(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
+        _show_below(_RESULTS, rows, wrapped=("STEP", "OUTPUT"))
 
 
 def _generations(run: StoredRun) -> list[Generation]:
@@ -259,12 +256,12 @@ def _generation_row(generation: Generation) -> list[str]:
     ]
 
 
-def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> list[str]:
+def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
     latest = run.latest
     lines = [
         f"run: {escaped(workflow_id)}",
         f"workflow: {escaped(latest.workflow_name)}",
-        f"status: {status_text(run.status.value, no_color=no_color)}",
+        f"status: {status_text(run.status.value)}",
         f"attempt: {latest.attempt}",
         *([f"generation: {number}"] if (number := number_of(latest.metadata)) > 1 else []),
         f"started: {moment_text(run.started_at)}",

@@ -155,7 +155,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
 @json_option
 @store_option
 @color_option
-def stats_command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> int:
+def stats_command(run: str | None, limit: int, as_json: bool, store: str | None) -> int:
     """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
     The figures include results that no longer count. Sizes exclude large values. A run whose record cannot be read is
@@ -175,7 +175,7 @@ def stats_command(run: str | None, limit: int, as_json: bool, store: str | None,
     write("".join(f"{escaped(line)}\n" for line in figures_lines(figures, run)))
     for header, rows, wrapped in figures_tables(figures, limit):
         write("\n")
-        show_table(header, rows, wrapped=wrapped, no_color=no_color)
+        show_table(header, rows, wrapped=wrapped)
     return tell_unreadable(figures.unreadable)
 
 

@@ -80,7 +80,6 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     is_here: bool,
     as_json: bool,
     store: str | None,
-    no_color: bool,
 ) -> int:
     """Check the recorded evidence of each step against the world now. Changes nothing of the record.
 
@@ -114,7 +113,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         write_document(_document(run, data, found, stale))
     else:
-        lines = _lines(run, data, found, is_colored=draws_colors(no_color=no_color))
+        lines = _lines(run, data, found, is_colored=draws_colors())
         write("".join(f"{line}\n" for line in lines))
     return ExitCode.STALE if stale else ExitCode.DONE
 

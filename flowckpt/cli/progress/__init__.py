@@ -45,12 +45,11 @@ class NoProgress:
         """Do nothing."""
 
 
-def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restored_attempt: int) -> Progress:
+def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int) -> Progress:
     """Return what shows the progress of a run.
 
     Args:
         as_events: the events themselves are asked for.
-        no_color: colors are forbidden.
         output_type: what the workflow says that it returns.
         restored_attempt: the attempt that a resume continues from; 0 for a new run.
     """
@@ -65,7 +64,6 @@ def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restor
     if form == "plain":
         shown = PlainLines()
     else:
-        no_color = no_color or not color_allowed()
         live = importlib.import_module("flowckpt.cli.progress.live")
-        shown = live.LiveProgress(restored_attempt, no_color=no_color, in_cell=in_cell)
+        shown = live.LiveProgress(restored_attempt, no_color=not color_allowed(), in_cell=in_cell)
     return HeldBack(shown) if restored_attempt else shown

@@ -276,14 +276,13 @@ def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
 # Showing the plan of a run: what `plan` and `resume --plan` do.
 
 
-def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color: bool) -> ExitCode:
+def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCode:
     """Show the plan of a run on standard output, and return the exit code that sums it up.
 
     Args:
         run: the run.
         options: how it would be resumed.
         as_json: as one document.
-        no_color: whether the command line forbids colours.
     """
     owner = owner_of(run.store, run.workflow_id)
     if owner is not None:
@@ -293,7 +292,7 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color:
         write_document(plan.to_document())
     else:
         line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-        write(plan_text(plan, line, is_colored=draws_colors(no_color=no_color)))
+        write(plan_text(plan, line, is_colored=draws_colors()))
     return code_of_plan(plan)
 
 
@@ -338,9 +337,7 @@ class RunVerdict:
         return f"resumes; {again} run again" if again else "resumes"
 
 
-def show_all(
-    choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool, no_color: bool
-) -> ExitCode:
+def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool) -> ExitCode:
     """Show for each unfinished run whether its resume would stop; return the exit code of the first that would.
 
     Args:
@@ -348,7 +345,6 @@ def show_all(
         options: how the runs would be resumed.
         target: where the workflow is, as typed: only its runs are planned; None for all runs, each with its own.
         as_json: as one document.
-        no_color: whether the command line forbids colours.
     """
     name = None if target is None else typed_target(target)[0].name
     wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
@@ -362,7 +358,7 @@ def show_all(
             [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
             for each in verdicts
         ]
-        show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",), no_color=no_color)
+        show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",))
     else:
         say(f"flowckpt: no unfinished run in {choice.shown}")
     left_out = tell_left_out(survey.unreadable)
@@ -380,14 +376,14 @@ def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: st
     return RunVerdict(info, code_of_plan(plan), plan.stops, plan)
 
 
-def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool, no_color: bool) -> ExitCode:
+def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool) -> ExitCode:
     """Show on standard output why a resume would run a step again or reuse it, and return the exit code of the plan."""
     planned = planned_run(run, options)
     explanation = explained_step(run.workflow_id, step, run.latest, planned)
     if as_json:
         write_document(explanation.to_document(run.workflow_id))
     else:
-        lines = explanation.lines(is_colored=draws_colors(no_color=no_color))
+        lines = explanation.lines(is_colored=draws_colors())
         write("".join(f"{line}\n" for line in lines))
     return code_of_plan(planned.plan)
 
@@ -591,20 +587,17 @@ _ANSWERS = {
 }
 
 
-def ask_about_code(
-    error: StaleStepError, run: RecordedRun, options: RunOptions, *, no_color: bool
-) -> RunOptions | None:
+def ask_about_code(error: StaleStepError, run: RecordedRun, options: RunOptions) -> RunOptions | None:
     """Show the plan and ask what to do; return the options to resume with, or None to stop.
 
     Args:
         error: what the resume stopped at.
         run: the run.
         options: how it was to be done.
-        no_color: whether the command line forbids colours.
     """
     plan = planned_run(run, options).plan
     line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-    say(plan_text(plan, line, is_colored=not no_color and color_allowed()).rstrip("\n"))
+    say(plan_text(plan, line, is_colored=color_allowed()).rstrip("\n"))
     question = f"[r]un again from '{escaped(error.path)}' on / re[u]se / [s]top"
     while True:
         try:

@@ -26,15 +26,14 @@ _LAST_LOOK_SECONDS = 5.0
 """How long the end of a run waits for a store that did not take its last save."""
 
 
-def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
+def summary_text(result: WorkflowResult) -> str:
     """Write how a run ended: a few lines, each ending in a line feed.
 
     Args:
         result: how it ended.
-        no_color: whether the command line forbids colours.
     """
     attempt = f" (attempt {result.attempt})" if result.attempt > 1 else ""
-    status = status_text(result.status.value, no_color=no_color)
+    status = status_text(result.status.value)
     lines = [f"{status}: {escaped(result.workflow_name)} {escaped(result.workflow_id)}{attempt}"]
     if result.status.value == "completed":
         lines.append(f"output: {short_value(result.output)}")

@@ -20,24 +20,21 @@ if TYPE_CHECKING:
     from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
 
 
-def draws_colors(*, no_color: bool) -> bool:
+def draws_colors() -> bool:
     """Tell whether standard output is drawn on: a terminal, where neither the command line nor a setting forbids it."""
-    return is_terminal() and not no_color and color_allowed()
+    return is_terminal() and color_allowed()
 
 
-def show_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str], no_color: bool
-) -> None:
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str]) -> None:
     """Write a table to standard output.
 
     Args:
         header: the names of the columns.
         rows: the cells, as users' text: it is made safe here.
         wrapped: the columns that may take several lines on a narrow terminal.
-        no_color: whether the command line forbids colours.
     """
     safe = [[escaped(cell) for cell in row] for row in rows]
-    if draws_colors(no_color=no_color):
+    if draws_colors():
         write(_drawn(header, safe, wrapped))
     else:
         write(_aligned([list(header), *safe]))
@@ -82,14 +79,9 @@ STATUS_COLORS = {
 }
 
 
-def status_text(status: str, *, no_color: bool) -> str:
-    """Write a status for standard output.
-
-    Args:
-        status: the status.
-        no_color: whether the command line forbids colours.
-    """
-    return click.style(status, fg=STATUS_COLORS.get(status)) if draws_colors(no_color=no_color) else status
+def status_text(status: str) -> str:
+    """Write a status for standard output."""
+    return click.style(status, fg=STATUS_COLORS.get(status)) if draws_colors() else status
 
 
 # Times for people.
