@@ -23,10 +23,10 @@ from flowckpt.cli.next_steps import (
     show_stop,
     show_ways_on,
 )
+from flowckpt.cli.notices import show_error
 from flowckpt.cli.options import color_option, events_option, json_option
 from flowckpt.cli.progress import JsonLines, choose_progress
 from flowckpt.cli.progress.lines import ended_document
-from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.summary import (
     show_cancelled,
     show_failure,

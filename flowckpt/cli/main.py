@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import click
 
 from flowckpt._version import __version__
+from flowckpt.cli import notices
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.groups import CHOSEN_RUN, OPENED_STORE, CommandGroup, near_words, with_store
-from flowckpt.cli.render import errors
-from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.terminal import (
     OutputClosedError,
     OutputFailedError,
@@ -98,12 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         )
         sys.exit(ExitCode.USAGE)
     forget_written()
-    errors.shown.clear()
+    notices.shown.clear()
     arguments = sys.argv[1:] if arguments is None else [*arguments]
     code = _run(arguments)
     try:
         if code and not has_written() and "--json" in arguments:
-            error = errors.shown[-1] if errors.shown else None
+            error = notices.shown[-1] if notices.shown else None
             write_if_read(f"{json_text({'error': error, 'exit_code': int(code)}, indent=2)}\n")
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -179,7 +179,7 @@ def _show_usage_error(error: click.UsageError) -> None:
         say(f"Try '{error.ctx.command_path} --help'.")
     message = _unknown_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     message = with_store(message, error.ctx)
-    errors.shown.append({"type": "UsageError", "message": message, "remedy": ""})
+    notices.shown.append({"type": "UsageError", "message": message, "remedy": ""})
     say(f"flowckpt: {escaped(message)}")
 
 

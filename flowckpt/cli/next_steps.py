@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from flowckpt.cli.config.settings import SETTINGS
-from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment

@@ -13,7 +13,7 @@ import click
 from flowckpt.cli.config.read import Settings, Source, read_settings
 from flowckpt.cli.config.settings import Part, absolute_spec
 from flowckpt.cli.groups import OPENED_STORE, remember_store
-from flowckpt.cli.notices import warn
+from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import EvidenceError, SettingError
@@ -171,10 +171,8 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     if other or _NEARER.index(store.source) < _NEARER.index(mirror.source):
         if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
             meta["flowckpt.told_of_mirror"] = True
-            warn(
-                f"the mirror of {mirror.place} belongs to the store that is set with it, so this run has no mirror; "
-                "--mirror names one"
-            )
+            said = "belongs to the store that is set with it, so this run has no mirror; --mirror names one"
+            say(escaped(f"flowckpt: warning: the mirror of {mirror.place} {said}"))
         return "", on_error, tuple(words)
     return mirror.value, on_error, tuple(words)
 

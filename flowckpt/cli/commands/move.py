@@ -13,9 +13,8 @@ import click
 from flowckpt.cli.arguments import refuse_known_secrets
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.next_steps import command_line, show_resume_hint
-from flowckpt.cli.notices import warn
+from flowckpt.cli.notices import show_error, warn
 from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
-from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes, write_document
 from flowckpt.cli.runs import MISNAMED, chosen_run, latest_of, opened_store, surveyed_runs, tell_left_out, waited

@@ -1,4 +1,4 @@
-"""The output of commands: tables, plans, documents and errors."""
+"""The output of commands: tables, plans and documents."""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
-from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.tables import duration_text, figures_text, status_text
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
 from flowckpt.cli.runs import waited

@@ -8,7 +8,6 @@ so (`assumes`). It ends at the first step whose output is not known.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,11 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.dsl import NextGeneration, Step, Workflow
+from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
-from flowckpt.core.dsl.modifiers import declared_files
-from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.fingerprint import refresh
 from flowckpt.core.records import Status, StepResult
-from flowckpt.core.records.wait import Signal, Wait, open_waits, wait_in
+from flowckpt.core.records.wait import open_waits
 from flowckpt.core.replay import (
     Answer,
     Crash,
@@ -37,17 +34,7 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.dry.recorded_drive import DryResponder
-from flowckpt.engine.rules.in_doubt import (
-    LEFT_DONE,
-    Question,
-    Settlement,
-    open_question,
-    repeats_effect,
-    settle_done,
-    settle_started,
-)
-from flowckpt.engine.rules.judge import GOES_ON, evidence_reasons, kept_partial, moved_reasons, partial_reasons
+from flowckpt.engine.dry.planned_steps import PlannedSteps, Stop
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     UNDOABLE,
@@ -60,74 +47,24 @@ from flowckpt.engine.rules.paths import (
     nested_in,
     standing_in_member,
 )
-from flowckpt.engine.rules.plan import (
-    NEXT_GENERATION,
-    Decision,
-    PlannedStep,
-    ResumePlan,
-    hidden,
-    message_for,
-    wait_reason,
-)
+from flowckpt.engine.rules.plan import NEXT_GENERATION, Decision, PlannedStep, ResumePlan, hidden
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
-from flowckpt.engine.run.result_cache import Cached, ResultCache
+from flowckpt.engine.run.result_cache import ResultCache
 from flowckpt.engine.run.resumption import Resumption, crash_loop_error, moved_versions
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.run_step import other_members
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
-from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
+from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, WorkflowChangedError
-from flowckpt.evidence.claims import Evidence, EvidencePack
-from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, left_by
-from flowckpt.execution.python import is_left_running
-from flowckpt.execution.runner import output_annotation, restored_value
+from flowckpt.execution.claims import ClaimChecker
 
 if TYPE_CHECKING:
-    from flowckpt.evidence.report import VerificationReport
     from flowckpt.stores.base import StoreBase
-
-
-# The plan of a step that waits: what was sent for it, and whether what is to be approved is as it was asked for.
-
-
-async def waiting_reason(planning: Planning, wait: Wait) -> Reason:
-    """Return what a resume finds at a step that waits; what was sent for it is taken, so that no other one gets it.
-
-    Args:
-        planning: the plan.
-        wait: the wait.
-    """
-    message = message_for(wait, planning.messages)
-    moved: tuple[str, ...] = ()
-    if wait.claims:
-        report = await planning.verifying.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))
-        if message is not None or any(each.is_against and each.can_tell for each in report.verdicts):
-            moved = tuple(reason.detail for reason in evidence_reasons(report))
-    if message is not None:
-        planning.messages.remove(message)
-    return wait_reason(wait, message, tuple(map(planning.resumption.judge.secrets.text, moved)))
 
 
 FEW = 8
 """How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
-MOST_ASSUMED = 8
-"""How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
-
-
-@attrs.frozen
-class Stop:
-    """Why a resume would stop; nothing while none is known.
-
-    Attributes:
-        why: the reason.
-        at: the step.
-        repeats_effect: whether running that step again would repeat an effect that happened once.
-    """
-
-    why: str = ""
-    at: str = ""
-    repeats_effect: bool = False
 
 
 @attrs.frozen
@@ -143,66 +80,21 @@ class Nested:
     in_doubt: Mapping[str, list[str]]
 
 
-@attrs.define
-class Reruns:
-    """The steps that run again.
-
-    Attributes:
-        paths: the steps.
-        returned: those that have returned something before.
-        rewritten: the digests of the files that they left before, by path; None if unknown, as of a step without a result.
-        has_ephemeral: whether an ephemeral step came, whose output no record holds.
-    """
-
-    paths: list[str] = attrs.field(factory=list)
-    returned: set[str] = attrs.field(factory=set)
-    rewritten: dict[str, str | None] = attrs.field(factory=dict)
-    has_ephemeral: bool = False
-
-
 @attrs.define(eq=False)
-class Planning(DryResponder):
+class Planning(PlannedSteps):
     """Makes the plan of one resume.
 
     Attributes:
-        workflow: the workflow.
-        workflow_id: the run.
-        resumption: what the resume starts from.
-        verifying: checks the recorded claims.
-        doubts: the answers to the claims of results that are marked `at_most_once` and would be dropped, by path.
         aside: recorded results that would be dropped, and those that their steps may get back.
-        steps: what was decided so far, in the order in which the generator yields them.
-        again: what runs again, as far as what comes next depends on it.
-        seen: the paths that the generator came to.
         nested: the steps in which others lie that do not count, or are in doubt.
-        stop: why the resume would stop, once that is known.
-        unknown: the step whose output is unknown, and at which the plan ends; nothing before it does.
-        messages: what was sent to the run and no step has taken so far.
-        cache: the results that steps with `.cache()` may take.
-        taken: those that the plan takes, by path.
     """
 
-    workflow: Workflow[Any, Any]
-    workflow_id: str
-    resumption: Resumption
-    verifying: ClaimChecker
-    cache: ResultCache
-    doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
-    steps: list[PlannedStep] = attrs.field(init=False, factory=list)
-    again: Reruns = attrs.field(init=False, factory=Reruns)
-    unknown: tuple[str, ...] = attrs.field(init=False, default=())
-    seen: set[str] = attrs.field(init=False, factory=set)
     nested: Nested = attrs.field(
         init=False,
         default=attrs.Factory(
             lambda self: Nested(nested_in(self.resumption.cut), nested_in(self.resumption.unended)), takes_self=True
         ),
-    )
-    stop: Stop = Stop()
-    taken: dict[str, StepResult] = attrs.field(init=False, factory=dict)
-    messages: list[Signal] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
     )
 
     async def plan(self) -> ResumePlan:
@@ -298,264 +190,6 @@ class Planning(DryResponder):
         self.unknown = (end.path,)
         return f"the output of {end.path!r} is not known yet"
 
-    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        """Add a step that has a recorded result; return what it returned before, unless a failure of it is in doubt."""
-        decision = await self._restored(command)
-        if decision is Decision.IN_DOUBT and not command.result.success:
-            return None
-        if decision is not Decision.REUSE:
-            replay.rerun(command, keeps_rest=True)
-        return recorded_answer(command.step, self.taken.get(command.path, command.result))
-
-    async def _restored(self, command: Restore) -> Decision:
-        self.seen.add(command.path)
-        reports = self.resumption.judge.reports
-        if is_open(reports.get(command.path)):
-            reports[command.path] = await self.verifying.look_again(command.step, command.result, restored_value)
-        decision, reasons = await self.judged(command)
-        if decision is Decision.RERUN and (found := await self._cached(command.step, command.path)) is not None:
-            decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.said))
-        self.add(command.result, decision, reasons)
-        return decision
-
-    async def _cached(self, step: Step[Any], path: str) -> Cached | None:
-        """Return the result that a step takes instead of running, and note it."""
-        judge = self.resumption.judge
-        if (
-            step.modifiers.cache_seconds is None
-            or not judge.policy.takes_cached
-            or judge.is_forced(path)
-            or self.stop.why
-        ):
-            return None
-        is_prefix, again = judge.policy.reuse is ReuseMode.PREFIX and bool(self.again.paths), {*self.again.paths}
-        found = await self.cache.find(
-            step,
-            path,
-            self.resumption.history.results,
-            lambda other: other not in again and (other in self.seen or not is_prefix),
-        )
-        if found is not None:
-            self.taken[path] = found.result
-        return found
-
-    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        """Add a step that has no recorded result; return what it returned before, if the record says it."""
-        self.seen.add(command.path)
-        if command.step.modifiers.is_ephemeral:
-            self.again.has_ephemeral = True
-            return not_run(command), None
-        if command.step.action.is_patch:
-            self.steps.append(
-                PlannedStep(command.path, Decision.NEW, assumes=self.assumed(), location=command.location)
-            )
-            return True, None
-        result = await self._executed(command, replay, self._state_reasons(command))
-        return None if result is None else recorded_answer(command.step, result)
-
-    def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
-        """Return why a step would not get what it saved of itself; the resume may stop for that."""
-        judge, path = self.resumption.judge, command.path
-        partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
-        reasons = () if partial is None or self.again.paths else partial_reasons(command.step, partial, judge.secrets)
-        if reasons and judge.policy.decide(reasons) is OnStale.FAIL:
-            self.stop_at(path, "; ".join(map(str, reasons)))
-        return reasons
-
-    async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about a recorded result as the resume would.
-
-        Args:
-            command: the step and its result.
-            *more: what else speaks against it.
-        """
-        result, judge = command.result, self.resumption.judge
-        is_behind_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
-        is_first = not (self.again.paths or self.again.has_ephemeral or command.is_spare)
-        reasons = judge.reasons(
-            command.step,
-            result,
-            is_behind_rerun=is_behind_rerun,
-            is_first=is_first,
-            rewritten=self.again.rewritten,
-        )
-        reasons += more
-        if self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
-            reasons += (Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it"),)
-            answer = OnStale.RERUN
-        else:
-            answer = judge.decide(command.step, result, reasons)
-        if answer is OnStale.FAIL:
-            is_effect = repeats_effect(command.step, result)
-            self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=is_effect)
-        if answer is OnStale.REUSE:
-            return Decision.REUSE, reasons
-        if answer is OnStale.FAIL or command.step.action.is_composite:  # its members are asked for themselves
-            return Decision.RERUN, reasons
-        moved = moved_reasons(command.step, result, judge.secrets)
-        question = open_question(command.step, result.path, result, judge.policy, is_moved=bool(moved))
-        return await self._done(question, command.step, result, reasons)
-
-    def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
-        """Note why the resume would stop, and where, unless it stops before."""
-        if not self.stop.why:
-            self.stop = Stop(f"{path}: {why}", path, repeats_effect)
-
-    async def _done(
-        self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
-    ) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about a step that was done and would run again."""
-        judge = self.resumption.judge
-        if question is Question.STARTED:
-            return Decision.IN_DOUBT, (*reasons, *await self._started(step, result.path, has_failed=True))
-        if question is Question.DONE:
-            return await self._settled(step, result, reasons)
-        if question is Question.MOVED:
-            moved = moved_reasons(step, result, judge.secrets)
-            reasons += tuple(each for each in moved if each not in reasons)
-            answer = judge.policy.decide(moved, is_done=True)
-            if answer is OnStale.REUSE:
-                return Decision.REUSE, reasons
-            if answer is OnStale.FAIL:
-                self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=True)
-        return Decision.RERUN, reasons
-
-    async def _settled(
-        self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
-    ) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about a step that was done by the same call and would run again."""
-        settled = self.resumption.judge.policy.settled.get(result.path)
-        if settled is not None and step.modifiers.is_at_most_once:
-            decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.IN_DOUBT
-            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
-            return decision, (*reasons, Reason(ReasonKind.STARTED, said))
-        report = self.doubts.get(result.path)
-        if is_open(report):
-            report = await self.verifying.look_again(step, result, restored_value)
-        settlement = Settlement.ASK if report is None else settle_done(report)
-        if settlement is Settlement.REUSE:
-            return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
-        if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
-            return Decision.RERUN, reasons
-        if not step.modifiers.is_at_most_once:
-            if self.resumption.judge.policy.on_stale is OnStale.REUSE:
-                return Decision.REUSE, (*reasons, LEFT_DONE)
-            self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
-            return Decision.RERUN, (*reasons, LEFT_DONE)
-        self.stop_at(result.path, "it was done, and its evidence cannot tell whether it still is")
-        return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
-
-    async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
-        """Add a step that would run, and return the output to continue with, if it had one."""
-        path, step, resumption = command.path, command.step, self.resumption
-        is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
-        of_state = of_state or (GOES_ON,) * is_saved
-        old, reason = resumption.earlier(path, step, replay.aside.dropped)
-        identify(step.action, resumption.judge.secrets)  # a secret that it passes is learned, and shown nowhere
-        done = None if resumption.is_undone(path) else old
-        moved = () if done is None else moved_reasons(step, done, resumption.judge.secrets)
-        is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
-        question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
-        if question is Question.STARTED:
-            reasons = await self._started(step, path, has_failed=path not in resumption.in_doubt)
-            self.steps.append(PlannedStep(path, Decision.IN_DOUBT, reasons, self.assumed(), location=command.location))
-            return None
-        if question is not Question.NONE and old is not None:
-            self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
-            return old
-        wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting or step.modifiers.retry else None
-        if wait is None and (found := await self._cached(step, path)) is not None:
-            reasons = (*(() if reason is None else (reason,)), Reason(ReasonKind.CACHED, found.said))
-            self.steps.append(PlannedStep(path, Decision.CACHED, reasons, self.assumed(), location=command.location))
-            self.again.paths.append(path)
-            return found.result
-        if old is not None:
-            if wait is not None and wait.is_newer_than(old):
-                of_state = (*of_state, await waiting_reason(self, wait))
-            self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
-            ended_it = reason is not None and reason.kind is ReasonKind.FAILED
-            return old if path in resumption.cut and not ended_it else None
-        if wait is not None:
-            reasons = (await waiting_reason(self, wait),)
-            self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
-            self.again.paths.append(path)
-        elif path in resumption.in_doubt or path in resumption.begun:
-            reason = Reason(ReasonKind.STARTED, "it was running when its process died; it runs again")
-            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.INTERRUPTED
-            self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
-        else:
-            self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
-        self.again.paths.append(path)
-        self._expect_writes(step)
-        return None
-
-    def _expect_writes(self, step: Step[Any]) -> None:
-        """Note that a step without a result will write its files: what reads them may find what it read before."""
-        with contextlib.suppress(Exception):  # a function of the user's; the error belongs to the run of the step
-            stated = step.modifiers.evidence
-            claims = () if stated is None else stated.claims
-            claimed = (
-                claim.expected["path"] for claim in claims if isinstance(claim, Evidence) and "path" in claim.expected
-            )
-            files = (*declared_files(step, WRITES), *claimed)
-            self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
-
-    async def _started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
-        """Return what comes of a step that must not be done twice, and was started: its evidence decides."""
-        settled = self.resumption.judge.policy.settled.get(path)
-        if settled is not None:
-            if settled.make is not None:
-                settled.make(output_annotation(step.action))  # one that does not fit is refused
-            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
-            return (Reason(ReasonKind.STARTED, said),)
-        report = await self.verifying.report_in_doubt(step)
-        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))
-        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
-        if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
-            said = "its evidence cannot tell whether it was done, and the resume stops"
-            self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")
-        elif settlement is Settlement.ADOPT:
-            said = "its evidence proves that it was done: it is adopted"
-        else:
-            denied = settlement is Settlement.RUN
-            said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
-        return (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
-
-    def assumed(self) -> tuple[str, ...]:
-        """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
-        if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
-            return tuple(self.again.paths[:1])
-        return tuple(dict.fromkeys((*self.unknown, *self.again.paths)))[:MOST_ASSUMED]
-
-    def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...], *, is_seen: bool = True) -> None:
-        """Add a step that has a recorded result.
-
-        Args:
-            result: the result.
-            decision: what would be done with the step.
-            reasons: why.
-            is_seen: whether the generator has yielded it.
-        """
-        assumes = self.assumed()
-        may_stop = (bool(assumes) or not is_seen) and self._stops_if_moved(result, is_seen=is_seen)
-        self.steps.append(
-            PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location, may_stop)
-        )
-        if decision is not Decision.REUSE:
-            if result.evidence is not None:
-                self.again.rewritten.update(left_by(result))
-            self.again.paths.append(result.path)
-            self.again.returned.add(result.path)
-
-    def _stops_if_moved(self, result: StepResult, *, is_seen: bool) -> bool:
-        """Return whether the resume would stop at a recorded result whose arguments are others once it comes to it."""
-        judge = self.resumption.judge
-        is_guarded = result.success and not GUARDED.isdisjoint(result.marks)
-        if judge.is_forced(result.path) or not (is_guarded or judge.policy.reuse is ReuseMode.INPUTS):
-            return False
-        kinds = (ReasonKind.ARGUMENTS,) if is_seen else (ReasonKind.ARGUMENTS, ReasonKind.CODE)
-        return judge.policy.decide([Reason(kind, "") for kind in kinds], is_done=is_guarded) is OnStale.FAIL
-
     def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
         """Add the recorded results that the generator has not come to."""
         resumption, judge = self.resumption, self.resumption.judge
@@ -612,7 +246,7 @@ class Planning(DryResponder):
                 self.again.paths.append(path)
                 if isinstance(step.action, FanOutAction) and step.action.size is not None:
                     for made in _made(expand(enter)):
-                        self._expect_writes(made.step)
+                        self.expect_writes(made.step)
                 return None, False
             if isinstance(step.action, WorkflowAction):
                 return await self._child(enter, step.action)
@@ -621,7 +255,7 @@ class Planning(DryResponder):
             answer = await self.execute(replay, Execute(path, step, enter.location))
             return answer, step.modifiers.is_ephemeral
         before = len(self.again.paths)
-        decision = await self._restored(Restore(path, step, result, enter.is_spare))
+        decision = await self.decided(Restore(path, step, result, enter.is_spare))
         if decision is Decision.IN_DOUBT and not result.success:
             return None, False
         return recorded_answer(step, self.taken.get(enter.path, result)), len(self.again.paths) == before
