@@ -39,7 +39,16 @@ from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import added_up, runs_of_status, store_statistics
 from flowckpt.testing.generations import GenerationContract
 from flowckpt.testing.repair import RepairContract
-from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
+from flowckpt.testing.store_under_test import (
+    CLAIM,
+    HOSTILE_IDS,
+    NOON,
+    RUN,
+    StoreUnderTest,
+    checkpoint,
+    claimed,
+    results,
+)
 
 # The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
 
@@ -394,25 +403,6 @@ class FindingContract(StoreUnderTest):
 # The conformance tests of messages for runs; part of `flowckpt.testing.contract.CheckpointStoreContract`.
 
 
-HOSTILE_TEXTS = (
-    "../x",
-    ".",
-    "",
-    "a/b",
-    "a\x00b",
-    "line\nfeed",
-    "A",
-    "a",
-    "É",
-    "e\u0301",
-    "x" * 301,
-    "\udc80",
-    "🚀",
-    "'; --",
-)
-"""Ids and names that are also something else somewhere."""
-
-
 def signal(signal_id: str, data: Any = None) -> Signal:
     """Return a message with the given parts and plain ones elsewhere.
 
@@ -490,7 +480,7 @@ class SignalsContract(StoreUnderTest):
     async def test_hostile_names_and_texts_in_messages_come_back_or_are_refused(self, store: StoreBase) -> None:
         self.needs(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1, []))
-        for text in HOSTILE_TEXTS:
+        for text in HOSTILE_IDS:
             sent = attrs.evolve(signal(text), name=text, by=text, path=text, request=text)
             if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
                 with pytest.raises(EncodingError):  # it is no Unicode

@@ -45,7 +45,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.abilities import AbilityContract
-from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results, same
+from flowckpt.testing.store_under_test import HOSTILE_IDS, NOON, RUN, StoreUnderTest, checkpoint, results, same
 
 __all__ = ["EXACT", "HOSTILE_IDS", "NOON", "RUN", "CheckpointStoreContract", "checkpoint", "results", "same"]
 
@@ -88,39 +88,6 @@ EXACT: tuple[Any, ...] = (
     Path("some/where"),
 )
 """Values that must come back as they went in, in value and in type."""
-
-HOSTILE_IDS = (
-    "../x",
-    "..",
-    ".",
-    "",
-    "/",
-    "/etc/passwd",
-    "a/b",
-    "a\\b",
-    "a\x00b",
-    "\x00",
-    "line\nfeed",
-    "A",
-    "a",
-    "É",
-    "é",
-    "e\u0301",
-    "CON",
-    "nul.txt",
-    "lock",
-    "blobs",
-    "runs",
-    "x" * 300,
-    "x" * 301,
-    "\udc80",
-    "🚀",
-    " ",
-    "a ",
-    "%2e%2e",
-    "'; DROP TABLE runs; --",
-)
-"""Run ids that are also something else somewhere; each must be a run of its own."""
 
 
 def _stable_id(value: object) -> str:

@@ -15,6 +15,38 @@ from flowckpt.stores.base import Ability, Lease, StoreBase
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOSTILE_IDS = (
+    "../x",
+    "..",
+    ".",
+    "",
+    "/",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    "a\x00b",
+    "\x00",
+    "line\nfeed",
+    "A",
+    "a",
+    "É",
+    "é",
+    "e\u0301",
+    "CON",
+    "nul.txt",
+    "lock",
+    "blobs",
+    "runs",
+    "x" * 300,
+    "x" * 301,
+    "\udc80",
+    "🚀",
+    " ",
+    "a ",
+    "%2e%2e",
+    "'; DROP TABLE runs; --",
+)
+"""Run ids that are also something else somewhere; each must be a run of its own."""
 
 
 def results(*outputs: Any, first: int = 1) -> list[StepResult]:

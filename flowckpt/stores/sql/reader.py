@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -51,6 +52,7 @@ from flowckpt.stores.sql.rows import (
     REFERENCE,
     holder_of,
     id_text,
+    key_of_run,
     live_owner,
     moment_of,
     name_of,
@@ -238,6 +240,7 @@ def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
 
 T = TypeVar("T")
 _PAGE = 1000
+_OF_ATTEMPT = "FROM attempts JOIN runs ON runs.run = attempts.run WHERE runs.workflow_id = ? AND attempts.attempt = ?"
 
 
 class SqlReader(RunsBase[SqlRunWriter]):
@@ -269,6 +272,11 @@ class SqlReader(RunsBase[SqlRunWriter]):
             return content
 
         return fetch
+
+    def _rows(self, workflow_id: str, statement: str, *values: Any) -> list[Row]:
+        """Return the rows of a statement whose first parameter is the id of the run."""
+        given = (id_text(workflow_id), *values)
+        return self.database.read(workflow_id, "read", lambda session: session.execute(statement, given))
 
     def _with_image(
         self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
@@ -340,10 +348,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
             "SELECT a.attempt FROM attempts a JOIN runs r ON r.run = a.run "
             "WHERE r.workflow_id = ? AND a.begun_at IS NOT NULL ORDER BY a.attempt"
         )
-        found = self.database.read(
-            workflow_id, "read", lambda session: session.execute(statement, (id_text(workflow_id),))
-        )
-        return [attempt for (attempt,) in found]
+        return [attempt for (attempt,) in self._rows(workflow_id, statement)]
 
     def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return what the database holds in figures, or one run of it."""
@@ -377,8 +382,8 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return who owns a run and is alive."""
 
         def look(session: Session) -> Owner | None:
-            runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
-            return live_owner(session, runs[0][0]) if runs else None
+            run = key_of_run(session, workflow_id)
+            return None if run is None else live_owner(session, run)
 
         return self.database.read(workflow_id, "read", look)
 
@@ -386,33 +391,23 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return the live note of a run."""
 
         def look(session: Session) -> bytes | None:
-            runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
+            run = key_of_run(session, workflow_id)
             asked = "SELECT content FROM result_index WHERE name = ?"
-            found = session.execute(asked, (rows.live_name(runs[0][0]),)) if runs else ()
+            found = session.execute(asked, (rows.live_name(run),)) if run is not None else ()
             return bytes(found[0][0]) if found and isinstance(found[0][0], bytes | memoryview) else None
 
         return self.database.read(workflow_id, "read", look)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process in the row of an attempt."""
-        asked = (
-            "SELECT host, boot_id, pid, start_time FROM attempts JOIN runs ON runs.run = attempts.run "
-            "WHERE runs.workflow_id = ? AND attempts.attempt = ?"
-        )
-        values = (id_text(workflow_id), attempt)
-        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, values))
-        return ProcessIdentity(*rows[0]) if rows else None
+        found = self._rows(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
+        return ProcessIdentity(*found[0]) if found else None
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return when the owner of an attempt last renewed its lease."""
-        asked = (
-            "SELECT heartbeat_at FROM attempts JOIN runs ON runs.run = attempts.run "
-            "WHERE runs.workflow_id = ? AND attempts.attempt = ?"
-        )
-        values = (id_text(workflow_id), attempt)
-        rows = self.database.read(workflow_id, "read", lambda session: session.execute(asked, values))
+        found = self._rows(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
         try:
-            return moment_of(rows[0][0]) if rows else None
+            return moment_of(found[0][0]) if found else None
         except (ValueError, OverflowError):  # damaged: only the length of a try that was killed is made of it
             return None
 
@@ -445,10 +440,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order in which they were sent."""
-        of_run = (id_text(workflow_id),)
-        return signals.parsed(
-            workflow_id, self.database.read(workflow_id, "read", lambda session: session.execute(signals.SENT, of_run))
-        )
+        return signals.parsed(workflow_id, self._rows(workflow_id, signals.SENT))
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run, or all of them and the database."""
@@ -505,12 +497,7 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
     behind = None if wanted.before is None else database.read("", "list", lambda session: _place(session, wanted))
     while most is None or len(found) < most:
         statement, parameters = picking(wanted, behind, count)
-
-        def look(
-            session: Session, statement: str = statement, parameters: Sequence[Any] = parameters
-        ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
-            return _page(session, statement, parameters)
-
+        look = partial(_page, statement=statement, parameters=parameters)
         page, damaged, behind, looked_at = database.read("", "list", look)
         found += [info for info in page if wanted.takes(info)]
         left_out += damaged
@@ -524,8 +511,7 @@ def _place(session: Session, wanted: RunFilter) -> Place:
     """Return the place of the run after which the list continues; of one that was removed, the end of its moment."""
     assert wanted.before is not None
     started_at, workflow_id = wanted.before
-    rows = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
-    return Place(sql_time(started_at), rows[0][0] if rows else 0)
+    return Place(sql_time(started_at), key_of_run(session, workflow_id) or 0)
 
 
 def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
@@ -559,11 +545,9 @@ def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, l
 def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
     parts, parameters = [], []
     text, texts = _text_condition(wanted)
+    workflow = {} if wanted.workflow is None else {"workflow_name": id_text(wanted.workflow)}
     for number, status in enumerate(statuses):
-        if wanted.workflow is None:
-            places, values = _newest("r", {"status": status}, behind, count)
-        else:
-            places, values = _newest("r", {"workflow_name": id_text(wanted.workflow), "status": status}, behind, count)
+        places, values = _newest("r", {**workflow, "status": status}, behind, count)
         picked = f"SELECT r.run, r.started_at FROM runs r WHERE {text}{places}"  # noqa: S608 - our own words
         parts.append(f"SELECT run, started_at FROM ({picked}) s{number}")  # noqa: S608
         parameters += [*texts, *values]

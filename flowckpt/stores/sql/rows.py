@@ -43,6 +43,18 @@ def name_of(text: str) -> str:
     return name
 
 
+def key_of_run(session: Session, workflow_id: str, lock: str = "") -> int | None:
+    """Return the key of a run; None where there is no such run.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run.
+        lock: `Dialect.lock` to keep others from its row until the end of the transaction.
+    """
+    found = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (id_text(workflow_id),))  # noqa: S608
+    return int(found[0][0]) if found else None
+
+
 def shown(text: str) -> str:
     """Return text for people and queries, with a sign for each NUL, which PostgreSQL cannot hold."""
     return text.replace("\0", "\u2400") if "\0" in text else text

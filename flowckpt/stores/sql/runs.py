@@ -30,6 +30,7 @@ from flowckpt.stores.sql.rows import (
     NAMED_BLOBS,
     id_text,
     insertion,
+    key_of_run,
     live_name,
     live_owner,
     name_of,
@@ -297,16 +298,16 @@ class SqlRuns(SqlReader):
         references = self.references(workflow_id)
         if all(each.sequence != sequence for each in references):
             raise CheckpointNotFoundError(workflow_id, str(sequence) if references else None)
-        key, lock = id_text(workflow_id), self.database.dialect.lock
+        lock = self.database.dialect.lock
 
         def work(session: Session) -> bool:
-            runs = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
-            if runs:
+            run = key_of_run(session, workflow_id, lock)
+            if run is not None:
                 session.change(
                     "INSERT INTO pins (run, sequence, pinned_at) VALUES (?, ?, ?) ON CONFLICT (run, sequence) DO NOTHING",
-                    (runs[0][0], sequence, sql_time(session.now())),
+                    (run, sequence, sql_time(session.now())),
                 )
-            return bool(runs)
+            return run is not None
 
         if not self.database.write(workflow_id, "pin", work):
             raise CheckpointNotFoundError(workflow_id)
@@ -320,9 +321,7 @@ class SqlRuns(SqlReader):
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the sequences that are pinned."""
         statement = "SELECT p.sequence FROM pins p JOIN runs r ON r.run = p.run WHERE r.workflow_id = ?"
-        key = id_text(workflow_id)
-        found = self.database.read(workflow_id, "read", lambda session: session.execute(statement, (key,)))
-        return frozenset(sequence for (sequence,) in found)
+        return frozenset(sequence for (sequence,) in self._rows(workflow_id, statement))
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
@@ -330,12 +329,12 @@ class SqlRuns(SqlReader):
         """Return the runs that have deleted checkpoints, in the order of their keys."""
 
         def look(session: Session) -> list[str]:
-            start = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(after),)) if after else []
+            start = key_of_run(session, after) if after else None
             found = session.execute(
                 "SELECT workflow_id FROM runs WHERE run IN "
                 "(SELECT DISTINCT run FROM checkpoints WHERE deleted_at IS NOT NULL AND run > ? ORDER BY run LIMIT ?) "
                 "ORDER BY run",
-                (start[0][0] if start else 0, limit),
+                (start or 0, limit),
             )
             return [name_of(key) for (key,) in found]
 
@@ -348,13 +347,12 @@ class SqlRuns(SqlReader):
         """
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
-        key, lock = id_text(workflow_id), self.database.dialect.lock
+        lock = self.database.dialect.lock
 
         def work(session: Session) -> tuple[Compacted, bool]:
-            runs = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
-            if not runs:
+            run = key_of_run(session, workflow_id, lock)
+            if run is None:
                 return Compacted(), False
-            run = runs[0][0]
             if (owner := live_owner(session, run)) is not None:
                 raise RunLockedError(workflow_id, holder=str(owner))
             moment = sql_time(session.now())
@@ -392,14 +390,11 @@ class SqlRuns(SqlReader):
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs in the order in which they were started, the last one first."""
-        found, is_more = self.database.read("", "list", lambda session: page_of_runs(session, before, limit))
-        while is_more and not found:  # a page of damaged runs: look at more
-            limit *= 2
-            found, is_more = self._larger(before, limit)
-        return found
-
-    def _larger(self, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
-        return self.database.read("", "list", lambda session: page_of_runs(session, before, limit))
+        while True:
+            found, is_more = self.database.read("", "list", partial(page_of_runs, before=before, limit=limit))
+            if found or not is_more:
+                return found
+            limit *= 2  # a page of damaged runs: look at more
 
     def tidy(self) -> None:
         """Give free pages back to the system, where the database can do so in passing."""
@@ -424,14 +419,13 @@ class SqlRuns(SqlReader):
             gone = []
             # Locked in one order, so that two who prune at once do not wait for each other.
             for info in sorted(runs, key=lambda each: each.workflow_id):
-                key = id_text(info.workflow_id)
-                rows = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
-                if not rows or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", rows[0]):
+                run = key_of_run(session, info.workflow_id, lock)
+                if run is None or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", (run,)):
                     continue
-                now = run_infos(session, key)
+                now = run_infos(session, id_text(info.workflow_id))
                 if now and now[0].owner is None and now[0] == info:
-                    session.change("DELETE FROM runs WHERE run = ?", rows[0])
-                    session.change(DROP_LIVE_NOTE, (live_name(rows[0][0]),))
+                    session.change("DELETE FROM runs WHERE run = ?", (run,))
+                    session.change(DROP_LIVE_NOTE, (live_name(run),))
                     gone.append(info.workflow_id)
             return gone
 
