@@ -11,7 +11,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import click
 
 from flowckpt.cli.config.read import check_program, parsed_toml
 from flowckpt.cli.options import user_name, without_repeats
-from flowckpt.cli.render.terminal import escaped, is_error_terminal, short_value
+from flowckpt.cli.render.terminal import escaped, is_person_there, short_value
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -92,16 +93,23 @@ def _converted(workflow: Workflow[..., Any], name: str, value: Any, convert: Cal
         raise InputError(
             f"workflow {workflow.name!r} has no input {name!r}", parameter=name, remedy=f"Its inputs: {known}."
         )
-    annotation = _annotation(workflow, parameter)
+    with _refusing_misfits(
+        f"input {name!r} of workflow {workflow.name!r}", name, lambda: f"defined as {_definition(parameter)}"
+    ):
+        return convert(value, _annotation(workflow, parameter))
+
+
+@contextmanager
+def _refusing_misfits(what: str, name: str, definition: Callable[[], str]) -> Iterator[None]:
+    """Refuse a value that does not fit, and say where it does not."""
     try:
-        return convert(value, annotation)
+        yield
     except MisfitError as misfit:
         place = f" at {name}{misfit.place}" if misfit.place else ""
         raise InputError(
-            f"input {name!r} of workflow {workflow.name!r} must be {misfit.expected}{place}, "
-            f"got {short_value(misfit.got, 80)}",
+            f"{what} must be {misfit.expected}{place}, got {short_value(misfit.got, 80)}",
             parameter=name,
-            remedy=f"It is defined as {_definition(parameter)}.",
+            remedy=f"It is {definition()}.",
         ) from misfit
 
 
@@ -155,15 +163,9 @@ def _parsed(step: str, text: str, option: str) -> Any:
 
 
 def _typed(step: str, value: Any, annotation: Any) -> Any:
-    try:
+    said = "what the function of the step says that it returns"
+    with _refusing_misfits(f"the output of step {step!r}", step, lambda: said):
         return from_json(value, annotation)
-    except MisfitError as misfit:
-        place = f" at {step}{misfit.place}" if misfit.place else ""
-        raise InputError(
-            f"the output of step {step!r} must be {misfit.expected}{place}, got {short_value(misfit.got, 80)}",
-            parameter=step,
-            remedy="It is what the function of the step says that it returns.",
-        ) from misfit
 
 
 # The workflow of a command: from what is typed, or from what a run's record says.
@@ -339,7 +341,7 @@ def ask_for_secrets(
         if name in inputs:
             continue
         text = os.environ.get(f"{VARIABLE}{name.upper()}")
-        if text is None and at_terminal and _is_person_there():
+        if text is None and at_terminal and is_person_there():
             text = _asked(name)
         if text is not None:
             inputs[name] = _secret(workflow, name, text, is_text=True)
@@ -348,7 +350,7 @@ def ask_for_secrets(
 def _fetched(name: str, text: str) -> str | None:
     """Return what a text points to; None where it is the value itself."""
     if text == "-":
-        return _asked(name) if _is_person_there() else _line_of_input(name)
+        return _asked(name) if is_person_there() else _line_of_input(name)
     kind, _, place = text.partition(":")
     if kind == "@env":
         found = os.environ.get(place)
@@ -400,13 +402,6 @@ def _asked(name: str) -> str:
         click.echo(err=True)  # the question's line is not ended by what was typed
         raise click.Abort from None
     return line
-
-
-def _is_person_there() -> bool:
-    try:
-        return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
-    except ValueError:  # it was closed
-        return False
 
 
 def _secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any]:

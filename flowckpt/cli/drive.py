@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -34,7 +33,7 @@ from flowckpt.cli.render.summary import (
     show_what_is_left,
     summary_text,
 )
-from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_error_terminal, json_text, say, write_if_read
+from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_person_there, json_text, say, write_if_read
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
@@ -254,7 +253,7 @@ def _show_end(result: WorkflowResult, signal_name: str, session: Session, store:
 
 def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
     """Ask a person who pressed Ctrl-C whether to undo what the steps of the run did; undoing cancels the run."""
-    if not result.undoable or not _is_person_there():
+    if not result.undoable or not is_person_there():
         return
     first, more = escaped(result.undoable[0]), len(result.undoable) - 1
     what = f"'{first}' and {counted(more, 'other step')}" if more else f"'{first}'"
@@ -268,10 +267,6 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
 
         work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.cancelling)
         show_cancelled(waited(work))
-
-
-def _is_person_there() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
 
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
@@ -302,7 +297,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
 def can_ask(options: RunOptions) -> bool:
     """Tell whether a person sits there, and has not said already what to do."""
     is_open = options.on_code_change is None and not options.force
-    return is_open and _is_person_there()
+    return is_open and is_person_there()
 
 
 def ask_about_import(workflow_id: str, shown: str) -> bool:
@@ -312,7 +307,7 @@ def ask_about_import(workflow_id: str, shown: str) -> bool:
         workflow_id: the run.
         shown: its program and its directory.
     """
-    if not _is_person_there():
+    if not is_person_there():
         return False
     say(f"Run '{escaped(workflow_id)}' was imported, and names {escaped(shown)}.")
     say("Approvals and signals that came with it do not count.")

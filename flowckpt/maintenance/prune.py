@@ -19,7 +19,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo, is_task
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.numbers import age_of
+from flowckpt.core.system.numbers import age_of, checked_number
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -145,8 +145,9 @@ async def prune(
         CheckpointStorageError: the store failed.
     """
     store = adapt(store)
+    remedy = "Write how many of the newest runs of each workflow are to stay."
     which = _Which(
-        _checked_keep(keep),
+        checked_number(0 if keep is None else keep, "keep", remedy, least=0) or 0,
         None if older_than is None else age_of(older_than, "older_than"),
         _checked_statuses(statuses),
         workflow,
@@ -273,18 +274,6 @@ async def _compact_all(store: StoreBase, report: PruneReport) -> None:
             report.compacted += done.is_changed
             report.compacted_bytes += done.bytes_freed
         last = page[-1]
-
-
-def _checked_keep(keep: object) -> int:
-    if keep is None:
-        return 0
-    if type(keep) is int and keep >= 0:
-        return keep
-    raise SettingError(
-        f"keep is a whole number from 0 on, not {keep!r:.80}",
-        setting="keep",
-        remedy="Write how many of the newest runs of each workflow are to stay.",
-    )
 
 
 def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:

@@ -12,7 +12,7 @@ import attrs
 from flowckpt.core.records.generation import KEPT
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.numbers import age_of
+from flowckpt.core.system.numbers import age_of, checked_number
 from flowckpt.errors import SettingError
 
 
@@ -33,13 +33,8 @@ def count_of(value: object, setting: str) -> int | None:
     Raises:
         SettingError: it is not valid.
     """
-    if value is None or (type(value) is int and value >= 1):
-        return value
-    raise SettingError(
-        f"{setting} is a whole number from 1 on, or None for no limit, not {value!r:.80}",
-        setting=setting,
-        remedy="The newest checkpoint always stays, so 1 is the least that can be kept.",
-    )
+    remedy = "The newest checkpoint always stays, so 1 is the least that can be kept."
+    return checked_number(value, setting, remedy, is_optional=True)
 
 
 def _keep_last(value: int | None) -> int | None:

@@ -126,21 +126,6 @@ def checked_checkpoint_id(value: object) -> str:
     return chosen
 
 
-def checked_most(value: object) -> int | None:
-    """Return how many checkpoints a task may keep, or refuse the number.
-
-    Raises:
-        SettingError: it is not a whole number from 1 on.
-    """
-    if value is not None and (type(value) is not int or value < 1):
-        raise SettingError(
-            f"max_per_task is a whole number from 1 on, or None for no limit, not {value!r:.80}",
-            setting="max_per_task",
-            remedy="Give 1 or more: the newest checkpoint is never removed.",
-        )
-    return value
-
-
 def checked_plan(value: object) -> tuple[str, ...]:
     """Return the names of planned steps, or refuse them.
 
@@ -154,19 +139,6 @@ def checked_plan(value: object) -> tuple[str, ...]:
             remedy="Write a list.",
         )
     return tuple(checked_text(step, "steps") for step in value)
-
-
-def checked_limit(value: object) -> int:
-    """Return how many checkpoints to list, or refuse the number.
-
-    Raises:
-        SettingError: it is negative, or no whole number.
-    """
-    if type(value) is not int or value < 0:
-        raise SettingError(
-            f"limit is a whole number from 0 on, not {value!r:.80}", setting="limit", remedy="Write limit=100."
-        )
-    return value
 
 
 # States of older programs. A state has the number of migrations that its program knew; a newer program runs the others.

@@ -18,14 +18,13 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_message_id
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import checked_number, counted
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     DecodingError,
     FlowckptError,
     ForeignRecordError,
-    SettingError,
     UnauthenticatedRecordError,
 )
 from flowckpt.stores.adapted import CheckpointStore, adapt
@@ -79,10 +78,7 @@ async def store_statistics(
         SettingError: the limit is not a whole number from 1, or the store cannot list its runs.
         CheckpointStorageError: the medium failed.
     """
-    if type(limit) is not int or limit < 1:
-        raise SettingError(
-            f"limit is a whole number from 1 on, not {limit!r:.80}", setting="limit", remedy="Write limit=10."
-        )
+    checked_number(limit, "limit", "Write limit=10.")
     return await adapt(store).figures(workflow_id, limit=limit)
 
 

@@ -34,6 +34,7 @@ from flowckpt.core.records.generation import Generation, generations_of, number_
 from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_begun, is_task
 from flowckpt.core.records.result import look, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
+from flowckpt.core.system.numbers import listed
 from flowckpt.engine.history.fork import located
 from flowckpt.engine.rules.paths import ROLLBACK, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
@@ -291,9 +292,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
-            lines.append(
-                f"{said}: {escaped(', '.join(paths[:5]))}{f' and {len(paths) - 5} more' if len(paths) > 5 else ''}"
-            )
+            lines.append(f"{said}: {escaped(listed(paths, 5))}")
     lines += _live_lines(run.hints.live)
     shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight if path not in shown]

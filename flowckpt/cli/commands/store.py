@@ -29,7 +29,7 @@ from flowckpt.cli.runs import chosen_run, latest_of, opened_store, tell_unreadab
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import checked
 from flowckpt.core.records import Status
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import counted, listed
 from flowckpt.engine.history.checkpoints import earlier_checkpoint
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -477,10 +477,7 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
     if found.message:
         warn(f"its messages stay refused: {found.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
-        shown = ", ".join(map(escaped, others[:_MOST_RUNS])) + (
-            f" and {len(others) - _MOST_RUNS} more" if others[_MOST_RUNS:] else ""
-        )
-        say(f"Still refused, as each was written without a key: {shown}")
+        say(f"Still refused, as each was written without a key: {escaped(listed(others, _MOST_RUNS))}")
         say(f"Look at each, and if it is what it should be: {command_line('store trust', choice, others[0])}")
 
 

@@ -33,7 +33,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, Status, StepResult
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import counted, listed
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.paths import nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
@@ -145,9 +145,7 @@ def _assumption_text(step: PlannedStep) -> str:
 
 def _assumed_text(paths: Sequence[str]) -> str:
     """Write of which steps the plan takes for granted that they leave the same result: `a, b and 3 more leave`."""
-    shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
-    more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
-    return f"{shown}{more} leave{'s' if len(paths) == 1 else ''}"
+    return f"{escaped(listed(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
 
 
 def _ends_early(plan: ResumePlan) -> bool:

@@ -139,6 +139,14 @@ def is_terminal() -> bool:
     return _is_terminal(_Place.descriptor)
 
 
+def is_person_there() -> bool:
+    """Return whether somebody at a terminal can be asked."""
+    try:
+        return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
+    except ValueError:  # it was closed
+        return False
+
+
 def is_error_terminal() -> bool:
     """Tell whether standard error is a terminal."""
     return _is_terminal(_STDERR)

@@ -18,7 +18,7 @@ import attrs
 
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
-from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.numbers import counted, listed
 from flowckpt.engine.history.fork import located
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, taken_over
 from flowckpt.errors import SettingError, StepNotFoundError
@@ -181,7 +181,10 @@ def _cancel_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     results = found.latest.step_results
     undoable = {result.path for result in results if UNDOABLE in result.marks}
     paths = [result.path for result in left_to_undo(results, undoable)]
-    return [*said, f"Undone, in this order: {_listed(paths)}." if paths else "No finished step says how it is undone."]
+    return [
+        *said,
+        f"Undone, in this order: {listed(paths, _MOST_SHOWN)}." if paths else "No finished step says how it is undone.",
+    ]
 
 
 def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
@@ -190,7 +193,7 @@ def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
         return []
     paths = [result.path for result in found.latest.step_results[chosen[0].steps :]]
     kept = f"{counted(chosen[0].steps, 'result')} of checkpoint {chosen[0].checkpoint_id} still count."
-    return [kept, f"No longer counted: {_listed(paths)}." if paths else "No result is lost."]
+    return [kept, f"No longer counted: {listed(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
 
 
 def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
@@ -204,12 +207,7 @@ def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     said = [f"The new run takes over {counted(len(kept), 'result')}."]
     taken = {each.path for each in kept}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]
-    return [*said, f"Its resume executes again: {_listed(left_out)}."] if left_out else said
-
-
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _MOST_SHOWN} more" if len(paths) > _MOST_SHOWN else ""
-    return ", ".join(paths[:_MOST_SHOWN]) + more
+    return [*said, f"Its resume executes again: {listed(left_out, _MOST_SHOWN)}."] if left_out else said
 
 
 _WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))

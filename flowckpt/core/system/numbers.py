@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeGuard
 
@@ -31,6 +32,34 @@ def counted(number: int, noun: str) -> str:
         noun: one of them; its plural ends in `s`.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first names, and how many others there are: `a, b and 3 more`."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def checked_number(
+    value: object, setting: str, remedy: str, *, least: int = 1, is_optional: bool = False
+) -> int | None:
+    """Return a whole number, or refuse it.
+
+    Args:
+        value: the number.
+        setting: the name of the argument.
+        remedy: what to do if it is not valid.
+        least: the smallest valid one.
+        is_optional: whether None is valid, for no limit.
+
+    Raises:
+        SettingError: it is not valid.
+    """
+    if (value is None and is_optional) or (type(value) is int and value >= least):
+        return value
+    limit = ", or None for no limit" * is_optional
+    said = f"{setting} is a whole number from {least} on{limit}, not {value!r:.80}"
+    raise SettingError(said, setting=setting, remedy=remedy)
 
 
 # Time spans as people write them: `30d`, `1h 30m`.

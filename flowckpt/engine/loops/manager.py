@@ -20,7 +20,7 @@ from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.core.records.result import look
 from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.numbers import counted, is_finite_number
+from flowckpt.core.system.numbers import checked_number, counted, is_finite_number
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import Files, TaskClaims, capture, put_back, roots_of
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
@@ -112,7 +112,8 @@ class CheckpointManager:
             said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
             raise SettingError(said, setting="base_path", remedy="Give one of the two.")
         self.store: StoreBase = FileCheckpointStore() if store is None else adapt(store, "store")
-        self._most = task_log.checked_most(max_per_task)
+        remedy = "Give 1 or more: the newest checkpoint is never removed."
+        self._most = checked_number(max_per_task, "max_per_task", remedy, is_optional=True)
         if self._most is not None:
             refuse_undeletable(self.store, "max_per_task")
         self._clock: Clock = clock or SystemClock()
@@ -590,7 +591,8 @@ class CheckpointManager:
         Raises:
             SettingError: the limit is negative or not a whole number.
         """
-        log, most = await self._tasks.log_of(task_id), task_log.checked_limit(limit)
+        log = await self._tasks.log_of(task_id)
+        most = checked_number(limit, "limit", "Write limit=100.", least=0)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         wanted = [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
         return await self._checked(task_id, wanted)
