@@ -49,6 +49,17 @@ def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
     return choice.open()
 
 
+def opened_run(
+    option: str | None, typed: str, *, runs_nothing: bool = False, is_unfinished: bool = False
+) -> tuple[StoreBase, str]:
+    """Open the store that a command works on, and return it with the id of the run that was typed.
+
+    For the arguments and errors, see `opened_store` and `chosen_run`.
+    """
+    store = opened_store(option, runs_nothing=runs_nothing)
+    return store, chosen_run(store, typed, is_unfinished=is_unfinished)
+
+
 def waited(work: Coroutine[Any, Any, T]) -> T:
     """Do one thing with a store, in a loop where nothing else runs."""
     with asyncio.Runner() as runner:

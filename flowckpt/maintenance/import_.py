@@ -233,24 +233,21 @@ class RunReader:
 
     def _begin_attempt(self, attempt: Json, keeps: Json) -> None:
         self._check_finished()
-        if not is_count(attempt, self._read_so_far.attempt + 1) or attempt > self._limits.max_attempts:
-            raise MalformedError(
-                f"attempt {attempt!r:.40} cannot follow {self._read_so_far.attempt} (at most {self._limits.max_attempts})"
-            )
-        if not is_count(keeps) or keeps > self._read_so_far.saved:
-            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {self._read_so_far.saved} results")
-        so_far = self._read_so_far
+        so_far, most = self._read_so_far, self._limits.max_attempts
+        if not is_count(attempt, so_far.attempt + 1) or attempt > most:
+            raise MalformedError(f"attempt {attempt!r:.40} cannot follow {so_far.attempt} (at most {most})")
+        if not is_count(keeps) or keeps > so_far.saved:
+            raise MalformedError(f"attempt {attempt} keeps {keeps!r:.40} of {so_far.saved} results")
         so_far.attempt, so_far.saved, so_far.has_saved, so_far.carried = attempt, keeps, False, {}
-        self._read_so_far.history = self._read_so_far.history.forked(keeps)
-        del self._read_so_far.chains[keeps + 1 :]
+        so_far.history = so_far.history.forked(keeps)
+        del so_far.chains[keeps + 1 :]
         self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
 
     def _check_finished(self) -> None:
         """Refuse an attempt that does not end with a checkpoint."""
-        if self._read_so_far.attempt and (
-            not self._read_so_far.has_saved or len(self._read_so_far.chains) - 1 != self._read_so_far.saved
-        ):
-            raise MalformedError(f"attempt {self._read_so_far.attempt} ends without a checkpoint")
+        so_far = self._read_so_far
+        if so_far.attempt and (not so_far.has_saved or len(so_far.chains) - 1 != so_far.saved):
+            raise MalformedError(f"attempt {so_far.attempt} ends without a checkpoint")
 
     def _read_blob(self, line: bytes, digest: str, size: int, start: int) -> None:
         content = memoryview(line)[start:-2]
@@ -288,41 +285,35 @@ class RunReader:
             self._unnamed.discard(named[0])
 
     def _read_checkpoint(self, document: Mapping[str, Json]) -> CheckpointData:
-        said, results = document["checkpoint"], len(self._read_so_far.chains) - 1
+        so_far = self._read_so_far
+        said, results = document["checkpoint"], len(so_far.chains) - 1
         try:
             check_head(said)
-            if document["results"] != results or document["chain"] != self._read_so_far.chains[-1].hex():
+            if document["results"] != results or document["chain"] != so_far.chains[-1].hex():
                 raise MalformedError("the results before it do not match its digest")
-            if said["attempt"] != self._read_so_far.attempt:
-                raise MalformedError(
-                    f"a checkpoint of attempt {said['attempt']} stands in attempt {self._read_so_far.attempt}"
-                )
-            if said["sequence"] <= self._read_so_far.sequence:
-                raise MalformedError(f"checkpoint {said['sequence']} comes after {self._read_so_far.sequence}")
-            missing = [name for name in CARRIED if name not in said and name not in self._read_so_far.carried]
+            if said["attempt"] != so_far.attempt:
+                raise MalformedError(f"a checkpoint of attempt {said['attempt']} stands in attempt {so_far.attempt}")
+            if said["sequence"] <= so_far.sequence:
+                raise MalformedError(f"checkpoint {said['sequence']} comes after {so_far.sequence}")
+            missing = [name for name in CARRIED if name not in said and name not in so_far.carried]
             if missing:
-                raise MalformedError(
-                    f"the first checkpoint of attempt {self._read_so_far.attempt} has no {missing[0]!r}"
-                )
+                raise MalformedError(f"the first checkpoint of attempt {so_far.attempt} has no {missing[0]!r}")
             for name in ("inputs", "snapshot", "output"):
                 self._check_reference(said.get(name))
             for partial in said.get("partial", {}).values():
                 self._check_reference(partial["state"])
             if type(said.get("inputs", {})) is not dict:
                 raise MalformedError("the inputs of a checkpoint are not an object")
-            self._read_so_far.carried.update({name: said[name] for name in CARRIED if name in said})
-            data = decode_head(
-                {**self._read_so_far.carried, **said}, self._read_so_far.history.view(results), self._fetch
-            )
+            so_far.carried.update({name: said[name] for name in CARRIED if name in said})
+            data = decode_head({**so_far.carried, **said}, so_far.history.view(results), self._fetch)
         except DecodingError as error:
             raise MalformedError(error.message) from None
         if data.extra.keys() & {"schema_version", "step_results", "results", "sha256", "deletes", "adopts"}:
             raise MalformedError("a checkpoint has a field that belongs elsewhere")
-        before = self._read_so_far.latest if self._read_so_far.has_saved else None
+        before = so_far.latest if so_far.has_saved else None
         if before is not None:  # a store writes once what is the very same object
             same = {name: getattr(before, held) for name, held in _SHARED.items() if name not in said}
             data = attrs.evolve(data, **same) if same else data
-        so_far = self._read_so_far
         so_far.sequence, so_far.saved, so_far.has_saved, so_far.latest = data.sequence, results, True, data
         self._counts = attrs.evolve(self._counts, checkpoints=self._counts.checkpoints + 1)
         return data
@@ -529,17 +520,17 @@ class ImportedRun:
 
 @attrs.frozen
 class _Proved:
-    """The facts of a file that was read to its end."""
+    """A file that was read to its end.
 
-    workflow_id: str
-    source_id: str
+    Attributes:
+        run: what it holds, as it is imported.
+        identity: distinguishes it from other runs.
+        checkpoints: reads its checkpoints again.
+    """
+
+    run: ImportedRun
     identity: str
     checkpoints: Callable[[], Iterable[CheckpointData]]
-    latest: CheckpointData
-    attempts: int
-    count: int
-    left_behind: int = 0
-    unauthenticated: str = "the file is one checkpoint, and only whole runs are signed"
 
 
 async def import_run(
@@ -573,22 +564,22 @@ async def import_run(
         checked_new_id(workflow_id)
     async with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits, store.keys))
-        mark = True if proved.unauthenticated else AUTHENTICATED
-        is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints(), mark))
-    latest = proved.latest
+        run, mark = proved.run, True if proved.run.unauthenticated else AUTHENTICATED
+        is_new = await brought_in(store, run.workflow_id, proved.identity, lambda: _held(proved.checkpoints(), mark))
+    return run if is_new else attrs.evolve(run, is_new=False, unauthenticated="the run was there already")
+
+
+def _imported(named: str, source_id: str, latest: CheckpointData, **counts: Any) -> ImportedRun:
     target = {str(key): str(text) for key, text in dict(latest.metadata.get("target", {})).items()}
     return ImportedRun(
-        proved.workflow_id,
-        proved.source_id,
+        named,
+        source_id,
         latest.workflow_name,
         latest.status.value,
-        proved.attempts,
-        proved.count,
-        len(latest.step_results),
-        target,
-        is_new,
-        proved.left_behind,
-        proved.unauthenticated if is_new else "the run was there already",
+        steps=len(latest.step_results),
+        target=target,
+        is_new=True,
+        **counts,
     )
 
 
@@ -662,18 +653,9 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
 
     header = reader.header
     source_id = str(header.workflow_id) if header is not None else ""
-    unauthenticated = _unauthenticated(reader, named, ring)
-    return _Proved(
-        named,
-        source_id,
-        reader.identity.hexdigest(),
-        again,
-        latest,
-        len(attempts),
-        count,
-        standing.count,
-        unauthenticated,
-    )
+    why = _unauthenticated(reader, named, ring)
+    counts = {"attempts": len(attempts), "checkpoints": count, "left_behind": standing.count, "unauthenticated": why}
+    return _Proved(_imported(named, source_id, latest, **counts), reader.identity.hexdigest(), again)
 
 
 def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Proved:
@@ -687,7 +669,9 @@ def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Pro
         )
     named = new_run_id() if workflow_id is None else workflow_id
     run = Gathered(named, [data])
-    return _Proved(named, "", identity_of(named, [data]), run.afresh, data, 1, 1)
+    why = "the file is one checkpoint, and only whole runs are signed"
+    done = _imported(named, "", data, attempts=1, checkpoints=1, unauthenticated=why)
+    return _Proved(done, identity_of(named, [data]), run.afresh)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from flowckpt.cli.options import (
     user_name,
 )
 from flowckpt.cli.render.terminal import escaped, json_text, say, write, write_document
-from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.runs import opened_run, waited
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core import codec
 from flowckpt.core.records import Status
@@ -131,8 +131,8 @@ Examples:
         as_json: bool,
         store: str | None,
     ) -> int:
-        checkpoints, choice = opened_store(store), choose_store(store)
-        run = chosen_run(checkpoints, run, is_unfinished=True)
+        checkpoints, run = opened_run(store, run, is_unfinished=True)
+        choice = choose_store(store)
         who = user_name() if by is None else by
         refuse_known_secrets(comment=comment, sender=who)
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
@@ -204,8 +204,8 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if patience is not None and is_to_resume:
         raise click.UsageError("--wait and --resume exclude each other: the resume of the run prints its own output")
     show_warnings()
-    checkpoints, choice = opened_store(store), choose_store(store)
-    run = chosen_run(checkpoints, run, is_unfinished=True)
+    checkpoints, run = opened_run(store, run, is_unfinished=True)
+    choice = choose_store(store)
     carried = None if data is None else _parsed(data)
     who = user_name() if by is None else by
     refuse_known_secrets(data=carried, sender=who, name=name, id=signal_id)

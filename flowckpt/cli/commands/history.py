@@ -26,7 +26,7 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.render.terminal import escaped, shortened, write, write_document
-from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.runs import opened_run, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.clock import SystemClock
@@ -66,8 +66,8 @@ def rollback_command(
       flowckpt rollback nightly clean
       flowckpt rollback nightly 7 --verify stat --json
     """
-    checkpoints, choice = opened_store(store), choose_store(store)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run)
+    choice = choose_store(store)
     program = program_at_need(checkpoints, run, target, is_here=is_here)
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
     rechecking = Rechecking(options, program=program)
@@ -145,8 +145,8 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
       flowckpt fork nightly -i limit=500 --json
     """
-    checkpoints, choice = opened_store(store), choose_store(store)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run)
+    choice = choose_store(store)
     edits = edits_from_texts(without_repeats(outputs, "--set"))
     texts = without_repeats(inputs, "-i")
     program = program_at_need(checkpoints, run, target, is_here=is_here)

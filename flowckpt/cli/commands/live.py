@@ -21,7 +21,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.render.summary import show_cancelled, show_not_undone
 from flowckpt.cli.render.terminal import escaped, write, write_document
-from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.runs import opened_run, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
@@ -70,8 +70,8 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt cancel nightly --no-rollback --wait 5 --json
     """
     texts = without_repeats(inputs, "-i")
-    checkpoints, choice = opened_store(store), choose_store(store)
-    run = chosen_run(checkpoints, run, is_unfinished=True)
+    checkpoints, run = opened_run(store, run, is_unfinished=True)
+    choice = choose_store(store)
 
     def undoing() -> Session:
         raise _ProgramNeededError
@@ -111,8 +111,7 @@ def checkpoint_command(run: str, patience: float, as_json: bool, store: str | No
       flowckpt checkpoint nightly
       flowckpt checkpoint nightly --wait 600
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = chosen_run(checkpoints, run, is_unfinished=True)
+    checkpoints, run = opened_run(store, run, runs_nothing=True, is_unfinished=True)
     data = waited(checkpoint_run(checkpoints, SystemClock(), run, patience_seconds=patience))
     steps = len(data.step_results)
     if as_json:
@@ -160,8 +159,7 @@ def tag_command(
     if not change:
         raise click.UsageError("name a tag to change: K=V, or --remove K")
     refuse_known_secrets(tag={key: value or "" for key, value in change.items()})
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run, runs_nothing=True)
     data = waited(tag_run(checkpoints, SystemClock(), run, change, patience_seconds=patience))
     now = data.metadata.get("tags", {})
     if as_json:

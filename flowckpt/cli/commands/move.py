@@ -17,7 +17,16 @@ from flowckpt.cli.notices import show_error, warn
 from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes, write_document
-from flowckpt.cli.runs import MISNAMED, chosen_run, latest_of, opened_store, surveyed_runs, tell_left_out, waited
+from flowckpt.cli.runs import (
+    MISNAMED,
+    chosen_run,
+    latest_of,
+    opened_run,
+    opened_store,
+    surveyed_runs,
+    tell_left_out,
+    waited,
+)
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.checkpoints import export_text
@@ -70,8 +79,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
       flowckpt export nightly | jq .step_results
       flowckpt export nightly --checkpoint fetch -o fetch.json
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run, runs_nothing=True)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:

@@ -15,7 +15,7 @@ from flowckpt.cli.options import Command, RunName, input_option, store_option, w
 from flowckpt.cli.render.documents import run_history
 from flowckpt.cli.render.plan import planned_run
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import chosen_run, opened_store, waited, write_output
+from flowckpt.cli.runs import chosen_run, opened_run, opened_store, waited, write_output
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.engine import RunOptions
@@ -50,8 +50,7 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
     """
     if opens and output == "-":
         raise click.UsageError("--open needs a file: leave out -o -")
-    opened = opened_store(store, runs_nothing=not plan)
-    run = chosen_run(opened, run)
+    opened, run = opened_run(store, run, runs_nothing=not plan)
     found = stored_run(opened, run)
     decisions, note = foreseen(run, store) if plan else ({}, "")
     report = report_of(

@@ -25,7 +25,7 @@ from flowckpt.cli.render.tables import (
     step_tree,
 )
 from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write, write_document
-from flowckpt.cli.runs import chosen_run, opened_store
+from flowckpt.cli.runs import opened_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import encode_time, plain_tree
@@ -130,8 +130,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--members goes with --steps")
     if steps and at is not None:
         raise click.UsageError("--steps and --at exclude each other: --at shows one of the steps")
-    opened = opened_store(store, runs_nothing=True)
-    run = chosen_run(opened, run)
+    opened, run = opened_run(store, run, runs_nothing=True)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
     results: Sequence[StepResult] = found.latest.step_results

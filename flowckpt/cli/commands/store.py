@@ -25,7 +25,7 @@ from flowckpt.cli.render.statistics import (
 )
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
 from flowckpt.cli.render.terminal import escaped, say, write, write_document
-from flowckpt.cli.runs import chosen_run, latest_of, opened_store, tell_unreadable, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened_run, opened_store, tell_unreadable, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import checked
 from flowckpt.core.records import Status
@@ -339,8 +339,7 @@ def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dr
         raise click.UsageError(
             "--keep 0: the newest checkpoint of a run always stays; 'flowckpt store clear' removes the run"
         )
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run, runs_nothing=True)
     sequences, freed = waited(prune_checkpoints(checkpoints, run, **conditions, is_dry_run=is_dry_run))
     if as_json:
         write_document(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run))
@@ -362,8 +361,7 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
       flowckpt store clear nightly
       flowckpt store clear nightly --yes
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run, runs_nothing=True)
     what = "its record is damaged"
     try:
         latest = latest_of(checkpoints, run)

@@ -30,7 +30,7 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.documents import verdict_text
 from flowckpt.cli.render.tables import Folded, draws_colors, folded
 from flowckpt.cli.render.terminal import escaped, write, write_document
-from flowckpt.cli.runs import chosen_run, opened_store, waited
+from flowckpt.cli.runs import opened_run, waited
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import is_task
@@ -93,8 +93,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt verify nightly --checkpoint clean --verify stat
       flowckpt verify nightly --jobs 8 --json
     """
-    checkpoints = opened_store(store)
-    run = chosen_run(checkpoints, run)
+    checkpoints, run = opened_run(store, run)
     program = program_at_need(checkpoints, run, target, is_here=is_here, takes_tasks=True)
     data = program.latest
     if checkpoint is not None:

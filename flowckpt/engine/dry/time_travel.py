@@ -96,18 +96,15 @@ class _Travel(DryResponder):
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         if not self._goes_on(replay, command.path, command.step, None):
             return None
-        answer = await super().execute(replay, command)
-        if answer is None:
-            self.last = command
-            if not self.wanted:
-                self.visit(self.stop(replay, command.path, command.step, None))
-                self.is_over = True
-        return answer
+        return self._answered(replay, command, await super().execute(replay, command))
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         if not self._goes_on(replay, command.path, command.step, command.result):
             return None
-        answer = await self.composite(replay, command)
+        return self._answered(replay, command, await self.composite(replay, command))
+
+    def _answered(self, replay: Replay, command: Execute | Enter, answer: Answer | None) -> Answer | None:
+        """Return an answer; without one the history ends here, so stop if no step is wanted."""
         if answer is None and not self.is_over:
             self.last = command
             if not self.wanted:
