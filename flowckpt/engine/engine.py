@@ -12,13 +12,13 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
+from flowckpt.core.system.ids import IdFactory, checked_new_id, new_message_id, new_run_id
 from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.run.lease import existing
 from flowckpt.engine.run.live import Published, read_published
 from flowckpt.engine.values import inputs as binding
-from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
+from flowckpt.engine.values.inputs import check_workflow, checked_id, needed_workflow
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving, check_options, checked_functions
 from flowckpt.errors import FlowckptError
 from flowckpt.execution import remote

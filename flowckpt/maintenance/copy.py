@@ -10,9 +10,9 @@ from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.ids import checked_new_id
 from flowckpt.errors import RunExistsError
 from flowckpt.maintenance.export import gathered, identity_of
-from flowckpt.maintenance.portable import checked_new_id
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.leases import released

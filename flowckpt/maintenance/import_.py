@@ -26,7 +26,7 @@ from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
 from flowckpt.core.records.result import CHAIN_START
 from flowckpt.core.system.blocking import on_own_thread, run_blocking
-from flowckpt.core.system.ids import new_run_id, new_token
+from flowckpt.core.system.ids import checked_new_id, new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks, read_pipe
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
 from flowckpt.maintenance.copy import brought_in
@@ -42,7 +42,6 @@ from flowckpt.maintenance.portable import (
     check_name,
     check_result,
     check_run_id,
-    checked_new_id,
     end_line,
     is_count,
     is_run,

@@ -37,7 +37,6 @@ from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.listing import AUTHENTICATED
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.ids import why_no_run_id
-from flowckpt.errors import InputError
 from flowckpt.stores.log.sealing.keys import Key, derived
 
 FORMAT = "run"
@@ -300,17 +299,6 @@ def check_run_id(name: object) -> str:
     if why := why_no_run_id(name):
         raise MalformedError(f"the run id {why} (--id NEW gives it another one)")
     return str(name)
-
-
-def checked_new_id(workflow_id: object) -> str:
-    """Return the id that a run is to have where it arrives.
-
-    Raises:
-        InputError: it can be none.
-    """
-    if why := why_no_run_id(workflow_id):
-        raise InputError(f"a run id {why}", parameter="workflow_id", remedy="Give another id.")
-    return str(workflow_id)
 
 
 def check_name(name: object, what: str) -> str:

@@ -58,13 +58,25 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise SettingError(f"{file} cannot be read: {error.strerror}", source=str(file)) from error
+            raise _invalid(file, f" cannot be read: {error.strerror}") from error
         # A file that does not even name us may be as broken as it likes.
         table, source = _table(text, file) if b"flowckpt" in text else ({}, None)
         if source is not None:
             _check(source, directory=directory)
         return table, source
     return {}, None
+
+
+def _invalid(file: Path | str | None, said: str, key: str = "", remedy: str = "") -> SettingError:
+    """Return the error of a file of settings, or of a variable; `said` follows its name."""
+    return SettingError(f"{file}{said}", setting=key, source=str(file), remedy=remedy)
+
+
+def _parsed(text: bytes, file: Path) -> dict[str, Any]:
+    try:
+        return parsed_toml(text)
+    except ValueError as error:  # bad TOML, or no UTF-8
+        raise _invalid(file, f" is not valid TOML: {error}") from error
 
 
 def parsed_toml(text: bytes) -> dict[str, Any]:
@@ -77,16 +89,12 @@ def parsed_toml(text: bytes) -> dict[str, Any]:
 
 
 def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
-    try:
-        document = parsed_toml(text)
-    except ValueError as error:  # bad TOML, or no UTF-8
-        raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
-    tools = document.get("tool", {})
+    tools = _parsed(text, file).get("tool", {})
     if not isinstance(tools, dict) or "flowckpt" not in tools:
         return {}, None
     table = tools["flowckpt"]
     if not isinstance(table, dict):
-        raise SettingError(f"{file}: {TABLE} must be a table, got {table!r:.80}", source=str(file))
+        raise _invalid(file, f": {TABLE} must be a table, got {table!r:.80}")
     return table, file
 
 
@@ -153,19 +161,11 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
     table = _flattened(table, file)
     for key in table:
         if key == SAFE_STORES:
-            raise SettingError(
-                f"{file}: {TABLE}.{key} would let a project trust itself",
-                setting=key,
-                source=str(file),
-                remedy=f"Set {key} in {user_file(environ)}, or {_SAFE_VARIABLE}.",
-            )
+            remedy = f"Set {key} in {user_file(environ)}, or {_SAFE_VARIABLE}."
+            raise _invalid(file, f": {TABLE}.{key} would let a project trust itself", key, remedy)
         if key not in SETTINGS:
-            raise SettingError(
-                f"{file}: {TABLE}.{key} is not a setting",
-                setting=key,
-                source=str(file),
-                remedy=_nearest(key, SETTINGS, "the settings are"),
-            )
+            remedy = _nearest(key, SETTINGS, "the settings are")
+            raise _invalid(file, f": {TABLE}.{key} is not a setting", key, remedy)
     # The file is checked whole, also where the environment goes before it.
     written = {key: _of_file(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
     return Settings({name: _found(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file)
@@ -180,12 +180,8 @@ def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
         elif isinstance(value, dict):
             found |= {f"{key}.{inner}": each for inner, each in value.items()}
         else:
-            raise SettingError(
-                f"{file}: {TABLE}.{key} must be a table, got {value!r:.80}",
-                setting=key,
-                source=str(file),
-                remedy=f"Write its keys under [{TABLE}.{key}].",
-            )
+            remedy = f"Write its keys under [{TABLE}.{key}]."
+            raise _invalid(file, f": {TABLE}.{key} must be a table, got {value!r:.80}", key, remedy)
     return found
 
 
@@ -342,40 +338,23 @@ def _listed_in(file: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise SettingError(f"{file} cannot be read: {error.strerror}", source=str(file)) from error
+        raise _invalid(file, f" cannot be read: {error.strerror}") from error
     for place, reason in _untrusted_places(file, directory=file.parent):
-        raise SettingError(
-            f"{file} cannot say what to trust: {place} {reason}",
-            source=str(file),
-            remedy="Make yourself its owner, and take from others the right to write: chmod go-w.",
-        )
-    try:
-        document = parsed_toml(text)
-    except ValueError as error:
-        raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
+        remedy = "Make yourself its owner, and take from others the right to write: chmod go-w."
+        raise _invalid(file, f" cannot say what to trust: {place} {reason}", remedy=remedy)
+    document = _parsed(text, file)
     if unknown := sorted({*document} - {SAFE_STORES}):
-        raise SettingError(
-            f"{file}: unknown setting {unknown[0]!r}",
-            setting=unknown[0],
-            source=str(file),
-            remedy=f"Write {SAFE_STORES}.",
-        )
+        raise _invalid(file, f": unknown setting {unknown[0]!r}", unknown[0], f"Write {SAFE_STORES}.")
     listed = document.get(SAFE_STORES, [])
     if not isinstance(listed, list):
-        raise SettingError(
-            f"{file}: {SAFE_STORES} must be a list of paths, got {listed!r:.80}", setting=SAFE_STORES, source=str(file)
-        )
+        raise _invalid(file, f": {SAFE_STORES} must be a list of paths, got {listed!r:.80}", SAFE_STORES)
     return [_path(each, str(file)) for each in listed]
 
 
 def _path(given: object, source: str) -> Path:
     path = Path(given).expanduser() if isinstance(given, str) and given else None
     if path is None or not path.is_absolute():
-        raise SettingError(
-            f"{source}: each path of {SAFE_STORES} must be absolute, got {given!r:.80}",
-            setting=SAFE_STORES,
-            source=source,
-        )
+        raise _invalid(source, f": each path of {SAFE_STORES} must be absolute, got {given!r:.80}", SAFE_STORES)
     return path.resolve()
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from flowckpt.core.system import external
+from flowckpt.errors import InputError
 
 IdFactory = Callable[[], str]
 """Makes the id of a new run."""
@@ -43,6 +44,18 @@ def why_no_run_id(value: object) -> str:
 # Random numbers and UUIDs of the machine, where no others are injected.
 #
 # Their libraries are imported at the first one: most runs need neither, and a resume is quicker by 2 ms.
+
+
+def checked_new_id(workflow_id: object) -> str:
+    """Return the id of a run that is about to be made.
+
+    Raises:
+        InputError: it can be none.
+    """
+    if why := why_no_run_id(workflow_id):
+        remedy = "Give another id, or none to get a new one."
+        raise InputError(f"a run id {why}", parameter="workflow_id", remedy=remedy)
+    return str(workflow_id)
 
 
 def drawn() -> float:

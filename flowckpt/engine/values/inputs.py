@@ -19,7 +19,6 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.declared import shown, type_name
-from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
 
@@ -345,22 +344,6 @@ def checked_id(workflow_id: object) -> str:
             remedy="Give a text, or none to get a new one.",
         )
     return workflow_id
-
-
-def checked_new_id(workflow_id: object) -> str:
-    """Return the id of a run that is about to be made.
-
-    Args:
-        workflow_id: what was given for it.
-
-    Raises:
-        InputError: it can be none.
-    """
-    if why := why_no_run_id(workflow_id):
-        raise InputError(
-            f"a run id {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
-        )
-    return str(workflow_id)
 
 
 def check_workflow(workflow: object) -> None:

@@ -32,23 +32,20 @@ RETRIES_USED = "retries_used"
 """Among the recorded limits: how many retries were made since the budget was given."""
 
 
+def _refused(name: str, value: object, said: str, remedy: str) -> InputError:
+    return InputError(f"{name}={value!r:.80} {said}", parameter=name, remedy=remedy)
+
+
 def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
-        raise InputError(
-            f"{attribute.name}={value!r:.80} is not a whole number from 0 on",
-            parameter=attribute.name,
-            remedy="Leave it out for what holds without it.",
-        )
+        remedy = "Leave it out for what holds without it."
+        raise _refused(attribute.name, value, "is not a whole number from 0 on", remedy)
 
 
 def _choice(kind: type[E], name: str, value: Any) -> E | None:
     if value is None or value in tuple(kind):
         return None if value is None else kind(value)
-    raise InputError(
-        f"{name}={value!r:.80} is not one of {', '.join(map(repr, map(str, kind)))}",
-        parameter=name,
-        remedy="Write one of them.",
-    )
+    raise _refused(name, value, f"is not one of {', '.join(map(repr, map(str, kind)))}", "Write one of them.")
 
 
 class IfExists(StrEnum):
@@ -100,29 +97,20 @@ def _stay(value: object) -> float | None:
         return None if value is None else math.inf
     if is_finite_number(value) and value >= 0:
         return float(value)
-    raise InputError(
-        f"stay={value!r:.80} is not a number of seconds, 0 or more",
-        parameter="stay",
-        remedy="Write 600 for ten minutes, or float('inf') for as long as it takes.",
-    )
+    remedy = "Write 600 for ten minutes, or float('inf') for as long as it takes."
+    raise _refused("stay", value, "is not a number of seconds, 0 or more", remedy)
 
 
 def _paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if isinstance(value, str):
-        raise InputError(
-            f"{attribute.name}={value!r:.80} is a text, not a list of paths",
-            parameter=attribute.name,
-            remedy=f"Write {attribute.name}=[{value!r:.80}].",
-        )
+        name = attribute.name
+        raise _refused(name, value, "is a text, not a list of paths", f"Write {name}=[{value!r:.80}].")
 
 
 def _tags(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, Mapping) or not all(type(each) is str for pair in value.items() for each in pair):
-        raise InputError(
-            f"{attribute.name}={value!r:.80} does not map text to text",
-            parameter=attribute.name,
-            remedy=f"Write {attribute.name}={{'team': 'data'}}.",
-        )
+        name = attribute.name
+        raise _refused(name, value, "does not map text to text", f"Write {name}={{'team': 'data'}}.")
 
 
 def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[F, ...]:
@@ -151,11 +139,8 @@ def check_options(options: object) -> None:
         InputError: it is something else.
     """
     if options is not None and not isinstance(options, RunOptions):
-        raise InputError(
-            f"options={options!r:.80} ({type(options).__name__}) are not RunOptions",
-            parameter="options",
-            remedy="Write options=RunOptions(tags={'team': 'data'}).",
-        )
+        said = f"({type(options).__name__}) are not RunOptions"
+        raise _refused("options", options, said, "Write options=RunOptions(tags={'team': 'data'}).")
 
 
 @lazy_frozen(eq=False, repr=False)
