@@ -6,7 +6,9 @@ import re
 import webbrowser
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import attrs
 import click
 
 from flowckpt.cli.arguments import convert_inputs, typed_target
@@ -21,7 +23,7 @@ from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.engine import RunOptions
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, TargetError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import plan_sentence, planned_steps, report_of
+from flowckpt.report.document import RunReport, plan_sentence, planned_steps, report_of
 from flowckpt.report.drawing import dot, mermaid, svg
 from flowckpt.report.graph import Graph, graph_of_run, graph_of_workflow
 from flowckpt.report.page import page
@@ -53,20 +55,8 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
     opened, run = opened_run(store, run, runs_nothing=not plan)
     found = stored_run(opened, run)
     decisions, note = foreseen(run, store) if plan else ({}, "")
-    report = report_of(
-        run,
-        found.latest,
-        found.status,
-        run_history(opened, run, found),
-        waits=found.waits,
-        begun=found.hints.begun,
-        seen=found.hints.seen,
-        live=found.hints.live,
-        comparison=_comparison(opened, run, found),
-        decisions=decisions,
-        plan_note=note,
-    )
-    text = page(report)
+    comparison = _comparison(opened, run, found)
+    text = page(run_report(opened, run, found, comparison=comparison, decisions=decisions, plan_note=note))
     if output == "-":
         write(text)
         return
@@ -75,6 +65,19 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
     say(f"flowckpt: wrote {escaped(str(path))} ({len(text.encode()) / 1000:,.0f} kB)")
     if opens:
         webbrowser.open(path.resolve().as_uri())
+
+
+def run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> RunReport:
+    """Return the report of a run as its store has it.
+
+    Args:
+        store: where it is.
+        run: the run.
+        found: what the store has of it.
+        **more: the comparison and the plan, as `report_of` takes them.
+    """
+    facts: Any = {"waits": found.waits, **attrs.asdict(found.hints, recurse=False)}
+    return report_of(run, found.latest, found.status, run_history(store, run, found), **facts, **more)
 
 
 def plain_name(run: str) -> str:

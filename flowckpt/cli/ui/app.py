@@ -25,7 +25,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowckpt._version import __version__
-from flowckpt.cli.render.documents import listed_document, run_document, run_history
+from flowckpt.cli.commands.report import run_report
+from flowckpt.cli.render.documents import listed_document, run_document
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import surveyed_runs, waited
 from flowckpt.cli.stored_run import StoredRun, live_notes, stored_run
@@ -37,7 +38,7 @@ from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
 from flowckpt.engine.values import waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import RunReport, plan_sentence, planned_steps, report_of, shown_value
+from flowckpt.report.document import RunReport, plan_sentence, planned_steps, shown_value
 from flowckpt.report.drawing import svg
 from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
 from flowckpt.stores.base import StoreBase
@@ -349,20 +350,7 @@ class Ui:
             decisions, said = planned_steps(plan), plan_sentence(plan)
         elif plan is not None:
             said = f"No plan could be made: {plan['error']['message']}"
-        attempts, latest = run_history(self.store, run, found), found.latest
-        return report_of(
-            run,
-            latest,
-            found.status,
-            attempts,
-            waits=found.waits,
-            begun=found.hints.begun,
-            seen=found.hints.seen,
-            live=found.hints.live,
-            comparison=comparison,
-            decisions=decisions,
-            plan_note=said,
-        )
+        return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=said)
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:
         run = _run_of(request)
