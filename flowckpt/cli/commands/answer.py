@@ -75,20 +75,26 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
         say(f"Resume with: {resume_command(sent.workflow_id, store)}")
 
 
-def resumed(context: click.Context, said: str, run: str, store: str | None, *, as_json: bool) -> int:
-    """Resume a run after a message to it.
+def followed(
+    context: click.Context, sent: Sent, said: str, store: str | None, *, is_to_resume: bool, as_json: bool
+) -> int:
+    """Resume the run after a message to it, or tell what continues it.
 
     Args:
         context: of the command.
+        sent: the message.
         said: what was done, in a few words.
-        run: the run.
         store: the option that the command was given.
+        is_to_resume: whether to resume the run, unless it is live.
         as_json: as one document.
     """
+    if not is_to_resume or sent.owner:
+        tell_sent(sent, said, choose_store(store), as_json=as_json)
+        return ExitCode.DONE
     from flowckpt.cli.commands import resume  # noqa: PLC0415 - most who send something do not resume
 
     say(escaped(said))
-    code: int = context.invoke(resume.resume_command, run=run, store=store, as_json=as_json)
+    code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, as_json=as_json)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -132,17 +138,13 @@ Examples:
         store: str | None,
     ) -> int:
         checkpoints, run = opened_run(store, run, is_unfinished=True)
-        choice = choose_store(store)
         who = user_name() if by is None else by
         refuse_known_secrets(comment=comment, sender=who)
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
         answer = engine.approve if is_approved else engine.reject
         sent = waited(answer(run, name, by=who, comment=comment, options=options))
         said = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
-        if is_to_resume and not sent.owner:
-            return resumed(context, said, run, store, as_json=as_json)
-        tell_sent(sent, said, choice, as_json=as_json)
-        return ExitCode.DONE
+        return followed(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
 
     return command
 
@@ -205,7 +207,6 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--wait and --resume exclude each other: the resume of the run prints its own output")
     show_warnings()
     checkpoints, run = opened_run(store, run, is_unfinished=True)
-    choice = choose_store(store)
     carried = None if data is None else _parsed(data)
     who = user_name() if by is None else by
     refuse_known_secrets(data=carried, sender=who, name=name, id=signal_id)
@@ -217,10 +218,7 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         )
         return ExitCode.DONE
     said = f"signal {name} was sent to run {run}"
-    if is_to_resume and not sent.owner:
-        return resumed(context, said, run, store, as_json=as_json)
-    tell_sent(sent, said, choice, as_json=as_json)
-    return ExitCode.DONE
+    return followed(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
 
 
 def _parsed(text: str) -> Any:

@@ -42,7 +42,7 @@ from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import FlowckptError, StaleStepError, StepFailedError, StepNotFoundError
-from flowckpt.evidence.report import VerificationReport
+from flowckpt.evidence.report import Verdict, VerificationReport
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
 _COLORS = {
@@ -472,12 +472,14 @@ class StepExplanation:
         lines += self._claim_lines()
         return lines
 
+    def _answers(self) -> Iterable[tuple[RecordedClaim, Verdict | None]]:
+        """Return the recorded claims, each with its answer now; None if it was not checked."""
+        claims = [] if self.result is None else recorded_claims(self.result)
+        return zip(claims, [None] * len(claims) if self.report is None else self.report.verdicts, strict=False)
+
     def _claim_lines(self) -> list[str]:
-        assert self.result is not None
-        claims = recorded_claims(self.result)
-        verdicts = [None] * len(claims) if self.report is None else self.report.verdicts
         lines = []
-        for claim, verdict in zip(claims, verdicts, strict=False):
+        for claim, verdict in self._answers():
             now = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
             lines.append(f"evidence {escaped(now)}")
             lines += [f"  {escaped(detail)}" for detail in ([] if verdict is None else verdict.details)]
@@ -485,15 +487,12 @@ class StepExplanation:
         return lines
 
     def _evidence_document(self) -> dict[str, Any]:
-        assert self.result is not None
-        claims = recorded_claims(self.result)
-        verdicts = [None] * len(claims) if self.report is None else self.report.verdicts
         return {
             "outcome": None if self.report is None else str(self.report.outcome),
             "reason": None if self.report is None else self.report.reason,
             "claims": [
                 {**claim.to_document(), "now": None if verdict is None else verdict.to_document()}
-                for claim, verdict in zip(claims, verdicts, strict=False)
+                for claim, verdict in self._answers()
             ],
         }
 

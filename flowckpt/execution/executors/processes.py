@@ -113,9 +113,13 @@ class WorkerProcess:
             self.is_stopped = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
-            self._timer = threading.Timer(GRACE_SECONDS, self._kill)
-            self._timer.daemon = True
-            self._timer.start()
+            self._kill_later()
+
+    def _kill_later(self) -> threading.Timer:
+        timer = self._timer = threading.Timer(GRACE_SECONDS, self._kill)
+        timer.daemon = True
+        timer.start()
+        return timer
 
     def end(self) -> int:
         """Wait until the process is gone, by force in the end; leave nothing behind that it had started.
@@ -125,13 +129,10 @@ class WorkerProcess:
         """
         self._close_ends()
         with self._lock:
-            if self._timer is None:
-                self._timer = threading.Timer(GRACE_SECONDS, self._kill)
-                self._timer.daemon = True
-                self._timer.start()
+            timer = self._timer or self._kill_later()
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its id must stay its own until its session is ended
         with self._lock:
-            self._timer.cancel()
+            timer.cancel()
             signal_session(self.pid, signal.SIGKILL)
             self._is_reaped = True
             return self._process.wait()
