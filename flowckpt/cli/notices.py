@@ -1,4 +1,4 @@
-"""What a command says on standard error: errors with their remedies, warnings, and the log messages of the package."""
+"""Errors with their remedies, warnings and log messages, on standard error."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ store_option = together(
     setting_option("store"),
     setting_option("log_level", expose_value=False, is_eager=True, callback=_show_messages),
 )
-"""What every command has that reads a store."""
+"""The options of every command that reads a store."""
 
 mirror_option = setting_option("mirror", expose_value=False, callback=_remember_mirror)
 """`choose_store` finds it."""
@@ -394,7 +394,7 @@ events_option = together(
     ),
     setting_option("progress", expose_value=False, callback=_choose_progress),
 )
-"""What every command has that drives a run."""
+"""The options of every command that drives a run."""
 
 input_option = click.option(
     "-i",
@@ -430,7 +430,7 @@ program_options = together(
         help="Use the current directory from now on, not the one in which the run was started.",
     ),
 )
-"""Where the program of a run is now."""
+"""The place of the program of a run now."""
 
 verify_option, network_option = setting_option("verify"), setting_option("allow_network")
 executor_option = setting_option("executors")
@@ -482,7 +482,7 @@ policy_options = together(
     click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
     cache_option,
 )
-"""What a resume does with stale results."""
+"""The policy for stale results."""
 
 limit_options = together(
     click.option(
@@ -504,7 +504,7 @@ limit_options = together(
         help="When everything waits, keep the process up to SECONDS in all; inf: for ever. Default: only for waits that end within a minute.",
     ),
 )
-"""What limits a run."""
+"""The limits of a run."""
 
 by_option = click.option("--by", metavar="WHO", help="The person who decides; by default the user of this machine.")
 

@@ -1,4 +1,4 @@
-"""What a resume would do with one step: reuse its result, run it again, or stop.
+"""The plan of one step: a resume reuses its result, runs it again, or stops.
 
 The comparing is the very one of a resume: the same judge, the same policy, the same questions about a step in doubt.
 """
