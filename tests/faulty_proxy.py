@@ -109,7 +109,7 @@ class FaultyProxy:
         self.pass_on(*request)
 
     def pass_on(self, method, path, headers, body):
-        connection = http.client.HTTPConnection(self._target.hostname, self._target.port, timeout=30)
+        connection = http.client.HTTPConnection(self._target.hostname, self._target.port, timeout=120)
         try:
             connection.request(method, path, body=body or None, headers=headers)
             response = connection.getresponse()

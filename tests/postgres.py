@@ -124,7 +124,7 @@ class PostgresServer:
                 with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has just ended by itself
                     process.kill()
             self._process.wait()
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while any(map(_is_at_work, everyone)) and time.monotonic() < end:
                 time.sleep(0.005)
             self._process = None

@@ -488,7 +488,7 @@ def test_the_fingerprint_is_the_same_under_other_pythons(python, tmp_path):
         "import golden; from flowckpt.core.identity.fingerprint import step_fingerprint; print(step_fingerprint(golden.step))"
     )
     packages = [str(Path(functions.__file__).parents[1]), str(tmp_path), str(Path(attrs.__file__).parents[1])]
-    done = subprocess.run([found, "-c", program, *packages], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([found, "-c", program, *packages], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.strip() == GOLDEN, done.stderr
 
 

@@ -74,7 +74,7 @@ def test_the_digest_is_the_same_in_every_process(seed):
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.split()[0] == hash_of(SAMPLE)
 

@@ -42,7 +42,7 @@ def imported(tmp_path_factory):
     (directory / "go.py").write_text(RESUME)
     for what in ("run", "resume"):
         done = subprocess.run(
-            [sys.executable, "go.py", what], cwd=directory, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "go.py", what], cwd=directory, capture_output=True, text=True, check=True, timeout=120
         )
     return set(done.stdout.split())
 

@@ -71,7 +71,7 @@ async def test_the_loop_stays_live_while_parts_are_made(tmp_path):
     asked = threading.Event()
 
     def parts():
-        assert asked.wait(60)  # only the loop can say so
+        assert asked.wait(120)  # only the loop can say so
         yield b"at last"
 
     writing = asyncio.ensure_future(streams.write_whole(tmp_path / "file", parts()))
@@ -85,7 +85,7 @@ async def test_a_write_that_is_cancelled_leaves_nothing(tmp_path):
 
     def parts():
         begun.set()
-        assert end.wait(60)
+        assert end.wait(120)
         yield b"too late"
 
     writing = asyncio.ensure_future(streams.write_whole(tmp_path / "file", parts()))
@@ -111,7 +111,7 @@ def test_neither_the_package_nor_its_engine_loads_aiofiles():
     program = (
         "import sys, flowckpt; flowckpt.WorkflowEngine, flowckpt.FileCheckpointStore; print('aiofiles' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "False\n"
 
 

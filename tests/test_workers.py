@@ -19,7 +19,7 @@ NAME = contextvars.ContextVar("NAME", default="none")
 async def test_work_is_done_at_the_same_time_by_a_bounded_number_of_threads():
     workers, together = Workers(3), threading.Barrier(3)
     names = await asyncio.gather(
-        *(workers.run(lambda: (together.wait(60), threading.get_ident())[1]) for _ in range(6))
+        *(workers.run(lambda: (together.wait(120), threading.get_ident())[1]) for _ in range(6))
     )
     assert len(set(names)) == 3
     assert threading.get_ident() not in names
@@ -38,7 +38,7 @@ async def test_work_whose_caller_was_cancelled_is_done_to_its_end():
 
     def work():
         begun.set()
-        may_end.wait(60)
+        may_end.wait(120)
         ended.set()
 
     task = asyncio.ensure_future(workers.run(work))
@@ -54,7 +54,7 @@ def test_a_loop_that_has_ended_keeps_no_other_waiting():
     workers, may_end = Workers(1), threading.Event()
 
     async def leave():
-        workers.run(lambda: may_end.wait(60))
+        workers.run(lambda: may_end.wait(120))
 
     asyncio.run(leave())
     may_end.set()
@@ -84,7 +84,7 @@ def test_calls_are_made_in_parallel_and_each_failure_is_in_its_place():
     workers, together = Workers(3), threading.Barrier(3)
 
     def call(number):
-        together.wait(60)
+        together.wait(120)
         if number % 2:
             raise ValueError(number)
         return number
@@ -98,7 +98,7 @@ def test_calls_are_made_in_parallel_and_each_failure_is_in_its_place():
 def test_calls_are_made_by_their_thread_while_all_others_are_busy():
     workers, may_end = Workers(2), threading.Event()
     for _ in range(2):
-        workers.start(lambda: may_end.wait(60))
+        workers.start(lambda: may_end.wait(120))
     found = []
     assert workers.each([lambda: found.append(threading.get_ident())] * 3) == [(None, None)] * 3
     assert set(found) == {threading.get_ident()}
@@ -130,7 +130,7 @@ async def test_work_for_which_no_thread_can_be_started_is_refused_and_later_work
 
 async def test_one_thread_does_the_work_of_several_that_cannot_be_started(thread_limit):
     workers, may_end = Workers(3), threading.Event()
-    first = workers.run(lambda: may_end.wait(60))
+    first = workers.run(lambda: may_end.wait(120))
     thread_limit.set()
     others = [workers.run(lambda number=number: number) for number in range(3)]
     may_end.set()

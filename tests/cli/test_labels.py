@@ -54,7 +54,7 @@ def test_the_process_of_a_live_run_saves_what_it_is_asked_for(labels):
     assert labels("tag", "r", "a=1", "--remove", "draft").expect(0).out == "tags of r: team=data a=1\n"
     assert labels("list", "--tag", "a=1", "--json").document[0]["tags"] == {"team": "data", "a": "1"}
     os.kill(owner.pid, signal.SIGKILL)
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert labels("show", "r", "--json").document["tags"] == {"team": "data", "a": "1"}
     (labels.directory / "stop").touch()
     ran = labels("resume", "r", "--json").expect(0).document

@@ -78,7 +78,7 @@ class Screen:
 
     def do(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
         return subprocess.run(
-            [*self._tmux, *arguments], env=environ, capture_output=True, text=True, check=True, timeout=60
+            [*self._tmux, *arguments], env=environ, capture_output=True, text=True, check=True, timeout=120
         ).stdout
 
     def type(self, keys: str) -> None:

@@ -133,5 +133,5 @@ def test_a_watcher_says_it_with_each_look_and_goes_on_once_the_store_takes_write
         (crashed.path / "store").symlink_to(crashed.original / "store")
         wait_for(lambda: told.read_text().count("completed") >= 2)
         watcher.send_signal(signal.SIGTERM)
-        watcher.communicate(timeout=60)
+        watcher.communicate(timeout=120)
     assert "died" not in told.read_text()

@@ -336,7 +336,7 @@ def test_a_run_whose_process_is_starting_is_left_to_it(held_up):
     assert held_up("recover", "--json").expect(0).document["runs"] == []
     assert processes_of(held_up) == started, "nobody else has started one"
     (held_up.directory / "hold").unlink()
-    out, err = recoverer.communicate(timeout=60)
+    out, err = recoverer.communicate(timeout=120)
     (run,) = json.loads(out)["runs"]
     assert (run["outcome"], run["attempt"]) == ("completed", 2), err
     assert held_up.log() == ["first dying", "second dying"]
@@ -346,7 +346,7 @@ def test_a_run_whose_process_dies_while_it_starts_is_free_again(held_up):
     recoverer = held_up.start("recover", "--json")
     (started,) = processes_of(held_up)
     os.kill(int(started.suffix[1:]), signal.SIGKILL)
-    out, err = recoverer.communicate(timeout=60)
+    out, err = recoverer.communicate(timeout=120)
     assert [run["outcome"] for run in json.loads(out)["runs"]] == ["died"], err
     (held_up.directory / "hold").unlink()
     assert outcomes(held_up("recover", "--json").expect(0)) == {"dying": "completed"}
@@ -363,7 +363,7 @@ def test_a_run_that_somebody_else_gets_while_its_process_starts_is_said_not_to_b
     processes_of(held_up)
     asyncio.run(take_over(open_store(f"file:{held_up.directory}/.flowckpt"), "dying"))
     (held_up.directory / "hold").unlink()
-    _, err = recoverer.communicate(timeout=60)
+    _, err = recoverer.communicate(timeout=120)
     assert err.splitlines()[:2] == [
         "dying (dying): its process is gone; resuming from attempt 1",
         "dying (dying): another process has resumed it; not resumed here",
@@ -438,7 +438,7 @@ def test_a_watcher_on_postgresql_hears_of_a_signal_and_does_not_wait_for_its_nex
             time.sleep(0.1)
     finally:
         watcher.send_signal(signal.SIGTERM)
-        watcher.communicate(timeout=60)
+        watcher.communicate(timeout=120)
     assert crashing.log() == ["answer 4"]
 
 
@@ -470,7 +470,7 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
         time.sleep(0.5)
         assert watcher.poll() is None, "it continues looking"
         watcher.send_signal(signal.SIGTERM)
-        watcher.communicate(timeout=60)
+        watcher.communicate(timeout=120)
         said = told.read_text()
     else:
         said = crashing("recover", "--store", spec).expect(1).err
@@ -564,7 +564,7 @@ def test_what_a_run_prints_is_shown_line_by_line_while_it_runs(talkative):
         assert heard[-1], heard
     assert heard[-2:] == ["talking | one\n", "talking | two\n"], "while its step waits"
     (talkative.directory / "heard").touch()
-    _, rest = recoverer.communicate(timeout=60)
+    _, rest = recoverer.communicate(timeout=120)
     assert recoverer.returncode == 0
     lines = [line.removeprefix("talking | ") for line in rest.splitlines() if line.startswith("talking | ")]
     assert [line for line in lines if line.isdigit()] == [str(number) for number in range(20_000)]

@@ -120,7 +120,7 @@ def test_a_process_that_stays_takes_a_signal_of_another_process(remote):
     try:
         until_suspended(remote)
         remote("signal", "r", "go", "--data", "5").expect(0)
-        out, err = staying.communicate(timeout=60)
+        out, err = staying.communicate(timeout=120)
     finally:
         staying.kill()
     assert staying.returncode == 0, err
@@ -133,7 +133,7 @@ def test_a_live_run_is_cancelled_and_undone_by_another_process(remote):
         remote.wait_for("hotel")
         time.sleep(0.1)
         assert remote("cancel", "r", "--json").expect(0).document["undone"] == ["hotel"]
-        _, err = owner.communicate(timeout=60)
+        _, err = owner.communicate(timeout=120)
     finally:
         owner.kill()
     assert (owner.returncode, remote.log()) == (143, ["hotel", "undo hotel"]), err

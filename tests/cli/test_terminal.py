@@ -43,7 +43,7 @@ class Terminal:
 
     def read_until(self, wanted: str | None, again: str = "") -> str:
         """Read until a text has come; until the end where none is given. What shall be typed again, is while it waits."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while (wanted is None or wanted not in self.text) and time.monotonic() < deadline:
             if not select.select([self._master], [], [], 2)[0]:
                 self.type(again)

@@ -196,7 +196,7 @@ def test_a_process_that_stays_takes_a_signal_of_another_process(waits):
             time.sleep(0.05)
         sent = waits("signal", "r", "go", "--data", "5").expect(0)
         assert "The run is live, and takes it by itself" in sent.err
-        out, err = staying.communicate(timeout=60)
+        out, err = staying.communicate(timeout=120)
     finally:
         staying.kill()
     assert staying.returncode == 0, err

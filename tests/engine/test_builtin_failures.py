@@ -131,11 +131,11 @@ def test_a_failing_member_of_a_map_is_its_builtin_among_the_causes(tmp_path):
 def test_after_a_crash_the_replay_takes_the_same_branch(tmp_path):
     (tmp_path / "main.py").write_text(PIPELINE)
     command = [sys.executable, "-m", "flowckpt"]
-    died = subprocess.run([*command, "run", "main.py", "--id", "r"], cwd=tmp_path, capture_output=True, timeout=60)
+    died = subprocess.run([*command, "run", "main.py", "--id", "r"], cwd=tmp_path, capture_output=True, timeout=120)
     assert died.returncode == -9
     (tmp_path / "go").touch()
     resumed = subprocess.run(
-        [*command, "resume", "r"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [*command, "resume", "r"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert "output: 'StepFailedError at parse'" in resumed.stdout, resumed.stderr
     assert "parse: failed" not in resumed.stderr  # it was not run again

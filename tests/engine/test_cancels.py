@@ -245,7 +245,7 @@ def test_the_run_of_a_killed_owner_is_free_although_its_forked_child_lives_on(tm
         [sys.executable, script, tmp_path / "store"], stdout=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        assert child.wait(20) == -signal.SIGKILL
+        assert child.wait(120) == -signal.SIGKILL
         store = FileCheckpointStore(tmp_path / "store")
         lease = asyncio.run(store.acquire("run"))
         assert (lease.attempt, lease.latest is not None) == (2, True)
@@ -336,6 +336,6 @@ def test_an_error_in_the_loop_over_the_events_ends_the_program(name):
 
     thread = threading.Thread(target=program, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
     assert len(raised) == 1

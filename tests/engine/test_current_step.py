@@ -232,7 +232,7 @@ def test_the_key_is_the_same_in_every_process(tmp_path: Path) -> None:
             [sys.executable, script, door, tmp_path / "store"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             env={"PYTHONHASHSEED": str(number)},
         )
         assert found.returncode == (9 if door == "run" else 0), found.stderr

@@ -345,7 +345,7 @@ def by_pid(limit: int = 3):
 def checked(folder: Path, target: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flowckpt", "run", target, "--check", *options],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "PYTHONHASHSEED": "0"},
     )  # fmt: skip
 

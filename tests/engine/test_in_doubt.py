@@ -28,6 +28,7 @@ from flowckpt.errors import (
 )
 from flowckpt.evidence import EvidencePack, artifact_exists, file_sha256, predicate
 from tests.forked import Started
+from tests.late import Late
 
 log: list[str] = []
 paid: list[int] = []
@@ -206,7 +207,7 @@ def test_a_process_that_died_in_the_step_leaves_a_doubt_that_its_evidence_settle
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
         pipe = subprocess.PIPE
         process = Started([script, *arguments], stdout=pipe, stderr=pipe, text=True)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     died = python("run", death, kind)
@@ -641,11 +642,12 @@ def test_a_failed_try_with_evidence_that_denies_it_is_tried_again_within_a_resum
     assert (log, paid) == (["try 5", "try 5"], [5])
 
 
-def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again() -> None:
+def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again(late: Late) -> None:
     gate, left = threading.Event(), threading.Event()
 
     def slow(amount: int) -> None:
         log.append("called")
+        late.advance()
         try:
             gate.wait(120)
         finally:  # what a request that was sent does at its other end, whoever waits for it
@@ -653,7 +655,7 @@ def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again()
             left.set()
 
     store = MemoryCheckpointStore()
-    made = step("pay").python(slow, 5).evidence(predicate(is_paid, 5)).at_most_once().timeout(0.25).retry(3)
+    made = step("pay").python(slow, 5).evidence(predicate(is_paid, 5)).at_most_once().timeout(600).retry(3)
     result: Any = WorkflowEngine(store).run_sync(one(made), workflow_id="run")
     gate.set()
     assert left.wait(120)

@@ -46,7 +46,7 @@ def flowckpt(folder: Path, *words: str, version: str = ""):
         fake.mkdir(parents=True, exist_ok=True)
         environment["PYTHONPATH"] = str(fake.parent)
     command = [sys.executable, "-m", "flowckpt", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def steps(done) -> dict[str, int]:

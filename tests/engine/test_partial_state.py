@@ -423,7 +423,7 @@ def test_a_listener_that_goes_away_in_the_middle_of_a_save_hangs_nothing() -> No
                 break
         await events.aclose()
 
-    asyncio.run(asyncio.wait_for(listen(), 20))
+    asyncio.run(asyncio.wait_for(listen(), 120))
 
 
 def test_a_signal_in_the_middle_of_a_save_waits_until_it_is_durable(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def told_of(made: Any, *, door: str = "own loop", clock: Any = None) -> list[Any
             async for event in engine.execute(flow_of(made)):
                 told.append(event)
 
-        asyncio.run(asyncio.wait_for(listen(), 30))
+        asyncio.run(asyncio.wait_for(listen(), 120))
     return [event for event in told if isinstance(event, StepProgress | StepCompleted)]
 
 
@@ -109,7 +109,7 @@ def test_on_a_thread_it_is_told_while_the_step_runs() -> None:
 
     def waits() -> bool:
         current_step().progress(1, 3, "half way")
-        return heard.wait(20)
+        return heard.wait(120)
 
     def listen(event: Any) -> None:
         if isinstance(event, StepProgress):
@@ -191,7 +191,7 @@ def test_a_listener_that_goes_away_hangs_nothing() -> None:
                 break
         await events.aclose()
 
-    asyncio.run(asyncio.wait_for(listen(), 20))
+    asyncio.run(asyncio.wait_for(listen(), 120))
 
 
 def test_a_step_knows_how_many_tries_it_has() -> None:

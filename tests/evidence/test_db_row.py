@@ -252,7 +252,7 @@ async def test_an_odd_path_is_a_path_and_carries_no_options(base, verifier, name
         ("a\0b", "refused"),
     ],
 )
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)
 async def test_what_is_no_database_is_no_proof(base, shop, verifier, path, status):
     shutil.copy(shop, base.parent / "outside" / "shop.db")
     (base / "link-out.db").symlink_to("../outside/shop.db")

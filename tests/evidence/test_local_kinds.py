@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import attrs
 import pytest
@@ -167,10 +166,15 @@ async def waits_for_ever():
 
 
 _never = threading.Event()
+_has_ticked = threading.Event()
+
+
+def sees_ticks():
+    return _has_ticked.wait(50)
 
 
 def blocks():
-    return _never.wait(5)
+    return _never.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,8 @@ def blocks():
     ],
 )
 async def test_predicate(base, claim, status):
-    verifier = EvidenceVerifier(base, limits=Limits(predicate_seconds=0.1))
+    is_waited_for = status != "timed_out"  # as long as a busy machine needs
+    verifier = EvidenceVerifier(base, limits=Limits(predicate_seconds=60 if is_waited_for else 0.1))
     verdict = await verifier.verify_evidence(claim)
     assert verdict.status == status, verdict.error
 
@@ -245,21 +250,16 @@ async def test_functions_may_be_passed_to_the_verifier(base):
 
 
 async def test_a_blocking_predicate_does_not_block_the_loop(base):
-    verifier = EvidenceVerifier(base, limits=Limits(predicate_seconds=0.2))
-    ticks = 0
+    _has_ticked.clear()
 
     async def tick():
-        nonlocal ticks
-        while True:
+        for _ in range(5):
             await asyncio.sleep(0.005)
-            ticks += 1
+        _has_ticked.set()
 
     ticking = asyncio.create_task(tick())
-    began = time.monotonic()
-    await verifier.verify_evidence(predicate(blocks))
-    ticking.cancel()
-    assert time.monotonic() - began < 4.5
-    assert ticks > 5
+    assert (await EvidenceVerifier(base).verify_evidence(predicate(sees_ticks))).verified
+    await ticking
 
 
 # --- container_running -----------------------------------------------------------------------------------------------

@@ -168,9 +168,10 @@ async def test_where_blocking_is_allowed_no_thread_is_used(base, verifier):
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 async def test_a_quorum_of_distinct_workers_agrees(base, kind):
     (base / "f").write_text("abc")
+    context = get_context("forkserver")
     pool = {
         "threads": lambda: ThreadPoolExecutor(3),
-        "processes": lambda: ProcessPoolExecutor(3, mp_context=get_context("forkserver")),
+        "processes": lambda: ProcessPoolExecutor(3, context, context.Barrier(3).wait),  # no worker is late
     }[kind]()
     verifier = EvidenceVerifier(base, executor=pool)
     yes = await verifier.verify_evidence(file_sha256("f", ABC).quorum(3))

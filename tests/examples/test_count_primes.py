@@ -14,7 +14,7 @@ FLOWCKPT = [sys.executable, "-m", "flowckpt"]
 
 def test_it_runs_as_a_script(tmp_path):
     words = [sys.executable, EXAMPLE, "100000"]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.stdout == "9592\n", ended.stderr
 
 

@@ -35,7 +35,7 @@ def test_killed_inside_its_step_it_ends_with_the_same_picture(tmp_path):
                 child.kill()
                 kills += 1
                 break
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=120)
         assert child.returncode in (0, -9), err
         if child.returncode == 0:
             break

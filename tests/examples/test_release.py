@@ -17,7 +17,7 @@ def test_the_commands_of_the_example_lead_to_its_end(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(EXAMPLE.parents[1]), "NO_COLOR": "1"},
         )

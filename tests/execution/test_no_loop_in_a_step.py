@@ -141,7 +141,7 @@ def test_from_the_command_line_in_steps_maps_and_children(tmp_path, words):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

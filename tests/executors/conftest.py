@@ -20,7 +20,7 @@ def no_process_is_left_behind():
     """Every test leaves as many worker processes as it found."""
     before = children()
     yield
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while children() - before and time.monotonic() < until:
         time.sleep(0.02)
     assert children() - before == set()

@@ -16,7 +16,7 @@ def is_running(pid: int) -> bool:
     return stat[stat.rfind(")") + 2] not in "ZX"
 
 
-def seen(file: Path, *, seconds: float = 20) -> str:
+def seen(file: Path, *, seconds: float = 120) -> str:
     """Wait until another process has written a file, and return what is in it."""
     until = time.monotonic() + seconds
     while not (file.exists() and file.read_text().endswith("\n")):
@@ -25,7 +25,7 @@ def seen(file: Path, *, seconds: float = 20) -> str:
     return file.read_text().strip()
 
 
-def gone(pid: int, *, seconds: float = 10) -> bool:
+def gone(pid: int, *, seconds: float = 120) -> bool:
     """Wait until a process is gone; False where it stays."""
     until = time.monotonic() + seconds
     while is_running(pid):
@@ -46,6 +46,6 @@ def children() -> set[int]:
             except OSError:
                 continue
             fields = stat[stat.rfind(")") + 2 :].split()
-            if fields[0] not in "ZX" and fields[1] == str(os.getpid()) and b"executors.process.serve" in line:
+            if fields[0] not in "ZX" and fields[1] == str(os.getpid()) and b"worker_main import serve" in line:
                 found.add(int(name))
     return found

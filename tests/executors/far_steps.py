@@ -91,9 +91,9 @@ def work(log: str, number: int) -> int:
 
 def spin(began: str, ended: str = "", seconds: float = 60) -> None:
     """Work in Python, and clean up when it ends."""
-    Path(began).write_text(f"{os.getpid()}\n")
     until = time.monotonic() + seconds
     try:
+        Path(began).write_text(f"{os.getpid()}\n")
         while time.monotonic() < until:
             time.sleep(0.005)
     finally:
@@ -103,10 +103,10 @@ def spin(began: str, ended: str = "", seconds: float = 60) -> None:
 
 def ignore_everything(began: str) -> None:
     """Do not end, whatever is raised in it."""
-    Path(began).write_text(f"{os.getpid()}\n")
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
+            Path(began).write_text(f"{os.getpid()}\n")
             time.sleep(60)
         except BaseException:
             pass
@@ -117,6 +117,13 @@ def start_another(began: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Path(began).write_text(f"{child.pid}\n")
     child.wait()
+
+
+def begin_and_wait(began: str) -> None:
+    """Write a file, and wait until there is another one."""
+    Path(began).write_text("begun\n")
+    while not Path(f"{began}-go").exists():
+        time.sleep(0.005)
 
 
 def thread_name() -> str:

@@ -37,7 +37,7 @@ def lines(directory: Path) -> list[list[str]]:
 
 
 def wait_for(directory: Path, count: int) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while len(lines(directory)) < count:
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -59,10 +59,10 @@ async def test_the_engine_killed_in_a_map_leaves_no_worker_and_a_resume_runs_onl
     engine.kill()
     engine.communicate()
     workers = {int(pid) for _, pid in lines(tmp_path)}
-    assert all(gone(pid, seconds=5) for pid in workers)
+    assert all(gone(pid) for pid in workers)
     before, held = len(lines(tmp_path)), await saved(tmp_path)
     ended = subprocess.run(
-        [*program, "resume"], cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=60
+        [*program, "resume"], cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120
     )
     assert ended.stdout.strip() == str(sum(number * number for number in range(COUNT))), ended.stderr
     again = [int(number) for number, _ in lines(tmp_path)[before:]]
@@ -93,9 +93,9 @@ def test_a_killed_engine_leaves_no_worker_although_c_code_keeps_its_threads_from
     wait_for(tmp_path, 2)
     engine.kill()
     engine.communicate()
-    assert all(gone(int(pid), seconds=10) for _, pid in lines(tmp_path))
+    assert all(gone(int(pid)) for _, pid in lines(tmp_path))
     resumed = subprocess.run(
-        [*FLOWCKPT, "resume", "r"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
+        [*FLOWCKPT, "resume", "r"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120
     )
     assert resumed.returncode == 15, resumed.stderr  # it is unknown whether the members had their effect
     assert len(lines(tmp_path)) == 2
@@ -105,9 +105,9 @@ def test_the_guard_of_a_worker_ends_with_it(tmp_path):
     (tmp_path / "quick.py").write_text(BUSY.replace("sum(range(10**12))", "number").replace(".at_most_once()", ""))
     marked = {**environment(tmp_path), "GUARDED": str(tmp_path)}
     subprocess.run(
-        [*FLOWCKPT, "run", "quick.py"], cwd=tmp_path, env=marked, capture_output=True, timeout=60, check=True
+        [*FLOWCKPT, "run", "quick.py"], cwd=tmp_path, env=marked, capture_output=True, timeout=120, check=True
     )
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while left := [each for each in Path("/proc").glob("[0-9]*/environ") if _names(each, str(tmp_path))]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
@@ -129,9 +129,9 @@ def test_a_signal_saves_and_stops_and_leaves_no_worker(number, tmp_path):
     began = time.monotonic()
     engine.send_signal(number)
     _, said = engine.communicate(timeout=120)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     assert engine.returncode == 128 + number, said
-    assert all(gone(int(pid), seconds=10) for _, pid in lines(tmp_path))
+    assert all(gone(int(pid)) for _, pid in lines(tmp_path))
     shown = subprocess.run(
         [*FLOWCKPT, "resume", "r", "--json"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
     )
@@ -144,6 +144,8 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
     (tmp_path / "stubborn.py").write_text(
         "import os, time\n"
         "from flowckpt import step, workflow\n"
+        "from flowckpt.execution.executors import processes\n"
+        "processes.GRACE_SECONDS = 600\n"
         "def stay():\n"
         "    open(os.environ['PROGRAM_LOG'], 'a').write(f'0 {os.getpid()}\\n')\n"
         "    while True:\n"
@@ -159,7 +161,7 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
     time.sleep(0.3)
     assert engine.poll() is None  # it gives the step its time to end
     engine.send_signal(signal.SIGINT)
-    assert gone(int(lines(tmp_path)[0][1]), seconds=1.6)  # its time would be 2 s
+    assert gone(int(lines(tmp_path)[0][1]))
     engine.communicate(timeout=120)
 
 
@@ -199,7 +201,7 @@ def test_functions_and_errors_of_a_script_are_found_in_the_worker(how, tmp_path)
         where = ["-m", "package.program"] if how == "module" else [str(package / "my-program.py")]
         words, name = [sys.executable, *where, str(tmp_path / "store"), "r", "refused"], "__main__.RefusedError"
         expected = f"[True, '{name}', 2]"
-    ended = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=60)
+    ended = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120)
     if expected is None:
         assert json.loads(ended.stdout)["output"] == [True, name, 2], ended.stderr
     else:
@@ -215,7 +217,7 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
         env=environment(tmp_path),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert "NotSendableError" in ended.stdout
     assert not lines(tmp_path)
@@ -234,7 +236,7 @@ def test_prints_of_workers_stay_out_of_the_document(tmp_path):
         env=environment(tmp_path),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert json.loads(ended.stdout)["output"] == 1
     assert "HERE" in ended.stderr
@@ -257,7 +259,7 @@ def test_an_executor_that_is_none_is_a_usage_error_and_nothing_runs(options, sai
         env=environment(tmp_path),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
     assert not (tmp_path / ".flowckpt").exists()
@@ -270,11 +272,11 @@ def test_an_executor_that_only_a_step_names_is_found_missing_there_with_exit_cod
         "def w(): return (yield step('train').python(abs, -1).on('gpu'))\n"
     )
     run = [*FLOWCKPT, "run", "gpu.py", "--id", "r"]
-    ended = subprocess.run(run, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=60)
+    ended = subprocess.run(run, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120)
     assert ended.returncode == 2
     assert "--executor gpu=" in ended.stderr
     again = [*FLOWCKPT, "resume", "r", "--executor", "gpu=process", "--json"]
-    ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=60)
+    ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120)
     assert json.loads(ended.stdout)["output"] == 1
 
 
@@ -294,11 +296,11 @@ def test_a_step_whose_engine_was_killed_goes_on_from_its_state_on_another_execut
     wait_for(tmp_path, 5)
     engine.kill()
     engine.communicate()
-    assert all(gone(int(pid), seconds=20) for _, pid in lines(tmp_path))
+    assert all(gone(int(pid)) for _, pid in lines(tmp_path))
     before = len(lines(tmp_path))
     chosen = ["--executor", then] if then else []
     again = [*FLOWCKPT, "resume", "r", "--json", *chosen]
-    ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=90)
+    ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=120)
     began, last, attempt = json.loads(ended.stdout)["output"]
     assert (last, attempt) == (30, 2), ended.stderr
     assert began in (before - 1, before)  # of the last page, either the state was saved or it is done again

@@ -79,7 +79,7 @@ def test_a_step_that_kills_each_of_its_workers_fails_in_the_end_and_the_cluster_
 
     error = engine.run_sync(deadly).error
     assert (error.failed_with(WorkerDiedError), error.tries) == (True, 2)
-    assert cluster.submit(far_steps.double, 2).result(timeout=60) == 4
+    assert cluster.submit(far_steps.double, 2).result(timeout=120) == 4
 
 
 def test_a_step_that_must_not_be_done_twice_is_refused_and_the_default_leaves_it_here(cluster, tmp_path):
@@ -94,12 +94,13 @@ def test_a_step_that_must_not_be_done_twice_is_refused_and_the_default_leaves_it
     assert engine.run_sync(once, place="").output == os.getpid()
 
 
-def test_a_step_out_of_time_is_ended_in_its_worker(engine, tmp_path):
-    @workflow("late")
-    def late():
-        yield step("a").python(far_steps.spin, str(tmp_path / "began"), str(tmp_path / "ended")).on("dask").timeout(2)
+def test_a_step_out_of_time_is_ended_in_its_worker(engine, tmp_path, late):
+    @workflow("spinning")
+    def spinning():
+        yield step("a").python(far_steps.spin, str(tmp_path / "began"), str(tmp_path / "ended")).on("dask").timeout(600)
 
-    assert engine.run_sync(late).error.failed_with(StepTimeoutError)
+    late.advance_after(tmp_path / "began")
+    assert engine.run_sync(spinning).error.failed_with(StepTimeoutError)
     assert seen(tmp_path / "ended") == "cleaned up"
 
 
@@ -137,7 +138,7 @@ def test_a_worker_does_not_wait_for_ever_for_an_engine_that_is_gone(cluster, tmp
     executor = DaskExecutor(cluster._client)
     future = executor.submit_heard(lambda *each: asked.append(each[0]), {}, far_steps.ask_for_ever, str(tmp_path / "b"))
     seen(tmp_path / "b")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not asked:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -168,17 +169,17 @@ def test_the_engine_killed_on_a_local_cluster_leaves_no_worker_and_resumes(tmp_p
     flowckpt = [sys.executable, "-m", "flowckpt"]
     words = [*flowckpt, "run", "my-pages.py:squares", "--id", "r", "--executor", "process=dask:local:2"]
     engine = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    log, until = tmp_path / "log", time.monotonic() + 60
+    log, until = tmp_path / "log", time.monotonic() + 120
     while not log.exists() or len(log.read_text().splitlines()) < 6:
         assert engine.poll() is None and time.monotonic() < until
         time.sleep(0.01)
     engine.kill()
     engine.communicate()
     workers = {int(line.split()[1]) for line in log.read_text().splitlines()}
-    assert all(gone(pid, seconds=20) for pid in workers)
+    assert all(gone(pid) for pid in workers)
     before = len(log.read_text().splitlines())
     again = [*flowckpt, "resume", "r", "--executor", "process=process:2", "--json"]
-    ended = subprocess.run(again, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(again, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     document = json.loads(ended.stdout)
     assert document["output"] == sum(number * number for number in range(16)), ended.stderr
     assert document["steps"]["restored"] >= 1

@@ -149,7 +149,7 @@ def test_a_thread_that_outlives_its_step_can_record_nothing() -> None:
     go = threading.Event()
 
     def record_late(this: Any) -> None:
-        go.wait(60)
+        go.wait(120)
         try:
             this.record(tokens=1)
         except FlowckptError as error:

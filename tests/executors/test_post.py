@@ -32,13 +32,17 @@ class Way:
         return message.upper()
 
 
+def carriers() -> int:
+    return sum(each.name == "flowckpt-uplink" for each in threading.enumerate())
+
+
 def test_a_way_that_is_full_holds_no_step_up_and_gets_the_newest():
     way = Way(is_open=False)
     carrying = Uplink(way)
     began = time.monotonic()
     for done in range(10_000):
         carrying.tell((done, None, ""))
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 60
     way.is_open.set()
     carrying.close()
     assert way.carried[-1] == (9_999, None, "")
@@ -51,7 +55,7 @@ def test_progress_is_carried_a_few_times_a_second_and_the_newest_without_another
     for done in range(5):
         carrying.tell((done, 5, ""))
         time.sleep(0.002)
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while way.carried[-1:] != [(4, 5, "")]:
         assert time.monotonic() < until, way.carried
         time.sleep(0.005)
@@ -61,7 +65,7 @@ def test_progress_is_carried_a_few_times_a_second_and_the_newest_without_another
 
 def test_what_waits_is_carried_at_the_end_and_no_thread_is_left():
     way = Way()
-    before = threading.active_count()
+    before = carriers()
     carrying = Uplink(way)
     carrying.tell((1, 2, ""))
     carrying.tell((2, 2, ""))
@@ -69,13 +73,13 @@ def test_what_waits_is_carried_at_the_end_and_no_thread_is_left():
     carrying.close()
     assert way.carried[-1] in [(2, 2, ""), b"question"]
     assert (2, 2, "") in way.carried
-    assert threading.active_count() == before
+    assert carriers() == before
 
 
 def test_where_nothing_is_handed_in_there_is_no_thread():
-    before = threading.active_count()
+    before = carriers()
     carrying = Uplink(Way())
-    assert threading.active_count() == before
+    assert carriers() == before
     carrying.close()
 
 

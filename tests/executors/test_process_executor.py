@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 from concurrent.futures import BrokenExecutor, wait
 
 import far_steps
@@ -13,6 +12,7 @@ from far_processes import gone, seen
 
 from flowckpt import ProcessExecutor
 from flowckpt.errors import SettingError
+from flowckpt.execution.executors import processes
 from flowckpt.execution.executors.base import StoppedWorkError
 
 
@@ -21,6 +21,12 @@ def executor():
     made = ProcessExecutor(2)
     yield made
     made.kill()
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Work that was stopped once has all the time that it needs."""
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 600)
 
 
 def test_it_calls_functions_in_other_processes(executor):
@@ -68,25 +74,23 @@ def test_a_process_that_exits_in_the_middle_is_told_with_its_code(executor):
     assert executor.submit(os._exit, 3).exception().exit_code == 3
 
 
-def test_work_that_is_stopped_cleans_up_and_ends(executor, tmp_path):
+def test_work_that_is_stopped_cleans_up_and_ends(executor, tmp_path, patient):
     future = executor.submit(far_steps.spin, str(tmp_path / "began"), str(tmp_path / "ended"))
     process = int(seen(tmp_path / "began"))
     executor.stop(future)
-    assert isinstance(future.exception(timeout=2), StoppedWorkError)
+    assert isinstance(future.exception(timeout=120), StoppedWorkError)
     assert seen(tmp_path / "ended") == "cleaned up"
     assert gone(process)
     assert executor.submit(far_steps.double, 4).result() == 8
 
 
-def test_work_that_ignores_it_is_killed_at_once_when_it_is_stopped_twice(executor, tmp_path):
+def test_work_that_ignores_it_is_killed_at_once_when_it_is_stopped_twice(executor, tmp_path, patient):
     future = executor.submit(far_steps.ignore_everything, str(tmp_path / "began"))
     process = int(seen(tmp_path / "began"))
     executor.stop(future)
     assert not future.done()
-    began = time.monotonic()
     executor.stop(future)
-    assert isinstance(future.exception(timeout=5), StoppedWorkError)
-    assert time.monotonic() - began < 1.5  # the patience with work that was stopped once is 2 s
+    assert isinstance(future.exception(timeout=120), StoppedWorkError)
     assert gone(process)
 
 
@@ -94,7 +98,7 @@ def test_what_the_work_has_started_ends_with_it(executor, tmp_path):
     future = executor.submit(far_steps.start_another, str(tmp_path / "began"))
     child = int(seen(tmp_path / "began"))
     executor.stop(future)
-    future.exception(timeout=5)
+    future.exception(timeout=120)
     assert gone(child)
 
 

@@ -392,40 +392,50 @@ def test_a_pool_that_was_given_whole_and_is_broken_is_told_with_the_remedy(tmp_p
 # --- time limits and stops -------------------------------------------------------------------------------------------
 
 
-def test_a_step_out_of_time_is_ended_with_its_process(tmp_path):
-    @workflow("late")
-    def late():
-        yield step("first").python(far_steps.pid).on("process")  # the process is up
-        yield (
-            step("a").python(far_steps.spin, str(tmp_path / "began"), str(tmp_path / "ended")).on("process").timeout(1)
-        )
+def test_a_step_out_of_time_is_ended_with_its_process(tmp_path, late):
+    @workflow("spinning")
+    def spinning():
+        made = step("a").python(far_steps.spin, str(tmp_path / "began"), str(tmp_path / "ended"))
+        yield made.on("process").timeout(600)
 
+    late.advance_after(tmp_path / "began")
     engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": "process:1"})
-    assert failed_with(engine.run_sync(late), StepTimeoutError)
+    assert failed_with(engine.run_sync(spinning), StepTimeoutError)
     assert gone(int(seen(tmp_path / "began")))
     assert seen(tmp_path / "ended") == "cleaned up"
 
 
-def test_the_time_in_the_queue_does_not_count_for_the_limit(tmp_path):
+def test_the_time_in_the_queue_does_not_count_for_the_limit(tmp_path, late):
     @workflow("pages")
     def pages():
-        yield step("first").python(far_steps.pid).on("process")  # the process is up
-        began = time.monotonic()
-        yield step("pages").map(time.sleep, [0.2] * 8).on("process").timeout(1.2)
-        return time.monotonic() - began
+        yield (
+            step("pages")
+            .map(far_steps.begin_and_wait, [str(tmp_path / str(n)) for n in range(3)])
+            .on("process")
+            .timeout(600)
+        )
+
+    def let_time_pass():
+        for number in range(3):
+            seen(tmp_path / str(number))
+            late.advance(400)
+            (tmp_path / f"{number}-go").touch()
 
     engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": "process:1"})
-    assert engine.run_sync(pages).unwrap() > 1.4
+    with ThreadPoolExecutor(1) as pool:
+        letting = pool.submit(let_time_pass)
+        assert engine.run_sync(pages).unwrap() is None
+        letting.result()
 
 
-def test_a_step_at_most_once_may_be_tried_again_after_its_process_was_ended(tmp_path):
+def test_a_step_at_most_once_may_be_tried_again_after_its_process_was_ended(tmp_path, late):
     log = tmp_path / "log"
 
     @workflow("once")
     def once():
-        yield step("first").python(far_steps.pid).on("process")
-        yield step("a").python(far_steps.spin, str(log)).on("process").timeout(1).at_most_once().retry(2)
+        yield step("a").python(far_steps.spin, str(log)).on("process").timeout(600).at_most_once().retry(2)
 
+    late.advance_after(log)
     engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": "process:1"})
     error = engine.run_sync(once).error
     assert error.tries == 1

@@ -211,7 +211,7 @@ def test_the_real_command_killed_at_every_append(
     def command(*words: str, append: int = 10**9) -> int:
         program, pipe = [tmp_path / "program.py", append, when, *words], subprocess.PIPE
         process = Started(program, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         return process.returncode
 
     assert command("run", "workshop:shop", "--id", "run") == 0

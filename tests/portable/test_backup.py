@@ -61,7 +61,7 @@ def written_to(spec):
     process = processes.Process(target=write_for_ever, args=(spec, is_begun))
     process.start()
     try:
-        assert is_begun.wait(60)
+        assert is_begun.wait(120)
         yield is_begun
     finally:
         is_alive = process.is_alive()
@@ -74,7 +74,7 @@ def wait_for_more(has_written):
     """Wait until a round of the writer has begun and ended since."""
     for _ in range(2):  # the first one may have saved before
         has_written.clear()
-        assert has_written.wait(60)
+        assert has_written.wait(120)
 
 
 def steps_in(spec):

@@ -11,7 +11,7 @@ import pytest
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.engine.run import context
+from flowckpt.engine.run import context, inbox
 from flowckpt.engine.run.inbox import Requests, new_request
 from flowckpt.engine.session import session
 from flowckpt.errors import SignalRefusedError
@@ -114,6 +114,7 @@ async def test_a_request_to_cancel_that_was_followed_does_not_count_when_it_is_p
     """The attack: a copy of the sealed request, in `signals/` again after the run was resumed."""
     for module in (session, context):
         monkeypatch.setattr(module, "LOOK_NS", 0)
+    monkeypatch.setattr(inbox, "_MOMENT", 120.0)  # each look has its answer before the next step
     store = FileCheckpointStore(tmp_path / "store", keys=KeyRing([new_key(AUTHENTICATE)]))
     engine, kept = WorkflowEngine(store), []
 

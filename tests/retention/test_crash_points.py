@@ -330,7 +330,7 @@ def test_the_real_command_is_killed_in_the_middle(tmp_path, kind):
         pipe = subprocess.PIPE
         words = ["program.py", number, "store", "prune", "--keep", "0", "--store", spec]
         process = Started(words, stdout=pipe, stderr=pipe)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         codes.append(process.returncode)
         store = FileCheckpointStore("store") if kind == "file" else SqliteCheckpointStore("store.db")
         assert asyncio.run(told(store, "failed")) == before

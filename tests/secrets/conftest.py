@@ -202,7 +202,7 @@ class Leaky:
         words, pipe = ["-m", "flowckpt", *arguments], subprocess.PIPE
         process = Started(words, cwd=self.directory, env=self.environment, stdout=pipe, stderr=pipe)
         log = self.directory / "log"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (log.exists() and line in log.read_text().splitlines()):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.01)

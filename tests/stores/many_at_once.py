@@ -15,7 +15,7 @@ def _fill(spec, number, saves, barrier, answers):
     store = open_store(spec)
     try:
         with blocking_allowed(True):
-            barrier.wait(60)
+            barrier.wait(120)
             steps = results(*range(saves))
             for sequence in range(1, saves + 1):
                 store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))

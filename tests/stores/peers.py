@@ -59,7 +59,7 @@ class Peer:
         self.pipe.send((method, arguments, options))
 
     def answer(self):
-        assert self.pipe.poll(60), "no answer"
+        assert self.pipe.poll(120), "no answer"
         return self.pipe.recv()
 
     def ask(self, method, *arguments, **options):

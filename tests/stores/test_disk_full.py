@@ -80,7 +80,7 @@ CHILD = textwrap.dedent(
 def test_a_file_size_limit_loses_nothing_that_was_acknowledged(tmp_path, limit, length):
     path = tmp_path / "store"
     ran = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), str(limit), str(length)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CHILD, str(path), str(limit), str(length)], capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
     acknowledged = [int(line) for line in ran.stdout.split()]

@@ -46,7 +46,7 @@ class Watched(PosixFileSystem):
         self.failing = ""
 
     def make_root(self, path):
-        assert self.may_begin.wait(60)
+        assert self.may_begin.wait(120)
         super().make_root(path)
 
     def synced(self, file):
@@ -317,7 +317,7 @@ async def test_a_large_output_that_is_written_slowly_delays_no_other_run(tmp_pat
         def synced(self, file):
             if "/blobs/" in os.readlink(f"/proc/self/fd/{file}"):
                 self.has_begun.set()
-                assert self.may_end.wait(60)
+                assert self.may_end.wait(120)
 
     files = SlowValues()
     store = FileCheckpointStore(tmp_path / "store", filesystem=files)
@@ -328,7 +328,7 @@ async def test_a_large_output_that_is_written_slowly_delays_no_other_run(tmp_pat
         store.save("large", checkpoint(2, STEPS[:2], status="completed", output="x" * 200_000))
     )
     assert await asyncio.to_thread(files.has_begun.wait, 60)
-    await asyncio.wait_for(store.save("small", checkpoint(2, STEPS[:2])), 30)
+    await asyncio.wait_for(store.save("small", checkpoint(2, STEPS[:2])), 120)
     assert not large.done()
     files.may_end.set()
     await large

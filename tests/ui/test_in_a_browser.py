@@ -20,13 +20,13 @@ def test_a_live_page_follows_a_run_that_is_killed_and_resumed(server, tab):
     running.wait(timeout=120)
     running.stdout.close()
     running.stderr.close()
-    expect(tab.locator(".status").first).to_have_text("crashed", timeout=90_000)
+    expect(tab.locator(".status").first).to_have_text("crashed", timeout=120_000)
     expect(tab.locator(".waterfall .row")).to_have_count(6)  # five builds, and the step at which it died
     tab.get_by_role("link", name="Resume").click()
     assert "What it will do" in tab.inner_text("main")
     tab.get_by_role("button", name="Resume", exact=True).click()
     tab.get_by_role("link", name="Show the run").click()
-    expect(tab.locator(".status").first).to_have_text("suspended", timeout=90_000)
+    expect(tab.locator(".status").first).to_have_text("suspended", timeout=120_000)
     expect(tab.locator(".waterfall .band")).to_have_count(2)
     assert tab.said == []
 
@@ -120,7 +120,7 @@ def test_pages_are_read_and_used_without_scripts(server, chromium, pages):
         assert "build" in tab.inner_text("main")
         tab.get_by_role("link", name="Reject").first.click()
         tab.get_by_role("button", name="Reject").click()
-        expect(tab.locator("main")).to_contain_text("Done.", timeout=90_000)
+        expect(tab.locator("main")).to_contain_text("Done.", timeout=120_000)
     finally:
         context.close()
 

@@ -230,7 +230,7 @@ def test_other_addresses_need_tls_or_a_word(release):
 
 def test_each_address_of_the_machine_names_a_server_that_listens_on_all(serve):
     server = serve("--host", "0.0.0.0", "--allow-plain-http")
-    connection = http.client.HTTPConnection("127.0.0.2", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.2", server.port, timeout=120)
     for host, status in (("127.0.0.2", 200), ("127.0.0.3", 421), ("evil.example", 421)):
         connection.request(
             "GET", "/", headers={"Host": f"{host}:{server.port}", "Authorization": f"Bearer {server.token}"}
@@ -247,7 +247,7 @@ def test_without_the_extra_the_command_says_what_to_install(release):
     environment = {**release.environment, "PYTHONPATH": os.pathsep.join([str(shadow), os.getcwd()])}
     command = [sys.executable, "-m", "flowckpt", "ui"]  # a new process: a forked one has the extra in memory
     refused = subprocess.run(
-        command, cwd=release.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=release.directory, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "the page needs jinja2" in refused.stderr and 'pip install "flowckpt[web]"' in refused.stderr
@@ -275,7 +275,7 @@ def test_the_body_of_a_stranger_is_not_read(server):
     many = "&".join(f"a{number}=1" for number in range(500))
     assert server.ask("/runs/one/approve", method="POST", body=many, **form).status == 401
     # The answer comes while the body is still on its way.
-    with socket.create_connection(("127.0.0.1", server.port), timeout=90) as stranger:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as stranger:
         head = f"POST / HTTP/1.1\r\nHost: localhost:{server.port}\r\nContent-Type: {form['Content-Type']}\r\n"
         stranger.sendall(f"{head}Content-Length: 900000\r\n\r\na=".encode())
         assert stranger.recv(100).startswith(b"HTTP/1.1 401")
@@ -343,7 +343,7 @@ def test_a_run_that_was_resumed_continues_when_the_page_is_closed(serve, release
     job = server.post("/runs/slow/resume", {})
     assert job.status == 303 and "It is running." in server.get(job.headers["location"]).text
     server.process.send_signal(signal.SIGINT)
-    server.process.wait(timeout=90)
+    server.process.wait(timeout=120)
     for _ in range(900):
         found = release("show", "slow", "--json").document
         if found["status"] != "running":
