@@ -426,7 +426,7 @@ def test_a_cancel_stops_all_members_saves_what_ended_and_a_resume_runs_the_rest(
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(WorkflowEngine(store).run(flow_of(made), workflow_id="run"))
-        while len(seen) < 5:
+        while len(seen) < 5 or len(latest_in(await store.load_latest("run")).step_results) < 5:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from flowckpt import FileCheckpointStore
+from flowckpt.core.system.blocking import blocking_allowed
+
 PROGRAM = """
 import asyncio, pathlib, sys, time
 from flowckpt import FileCheckpointStore, WorkflowEngine, parallel, step, workflow
@@ -74,21 +77,26 @@ def processes_about(root: Path) -> list[str]:
     return found
 
 
+def saved_members(store: FileCheckpointStore) -> int:
+    with blocking_allowed(True):
+        latest = store.runs.load_latest("run")
+    return 0 if latest is None else len(latest.step_results)
+
+
 @pytest.mark.parametrize("kind", ["sync", "async", "command"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_a_signal_in_a_fan_out_keeps_what_ended_and_leaves_nothing_running(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    script, done = tmp_path / "program.py", tmp_path / "done"
+    script, done, store = tmp_path / "program.py", tmp_path / "done", FileCheckpointStore(tmp_path / "store")
     script.write_text(PROGRAM)
     command = [sys.executable, str(script), kind, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 30
-        while not (done.exists() and len(done.read_text().split()) == 4):
+        until = time.monotonic() + 120
+        while saved_members(store) < 4:
             assert time.monotonic() < until
             assert process.poll() is None
             time.sleep(0.02)
-        time.sleep(0.1)
         process.send_signal(number)
         out, _ = process.communicate(timeout=120)
     assert (process.returncode, out) == (9, "suspended True\n")

@@ -58,6 +58,7 @@ ASKED = {"tokens": 11, "cost_usd": 0.1, "rows": 2.5}
 @pytest.fixture(scope="module")
 def processes() -> Generator[ProcessExecutor, None, None]:
     executor = ProcessExecutor(max_workers=1)
+    executor.submit(abs, 1).result()  # its worker is there before the first test, and after it
     yield executor
     executor.kill()
 

@@ -17,11 +17,19 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.stores.peers import RUN, elsewhere, error_of, in_fork, peers_on, shown
 
 
+def acquired_at_last(store):
+    """Take the run as soon as its lease has expired; the clocks of some stores are coarse."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return store.runs.acquire(RUN, take_over=False)
+        except RunLockedError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
 class SqlOwnership:
     """Subclass it with a fixture `spec`: the description of a new, empty store."""
-
-    coarseness = 0.0
-    """How much longer than it says a lease lasts, because the store's clock is so coarse: seconds."""
 
     @pytest.fixture(autouse=True)
     def in_place(self):
@@ -91,28 +99,27 @@ class SqlOwnership:
         assert shown(store) == [(2, "c2"), (1, "c1")]
 
     def test_the_run_of_an_owner_elsewhere_is_taken_over_when_its_lease_has_expired(self, peers, store):
-        owner = peers(is_elsewhere=True, lease_seconds=1.0)
+        owner = peers(is_elsewhere=True, lease_seconds=2.0)
         owner.own_and_save()
+        with pytest.raises(RunLockedError, match="another-machine"):
+            store.runs.acquire(RUN, take_over=False)
         owner.signal(signal.SIGSTOP)
         try:
-            with pytest.raises(RunLockedError, match="another-machine"):
-                store.runs.acquire(RUN, take_over=False)
-            time.sleep(1.2 + self.coarseness)
-            assert store.runs.acquire(RUN, take_over=False).attempt == 2
+            assert acquired_at_last(store).attempt == 2
             store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
         finally:
             owner.signal(signal.SIGCONT)
-        time.sleep(0.5)  # its heart beats again, and revives nothing
+        time.sleep(0.8)  # its heart beats again, and revives nothing
         assert isinstance(owner.save(2, name="old"), FencedError)
         assert store.runs.owner(RUN).pid == os.getpid()
         assert shown(store) == [(2, "new"), (1, "c1")]
 
     def test_a_busy_owner_elsewhere_keeps_its_lease(self, spec, store, another):
         another.runs._process = elsewhere
-        another.runs._times = type(another.runs._times)(0.6)
-        another.runs._heartbeat._interval = 0.2
+        another.runs._times = type(another.runs._times)(2.0)
+        another.runs._heartbeat._interval = 0.1
         another.runs.acquire(RUN, take_over=False)
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 2.2
         while time.monotonic() < end:  # a step that computes
             pass
         with pytest.raises(RunLockedError):

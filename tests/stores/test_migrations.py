@@ -570,6 +570,10 @@ def pool():
         yield made
 
 
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
+
+
 @pytest.mark.parametrize("run", ["old", "new"])
 def test_a_claim_that_comes_while_the_database_is_brought_forward_waits_and_is_refused(database, pool, run):
     with opened(database.spec) as store:
@@ -592,13 +596,16 @@ def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(da
     with opened(database.spec) as one, opened(database.spec) as another:
         with Slowly(database.spec):
             waiting = [pool.submit(one.runs.list_runs), pool.submit(another.runs.load_latest, "run")]
-            time.sleep(1.0)
+            until = time.monotonic() + 120
+            while len(said(caplog)) < 2:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(0.5)  # some looks more
             assert not any(each.done() for each in waiting)
         assert [info.workflow_id for info in waiting[0].result(timeout=120)] == ["run"]
         assert waiting[1].result(timeout=120).sequence == 1
-    said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
-    assert len(said) == 2, said
-    assert all("is bringing the tables of" in each and "600 s at most" in each for each in said)
+    assert len(said(caplog)) == 2, said(caplog)
+    assert all("is bringing the tables of" in each and "600 s at most" in each for each in said(caplog))
     assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
         (n,) for n in range(1, NEWEST + 2)
     ]
@@ -618,7 +625,11 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
             saved = pool.submit(store.runs.save, "owned", checkpoint(2, results("x", "y")))
             claimed = pool.submit(store.runs.acquire, "free", take_over=False)
             listed = pool.submit(store.runs.list_runs)
-            time.sleep(1.5)
+            until = time.monotonic() + 120
+            while not said(caplog):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(1.0)  # longer than a lock is waited for
             assert not any(each.done() for each in (saved, claimed, listed))
         saved.result(timeout=120)
         with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
@@ -627,9 +638,8 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
         store.runs.save("owned", checkpoint(3, results("x", "y", "z")))
         assert [ref.sequence for ref in store.runs.references("owned")] == [3, 2, 1]
         assert [result.output for result in store.runs.load_latest("owned").step_results] == ["x", "y", "z"]
-    said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
-    assert 1 <= len(said) <= 3, said
-    assert all("is bringing the tables of" in each for each in said)
+    assert 1 <= len(said(caplog)) <= 3, said(caplog)
+    assert all("is bringing the tables of" in each for each in said(caplog))
 
 
 @pytest.mark.usefixtures("impatient")

@@ -13,7 +13,6 @@ from tests.stores.sql_ownership import RUN, SqlOwnership, error_of, in_fork, sho
 class ObjectOwnership(SqlOwnership):
     """The same, but for what a fence of objects and the threads of the library make different."""
 
-    coarseness = 1.0
     test_an_owner_goes_on_when_the_one_that_stole_from_it_gave_up_unwritten = None
     test_a_forked_child_may_not_write_to_the_run_of_its_parent = None
     test_a_forked_child_may_save_runs_of_its_own_and_read = None
