@@ -133,7 +133,7 @@ class Command:
 
     def wait_for(self, line: str) -> None:
         """Wait until a step has noted a line."""
-        for _ in range(2000):
+        for _ in range(12_000):
             if line in self.log():
                 return
             time.sleep(0.01)

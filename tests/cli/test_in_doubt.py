@@ -147,7 +147,7 @@ def test_a_decision_counts_once(killed, tmp_path):
     command = killed("pay.py:blind")
     (tmp_path / "quick").unlink()
     process = command.start("resume", "one", "--not-done", "pay")
-    for _ in range(2000):
+    for _ in range(12_000):
         if command.log() == ["pay", "pay"]:
             break
         time.sleep(0.01)

@@ -117,7 +117,7 @@ def test_a_watcher_says_it_with_each_look_and_goes_on_once_the_store_takes_write
     told = tmp_path / "told"
 
     def wait_for(holds):
-        for _ in range(600):
+        for _ in range(2400):
             if holds():
                 return
             time.sleep(0.05)

@@ -208,10 +208,10 @@ def test_a_run_that_dies_again_is_told_with_the_signal_that_killed_it(crashing):
 
 
 def test_a_sleep_that_is_over_and_a_signal_that_was_sent_end_a_suspension(crashing):
-    crashing("run", "dying.py:napping", "--id", "nap", "-i", "seconds=1", "--stay", "0").expect(3)
+    crashing("run", "dying.py:napping", "--id", "nap", "-i", "seconds=3", "--stay", "0").expect(3)
     crashing("run", "dying.py:napping", "--id", "longer", "-i", "seconds=9999", "--stay", "0").expect(3)
     crashing("run", "dying.py:asking", "--id", "ask", "--stay", "0").expect(3)
-    time.sleep(1)
+    time.sleep(3)
     assert outcomes(crashing("recover", "--json").expect(0)) == {"nap": "completed"}
     crashing("signal", "ask", "answer", "--data", '"yes"').expect(0)
     ran = crashing("recover", "--json").expect(0)
@@ -245,9 +245,7 @@ def test_a_watcher_finds_runs_that_crash_while_it_watches(crashing):
         (crashing.directory / "quick").touch()
         owner.kill()
         owner.communicate()
-        for _ in range(200):
-            if crashing("list", "--json").document[0]["status"] == "completed":
-                break
+        wait_until(lambda: crashing("list", "--json").document[0]["status"] == "completed")
         assert crashing.log() == ["first lasting", "second lasting", "long lasting", "long lasting"]
     finally:
         watcher.terminate()
@@ -256,10 +254,14 @@ def test_a_watcher_finds_runs_that_crash_while_it_watches(crashing):
 
 def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
     crash(crashing)
-    watcher = crashing.start("recover", "--watch", "--every", "0.05")
-    time.sleep(2.5)
+    told = crashing.directory / "told"
+    with told.open("w") as file:
+        watcher = crashing.start("recover", "--watch", "--every", "0.05", stderr=file)
+    wait_until(lambda: "died" in told.read_text())
+    time.sleep(1.5)  # thirty looks more
     watcher.terminate()
-    _, err = watcher.communicate(timeout=120)
+    watcher.communicate(timeout=120)
+    err = told.read_text()
     assert len(re.findall("resuming", err)) == 1, err
     lines = err.splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d flowckpt: watching .*: all runs, every 0.05 s, at most 1 at a time", lines[0])
@@ -322,7 +324,7 @@ def held_up(crashing):
 
 def processes_of(command, count=1):
     """Wait until so many processes have begun to import the program; return their files."""
-    for _ in range(1000):
+    for _ in range(6000):
         if len(found := sorted(command.directory.glob("started.*"))) >= count:
             return found
         time.sleep(0.02)
@@ -380,7 +382,7 @@ def test_a_process_whose_recoverer_died_takes_the_run_all_the_same(held_up):
     assert held_up("list", "--json").document[0]["status"] == "crashed"
     (held_up.directory / "hold").unlink()
     held_up.wait_for("second dying")
-    for _ in range(500):
+    for _ in range(6000):
         if (found := held_up("list", "--json").document[0])["status"] == "completed":
             break
         time.sleep(0.02)
@@ -389,7 +391,7 @@ def test_a_process_whose_recoverer_died_takes_the_run_all_the_same(held_up):
 
 def wait_until_listed(command, spec, count):
     """Wait until the leases of the dead have run out."""
-    for _ in range(200):
+    for _ in range(1200):
         if len(command("list", "--status", "crashed", "--json", "--store", spec).document) == count:
             return
         time.sleep(0.1)
@@ -428,11 +430,13 @@ def test_a_watcher_on_postgresql_hears_of_a_signal_and_does_not_wait_for_its_nex
     watcher = crashing.start("recover", "--watch", "--every", "3600", "--store", spec)
     try:
         with psycopg.connect(postgres.dsn(request.getfixturevalue("postgres_database")), autocommit=True) as asks:
-            while not asks.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchall():
+            while not asks.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+            ).fetchall():
                 time.sleep(0.1)
         time.sleep(1.0)  # it has looked since: nothing is due
         crashing("signal", "a", "answer", "--data", "4", "--store", spec).expect(0)
-        for _ in range(300):
+        for _ in range(1200):
             if crashing.log():
                 break
             time.sleep(0.1)
@@ -463,7 +467,7 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
         told = crashing.directory / "told"
         with told.open("w") as file:
             watcher = crashing.start("recover", "--watch", "--every", "0.2", "--store", spec, stderr=file)
-        for _ in range(300):
+        for _ in range(1200):
             if "answer a2" in crashing.log() and "a1 (asking)" in told.read_text():
                 break
             time.sleep(0.1)
@@ -532,7 +536,7 @@ def talkative(flowckpt):
 
 
 def wait_until(holds):
-    for _ in range(2000):
+    for _ in range(12_000):
         if holds():
             return
         time.sleep(0.01)

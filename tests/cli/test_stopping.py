@@ -103,7 +103,7 @@ def test_a_run_that_only_waits_is_not_due_after_the_signal(trip):
     (trip.directory / "go").touch()
     running = trip.start("run", "trip.py:letter", "--id", "rome", "--stay", "inf")
     trip.wait_for("arrived")
-    for _ in range(600):
+    for _ in range(2400):
         if trip("show", "rome", "--json").document["waits"]:
             break
         time.sleep(0.05)

@@ -187,13 +187,18 @@ def test_a_rejection_fails_the_run_and_a_resume_asks_again(waits):
     waits("resume", "r").expect(3)
 
 
+def wait_until_suspended(waits):
+    for _ in range(2400):
+        if '"suspended"' in waits("list", "--json").out:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it is not suspended")
+
+
 def test_a_process_that_stays_takes_a_signal_of_another_process(waits):
-    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "60", "--json")
+    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "600", "--json")
     try:
-        for _ in range(600):
-            if '"suspended"' in waits("list", "--json").out:
-                break
-            time.sleep(0.05)
+        wait_until_suspended(waits)
         sent = waits("signal", "r", "go", "--data", "5").expect(0)
         assert "The run is live, and takes it by itself" in sent.err
         out, err = staying.communicate(timeout=120)
@@ -207,9 +212,7 @@ def test_a_process_that_stays_is_stopped_by_a_signal_of_the_system_and_keeps_its
     staying = waits.start("run", "waits.py:naps", "--id", "r", "--stay", "inf", stdout=DEVNULL, stderr=DEVNULL)
     try:
         waits.wait_for("before")
-        for _ in range(600):
-            if '"suspended"' in waits("list", "--json").out:
-                break
+        wait_until_suspended(waits)
         due = waits("show", "r", "--json").document["waits"][0]["due_at"]
         staying.send_signal(signal.SIGTERM)
         assert staying.wait(120) == 143
@@ -220,11 +223,9 @@ def test_a_process_that_stays_is_stopped_by_a_signal_of_the_system_and_keeps_its
 
 @pytest.mark.parametrize("delay", [0.0, 0.2])
 def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_once(waits, delay):
-    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "60", stdout=DEVNULL, stderr=DEVNULL)
+    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "600", stdout=DEVNULL, stderr=DEVNULL)
     try:
-        for _ in range(600):
-            if '"suspended"' in waits("list", "--json").out:
-                break
+        wait_until_suspended(waits)
         waits("signal", "r", "go", "--data", "5").expect(0)
         time.sleep(delay)
         staying.kill()
