@@ -52,7 +52,9 @@ def etl(source: Path, limit: int = 1000, color: Color = Color.RED):
 
 def nap(index, seconds):
     note(f"start {index}")
-    time.sleep(seconds)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not Path(f"go-{index}").exists():
+        time.sleep(0.005)
     note(f"done {index}")
     return index
 

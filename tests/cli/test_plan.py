@@ -248,7 +248,8 @@ def test_a_complete_run_has_nothing_to_run(shop):
 
 
 def test_a_live_run_can_be_planned(flowckpt):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.5", "--id", "one")
+    (flowckpt.directory / "go-0").touch()
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=600", "--id", "one")
     flowckpt.wait_for("start 1")
     ran = flowckpt("plan", "one", "--json").expect(0)
     assert f"the run is running now, in process {process.pid}" in ran.err
@@ -295,7 +296,8 @@ def test_why_of_steps_that_are_gone_new_or_unknown(shop):
 
 
 def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.5", "--id", "one")
+    (flowckpt.directory / "go-0").touch()
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=600", "--id", "one")
     flowckpt.wait_for("start 1")
     process.kill()
     process.communicate()

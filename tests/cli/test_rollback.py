@@ -82,7 +82,7 @@ def test_what_is_not_there(shop):
 
 
 def test_a_run_that_is_going_on_is_left_alone(flowckpt):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "count=2", "-i", "seconds=5", "--id", "one")
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "count=2", "-i", "seconds=600", "--id", "one")
     try:
         flowckpt.wait_for("start 0")
         assert f"process {process.pid}" in flowckpt("rollback", "one", "@started").expect(75).err

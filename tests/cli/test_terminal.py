@@ -65,7 +65,8 @@ class Terminal:
 
 
 def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):
-    terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "seconds=0.4", "--id", "one")
+    (flowckpt.directory / "go-0").touch()
+    terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "seconds=600", "--id", "one")
     flowckpt.wait_for("start 1")
     terminal.read_until("nap[1]")
     terminal.type("\x03")
@@ -76,6 +77,8 @@ def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
     assert "stopped by SIGINT; it is saved" in text and "Traceback" not in text
 
+    for index in (1, 2):
+        (flowckpt.directory / f"go-{index}").touch()
     terminal = Terminal(flowckpt, "resume", "--last", "--json")
     assert terminal.end() == 0
     assert "1 restored from one (attempt 1)" in terminal.text and "one  attempt 2" in terminal.text
@@ -84,9 +87,11 @@ def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):
 
 
 def test_thousands_of_steps_take_a_few_lines_and_refreshes(flowckpt):
+    began = time.monotonic()
     terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "count=1000")
     assert terminal.end() == 0
-    assert terminal.text.count("✓ nap[") == 999 and terminal.text.count("\x1b[2K") < 600  # a line for each step, above
+    assert terminal.text.count("✓ nap[") == 999  # a line for each step, above
+    assert terminal.text.count("\x1b[2K") < 500 + 50 * (time.monotonic() - began)  # on a slow machine it takes longer
 
 
 def test_a_burst_of_prints_costs_little_and_none_is_lost(flowckpt, tmp_path):
@@ -95,13 +100,14 @@ def test_a_burst_of_prints_costs_little_and_none_is_lost(flowckpt, tmp_path):
         "def talk():\n    for index in range(3000):\n        print('line', index)\n    return input('sure? ')\n"
         "@workflow\ndef chatty():\n    return (yield step('talk').python(talk))\n"
     )
+    began = time.monotonic()
     terminal = Terminal(flowckpt, "run", "chatty.py", "--json")
     terminal.read_until("sure? ")  # a line that is not finished is shown when it is flushed
     terminal.type("yes\n")
     assert terminal.end() == 0
     assert re.findall(r"line (\d+)\r\n", terminal.text) == [str(index) for index in range(3000)]
     assert '"output": "yes"' in terminal.text
-    assert terminal.text.count("\x1b[2K") < 300  # drawn anew a few times, not once a print
+    assert terminal.text.count("\x1b[2K") < 250 + 50 * (time.monotonic() - began)  # a few times, not once a print
 
 
 def test_prints_appear_above_what_is_drawn_and_user_text_is_harmless(flowckpt):

@@ -296,7 +296,7 @@ def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
 def test_the_list_shows_what_a_run_waits_for_and_which_process_runs_it(flowckpt):
     (flowckpt.directory / "shop.py").write_text(SIGNALS)
     flowckpt("run", "shop.py", "--id", "waits").expect(3)
-    running = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=20", "--id", "runs")
+    running = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=600", "--id", "runs")
     flowckpt.wait_for("start 0")
     table = flowckpt("list", COLUMNS="200").expect(0).out
     assert "waits for the signal 'go'" in table

@@ -137,10 +137,10 @@ def test_each_member_of_a_map_has_its_own() -> None:
 def test_where_nobody_listens_it_costs_next_to_nothing() -> None:
     def many() -> float:
         now = current_step()
-        began = time.perf_counter()
+        began = time.process_time()
         for number in range(10_000):
             now.progress(number, 10_000)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     assert WorkflowEngine(MemoryCheckpointStore()).run_sync(flow_of(step("a").python(many))).output < 1.0
 

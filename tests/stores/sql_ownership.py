@@ -17,12 +17,12 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.stores.peers import RUN, elsewhere, error_of, in_fork, peers_on, shown
 
 
-def acquired_at_last(store):
+def acquired_at_last(store, run=RUN):
     """Take the run as soon as its lease has expired; the clocks of some stores are coarse."""
     until = time.monotonic() + 120
     while True:
         try:
-            return store.runs.acquire(RUN, take_over=False)
+            return store.runs.acquire(run, take_over=False)
         except RunLockedError:
             assert time.monotonic() < until
             time.sleep(0.05)

@@ -41,6 +41,7 @@ from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 from tests.in_process import run_command
 from tests.stores.peers import elsewhere
+from tests.stores.sql_ownership import acquired_at_last
 
 GOLDEN = Path(__file__).parent / "golden"
 NEWEST = len(MIGRATIONS)
@@ -679,13 +680,13 @@ def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_agai
 
 
 def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward_holds_still(database, monkeypatch):
-    slow = (*MIGRATIONS, (lambda session: time.sleep(1.2),))
+    slow = (*MIGRATIONS, (lambda session: time.sleep(2.2),))
     with opened(database.spec) as owner:
         owner.runs._process = elsewhere
-        owner.runs._times = LeaseTimes(1.0)
         monkeypatch.setattr(owner.runs._heartbeat, "start", lambda: None)
+        owner.runs._times = LeaseTimes(-10.0)
         owner.runs.acquire("expired", take_over=False)
-        time.sleep(1.1)
+        owner.runs._times = LeaseTimes(2.0)
         owner.runs.acquire("run", take_over=False)
         held = owner.runs.database
         held.write("", "migrate", lambda session: migrations.migrate(session, held.dialect, slow))
@@ -694,8 +695,7 @@ def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward
             with pytest.raises(RunLockedError, match="another-machine"):
                 other.runs.acquire("run", take_over=False)
             assert other.runs.acquire("expired", take_over=False).attempt == 2
-            time.sleep(1.2)
-            assert other.runs.acquire("run", take_over=False).attempt == 2, "it ends, as nobody renews it"
+            assert acquired_at_last(other, "run").attempt == 2, "it ends, as nobody renews it"
 
 
 def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):
