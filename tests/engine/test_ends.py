@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from flowckpt.errors import (
     WorkflowDefinitionError,
 )
 from flowckpt.execution.interrupts import RunInterrupted
+from tests.reopening import reopened_memory
 
 log: list[str] = []
 
@@ -279,6 +281,24 @@ async def test_a_consumer_that_goes_away_ends_the_run_with_everything_saved() ->
     assert saved.status == "suspended"
     assert len(saved.step_results) == 1
     assert await store.owner("run") is None
+
+
+async def test_a_run_that_cannot_be_saved_when_its_consumer_goes_away_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reopen, unheard = reopened_memory(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    events = WorkflowEngine(reopen()).execute(two_saved, workflow_id="run")
+    async for event in events:
+        if event.kind == "StepCompleted":
+            break
+    reopen()  # another owner
+    await events.aclose()
+    del events
+    gc.collect()
+    (said,) = [each.getMessage() for each in caplog.records if "went away" in each.getMessage()]
+    assert "of run 'run' may not save any more" in said
+    assert unheard == []
 
 
 def test_a_changed_workflow_is_refused_and_the_run_stays_as_it_was() -> None:

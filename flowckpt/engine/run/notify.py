@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -81,6 +82,10 @@ async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGen
         while not running.done():
             running.cancel()
             await asyncio.wait({running})
+        if isinstance(sys.exception(), GeneratorExit) and not running.cancelled():
+            error = running.exception()  # nobody is there to raise it to
+            if error is not None:
+                _log.warning("a run whose listener went away could not be ended: %s", error)
     if is_cancelled:
         running.exception()  # retrieved: the cancel weighs more
         raise asyncio.CancelledError
