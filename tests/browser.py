@@ -24,6 +24,7 @@ def _started():
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
+    playwright.expect.set_options(timeout=120_000)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
         loop = asyncio.get_running_loop()
@@ -46,6 +47,7 @@ def chromium(_started):
 def tab(chromium):
     """A page of a browser without a network; its errors and requests are in `tab.said` and `tab.asked`."""
     context = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(120_000)
     page = context.new_page()
     page.said, page.asked = [], []
     page.on("console", lambda message: page.said.append(message.text))

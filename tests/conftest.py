@@ -26,7 +26,12 @@ live.WATCH.beat.beat_every(86_400)  # no thread writes between the operations th
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 
-pytest_plugins = ["tests.browser", "tests.late", "tests.postgres", "tests.s3"]  # one browser and one server of each kind for a worker
+pytest_plugins = [
+    "tests.browser",
+    "tests.late",
+    "tests.postgres",
+    "tests.s3",
+]  # one browser and one server of each kind for a worker
 
 
 MEMORY = Path("/dev/shm")

@@ -13,7 +13,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,8 +23,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.ports import free_port
+
 SUPERUSER = "tests"
-_SLOWEST = 60.0  # seconds
+_SLOWEST = 120.0  # seconds
 _WITHOUT_SYNC = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -232,12 +233,6 @@ def _linked(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

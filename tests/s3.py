@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -20,9 +19,11 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from tests.ports import free_port
+
 VARIABLE = "FLOWCKPT_TEST_S3"
 PAGE = 50
-_SLOWEST = 60.0  # seconds
+_SLOWEST = 120.0  # seconds
 PROGRAM = """
 import functools, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -91,12 +92,6 @@ class S3Server:
 
     def overwrite(self, bucket: str, key: str, body: bytes) -> None:
         self.client.put_object(Bucket=bucket, Key=key, Body=body)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ import pytest
 from flowckpt.evidence import Evidence, EvidenceError, EvidencePack, EvidenceType, EvidenceVerifier, Limits, db_row
 from flowckpt.evidence.checks.base import MalformedClaimError, RefusedClaimError
 from flowckpt.evidence.databases import postgres_url
-from tests.postgres import SUPERUSER, free_port
+from tests.ports import free_port
+from tests.postgres import SUPERUSER
 
 KEY = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, UTC)

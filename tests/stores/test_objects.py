@@ -39,7 +39,8 @@ from flowckpt.stores.objects.layout import AttemptKeys, number_in, run_keys
 from flowckpt.stores.objects.run_writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
-from tests.s3 import PAGE, await_answer, free_port
+from tests.ports import free_port
+from tests.s3 import PAGE, await_answer
 
 RUN = "run-1"
 FIRST = "runs/run-1/000001.000000000001"

@@ -23,7 +23,8 @@ from flowckpt.stores.postgres.connection import Connection, check_server, parsed
 from flowckpt.stores.sql import reader
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
-from tests.postgres import PostgresServer, free_port
+from tests.ports import free_port
+from tests.postgres import PostgresServer
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
 RUN = "run-1"
