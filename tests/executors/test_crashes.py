@@ -292,7 +292,7 @@ def test_an_executor_that_only_a_step_names_is_found_missing_there_with_exit_cod
 def test_a_step_whose_engine_was_killed_goes_on_from_its_state_on_another_executor(first, then, tmp_path):
     if "dask" in first + then:
         pytest.importorskip("distributed")
-    engine = started(tmp_path, *FLOWCKPT, "run", f"{HERE / 'pages.py'}", "--id", "r", "--executor", first)
+    engine = started(tmp_path, *FLOWCKPT, "run", f"{HERE / 'page_by_page.py'}", "--id", "r", "--executor", first)
     wait_for(tmp_path, 5)
     engine.kill()
     engine.communicate()
