@@ -44,7 +44,7 @@ def run_module(
     stdin: str | None = None,
     is_merged: bool = False,
     is_script: bool = False,
-    seconds: float = 60,
+    seconds: float = 240,
 ) -> tuple[int, str, str]:
     """Run a module as `python -m` does, and return its exit code, its standard output and its standard error.
 

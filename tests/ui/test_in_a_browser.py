@@ -31,6 +31,11 @@ def test_a_live_page_follows_a_run_that_is_killed_and_resumed(server, tab):
     assert tab.said == []
 
 
+def wait_for_the_command(tab):
+    tab.wait_for_selector("text=Show the run")
+    expect(tab.locator("[role=status]")).not_to_contain_text("It is running.")
+
+
 def test_an_approval_in_the_browser_lets_the_run_continue(server, tab):
     release = server.command
     (release.directory / "died").touch()
@@ -43,14 +48,14 @@ def test_an_approval_in_the_browser_lets_the_run_continue(server, tab):
     tab.get_by_label("Who").fill("grace")
     tab.get_by_label("Resume the run at once").check()
     tab.get_by_role("button", name="Approve").click()
-    tab.wait_for_selector("text=Show the run")
+    wait_for_the_command(tab)
     tab.goto(f"{server.origin}/inbox")
     assert "count waits for the signal 'count'" in tab.inner_text("main")
     tab.get_by_role("link", name="Send a signal").click()
     tab.get_by_label("Data").fill("12")
     tab.get_by_label("Resume the run at once").check()
     tab.get_by_role("button", name="Send a signal").click()
-    tab.wait_for_selector("text=Show the run")
+    wait_for_the_command(tab)
     assert release("show", "one", "--json").document["output"] == {"by": "grace", "count": 12}
 
 
@@ -66,7 +71,7 @@ def test_a_step_leads_to_a_fork_from_it(server, tab):
     assert "The new run takes over 4 results." in tab.inner_text("main")
     tab.get_by_label("Id of the new run").fill("what-if")
     tab.get_by_role("button", name="Fork", exact=True).click()
-    tab.wait_for_selector("text=Show the run")
+    wait_for_the_command(tab)
     assert [each["path"] for each in release("show", "what-if", "--json").document["steps"]] == [
         "build",
         "build[1]",

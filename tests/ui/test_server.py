@@ -327,10 +327,14 @@ from flowckpt import step, workflow
 def begin():
     assert Path("ready").exists()
 
+def wait():
+    while not Path("go").exists():
+        time.sleep(0.01)
+
 @workflow
 def slow():
     yield step("begin").python(begin)
-    yield step("sleep").python(time.sleep, 4)
+    yield step("wait").python(wait)
     return "done"
 """
 
@@ -344,6 +348,7 @@ def test_a_run_that_was_resumed_continues_when_the_page_is_closed(serve, release
     assert job.status == 303 and "It is running." in server.get(job.headers["location"]).text
     server.process.send_signal(signal.SIGINT)
     server.process.wait(timeout=120)
+    (release.directory / "go").touch()
     for _ in range(900):
         found = release("show", "slow", "--json").document
         if found["status"] != "running":
