@@ -187,7 +187,7 @@ def test_an_owner_that_does_not_stop_in_time_is_told(trips):
     owner.send_signal(signal.SIGSTOP)
     began = time.monotonic()
     assert "asked to stop" in trips("cancel", "one", "--wait", "0.2").expect(75).err
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     owner.send_signal(signal.SIGCONT)
     owner.communicate(timeout=120)
     assert (owner.returncode, trips.log()) == (143, UNDONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,7 @@ def cluster():
     """A Dask cluster of two worker processes, for all the tests that need one."""
     dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
+    logging.getLogger("distributed").propagate = False  # it talks at any moment, also while tests look at the log
     with dask.config.set(QUIET):
         executor = DaskExecutor(2)
         executor.connect()
