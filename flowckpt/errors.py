@@ -20,6 +20,7 @@ from flowckpt.core.system.declared import (
     Declared,
     FlowckptError,
     OfRun,
+    OfStep,
     declared_class,
     derived,
     field,
@@ -185,10 +186,9 @@ class EvidenceCaptureError(EvidenceError):
     remedy: str = derived("A step's evidence must hold when the step ends: fix the step, or remove the claim.")
 
 
-class EvidenceNotVerifiedError(EvidenceError):
+class EvidenceNotVerifiedError(OfStep, EvidenceError):
     """The claims of a step do not hold when the step ends."""
 
-    path: str = field("the step", kw_only=False)
     reason: str = field("why the claims together do not hold")
     reasons: Sequence[str] = field("the finding for each claim", default=())
     evidence_type: str = derived("")
@@ -196,10 +196,9 @@ class EvidenceNotVerifiedError(EvidenceError):
     remedy: str = derived("Fix the step so that it leaves behind what it claims, or fix the claim.")
 
 
-class StepFilesError(EvidenceError):
+class StepFilesError(OfStep, EvidenceError):
     """A file that a step reads or writes is missing, changed while it ran, or belongs to another step."""
 
-    path: str = field("the step", kw_only=False)
     detail: str = field("what is wrong with which file")
     evidence_type: str = derived("")
     message: str = derived("step {path!r}: {detail}")
@@ -208,7 +207,7 @@ class StepFilesError(EvidenceError):
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
-class StepFailedError(FlowckptError):
+class StepFailedError(OfStep, FlowckptError):
     """A step failed; raised inside the workflow, at the step's `yield`, and again at each replay.
 
     It is also an instance of the built-in exception that the step raised, or of the nearest built-in base of that:
@@ -216,7 +215,6 @@ class StepFailedError(FlowckptError):
     the same error. For classes that are not built in, ask `failed_with(MyError)`.
     """
 
-    path: str = field("the step's path", kw_only=False)
     error_type: str = field("the qualified name of the exception's class; builtins without a module")
     error_message: str = field("`str()` of the exception")
     error_bases: Sequence[str] = field("the qualified names of the class and its bases, most derived first", default=())
@@ -351,19 +349,17 @@ class StepStoppedError(FlowckptError):
     message: str = "it was stopped: enough of the others had succeeded"
 
 
-class StepTimeoutError(FlowckptError, TimeoutError):
+class StepTimeoutError(OfStep, FlowckptError, TimeoutError):
     """A try of a step exceeded its timeout."""
 
-    path: str = field("the step's path", kw_only=False)
     timeout_seconds: float = field("the limit")
     message: str = derived("step {path!r} did not end within its timeout of {timeout_seconds:g} s")
     remedy: str = derived("Raise the limit with .timeout(seconds), or make the step smaller.")
 
 
-class ApprovalRejectedError(FlowckptError):
+class ApprovalRejectedError(OfStep, FlowckptError):
     """An `.approval()` step was rejected. A resume of the failed run asks again."""
 
-    path: str = field("the step's path", kw_only=False)
     by: str = field("who rejected")
     comment: str = field("why; may be empty", default="")
     message: str = derived("{path!r} was rejected[ by {by}][: {comment}]")
@@ -430,10 +426,9 @@ class UnknownExecutorError(ExecutorError):
     known: Sequence[str] = field("the known names", default=())
 
 
-class NotSendableError(ExecutorError):
+class NotSendableError(OfStep, ExecutorError):
     """The function of a step, or an argument, cannot be sent to another process or read there."""
 
-    path: str = field("the step", kw_only=False)
     executor: str = field("the name of the executor")
     place: str = field("what cannot be sent: `the function`, or the argument's name or number")
     type_name: str = field("its type")
@@ -442,10 +437,9 @@ class NotSendableError(ExecutorError):
     message: str = derived("step {path!r} cannot be sent to executor {executor!r}: {place} ({type_name}): {detail}")
 
 
-class WorkerDiedError(ExecutorError):
+class WorkerDiedError(OfStep, ExecutorError):
     """The process or machine that ran a step died, or the executor lost it; the effect of the step is unknown."""
 
-    path: str = field("the step", kw_only=False)
     executor: str = field("the name of the executor")
     detail: str = field("what is known")
     exit_code: int | None = field("its return code, or minus the signal that killed it; None if unknown", default=None)

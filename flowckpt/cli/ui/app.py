@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -188,8 +189,6 @@ class Ui:
     def action_form(self, request: HttpRequest) -> Response:
         """Show the form of an action and what the action will do."""
         run, action = self._action_of(request)
-        if action is None:
-            return _not_found(request)
         values = dict(request.query_params)
         preview = None
         if action.preview is not None:
@@ -221,8 +220,6 @@ class Ui:
     async def act(self, request: HttpRequest) -> Response:
         """Start the command of an action."""
         run, action = self._action_of(request)
-        if action is None:
-            return _not_found(request)
         values = _form_of(await request.body())
         if "data_type" in values:
             values["data"] = _typed(values.pop("data_type"), values.get("data", ""))
@@ -234,7 +231,7 @@ class Ui:
         """Show a command that was started."""
         job = self.commands.job(request.path_params["number"])
         if job is None:
-            return _not_found(request)
+            raise HTTPException(404)
         return self._page(request, "job.html", job=job, run=request.query_params.get("run", ""))
 
     def failed(self, request: HttpRequest, error: Exception) -> Response:
@@ -255,7 +252,7 @@ class Ui:
             return Response(_own_static(name), media_type="text/javascript")
         if name == "ui.css":
             return Response(f"{stylesheet()}\n{_own_static(name)}", media_type="text/css")
-        return _not_found(request)
+        raise HTTPException(404)
 
     # --- the JSON API ---
 
@@ -317,8 +314,6 @@ class Ui:
     async def api_act(self, request: HttpRequest) -> Response:
         """Run the command of an action; return its document and its exit code."""
         run, action = self._action_of(request)
-        if action is None:
-            return _not_found(request)
         try:
             given = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
@@ -352,9 +347,12 @@ class Ui:
             said = f"No plan could be made: {plan['error']['message']}"
         return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=said)
 
-    def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:
+    def _action_of(self, request: HttpRequest) -> tuple[str, Action]:
         run = _run_of(request)
-        return run, (OF_RUN if run else OF_STORE).get(request.path_params["action"])
+        action = (OF_RUN if run else OF_STORE).get(request.path_params["action"])
+        if action is None:
+            raise HTTPException(404)
+        return run, action
 
     def _page(self, request: HttpRequest, name: str, *, status_code: int = 200, **values: Any) -> Response:
         text = self.templates.get_template(name).render(
@@ -551,7 +549,7 @@ def _number(text: str | None, default: int) -> int:
     return int(number) if math.isfinite(number) and abs(number) < 1e9 else default
 
 
-def _not_found(request: HttpRequest, error: Exception | None = None) -> Response:
+def _not_found(request: HttpRequest, error: Exception) -> Response:
     return PlainTextResponse(f"There is nothing at {request.url.path[:200]}\n", status_code=404)
 
 

@@ -85,6 +85,12 @@ class OfRun(Declared):
     workflow_id: str = field("the run", kw_only=False)
 
 
+class OfStep(Declared):
+    """The field of the errors that concern one step."""
+
+    path: str = field("the step's path", kw_only=False)
+
+
 class FlowckptError(Declared, Exception):
     """The root of all errors that flowckpt raises."""
 
