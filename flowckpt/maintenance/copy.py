@@ -124,13 +124,4 @@ async def copy_run(
     named = workflow_id if new_id is None else checked_new_id(new_id)
     run = await gathered(source, workflow_id)
     is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
-    return CopiedRun(
-        named,
-        workflow_id,
-        len({data.attempt for data in run.checkpoints}),
-        len(run.checkpoints),
-        len(run.latest.step_results),
-        is_new,
-        run.owner,
-        run.left_behind,
-    )
+    return CopiedRun(named, workflow_id, is_new=is_new, **run.facts)

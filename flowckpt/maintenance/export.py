@@ -107,6 +107,17 @@ class Gathered:
             standing.add(data)
         return standing.count
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts about the run that an export and a copy report."""
+        return {
+            "attempts": len({data.attempt for data in self.checkpoints}),
+            "checkpoints": len(self.checkpoints),
+            "steps": len(self.latest.step_results),
+            "owner": self.owner,
+            "left_behind": self.left_behind,
+        }
+
     def afresh(self) -> Iterator[CheckpointData]:
         """Return the checkpoints for a store that is to save them; see `Copies`."""
         copies = Copies()
@@ -559,15 +570,5 @@ def document_name(data: CheckpointData) -> str:
 
 def exported(run: Gathered, file: str, key: Key | None = None) -> ExportedRun:
     """Return what is to be said of an export."""
-    latest = run.latest
-    return ExportedRun(
-        run.workflow_id,
-        file,
-        len({data.attempt for data in run.checkpoints}),
-        len(run.checkpoints),
-        len(latest.step_results),
-        latest.checkpoint_id,
-        run.owner,
-        run.left_behind,
-        "" if key is None else key.id,
-    )
+    signed_by, newest = "" if key is None else key.id, run.latest.checkpoint_id
+    return ExportedRun(run.workflow_id, file, checkpoint_id=newest, signed_by=signed_by, **run.facts)

@@ -262,8 +262,12 @@ async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[st
 
 async def forget_stale(store: StoreBase, workflow_id: str) -> None:
     """Remove the notes of a run that no longer stops, although its resume left no new attempt."""
+    await _remove_notes(store, workflow_id, WaitKind.STALE)
+
+
+async def _remove_notes(store: StoreBase, workflow_id: str, kind: WaitKind) -> None:
     if store.has(Ability.SIGNALS):
-        notes = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.STALE]
+        notes = [each.signal_id for each in await store.signals(workflow_id) if each.kind is kind]
         if notes:
             await store.remove_signals(workflow_id, notes)
 
@@ -434,11 +438,7 @@ class Pauses:
             FlowckptError: its messages cannot be read or removed.
         """
         self._own.pop(workflow_id, None)
-        if self.store.has(Ability.SIGNALS):
-            messages = await self.store.signals(workflow_id)
-            notes = [each.signal_id for each in messages if each.kind is WaitKind.RECOVERY]
-            if notes:
-                await self.store.remove_signals(workflow_id, notes)
+        await _remove_notes(self.store, workflow_id, WaitKind.RECOVERY)
 
     async def _next(self, run: DueRun) -> int:
         before = self._own.get(run.workflow_id)
