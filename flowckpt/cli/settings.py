@@ -68,17 +68,14 @@ class StoreChoice(FieldEquality):
         place = self.place_of(workflow_id)
         return place, f"{place}, mirrored in {shown_spec(self.mirror)}" if self.mirror else place
 
-    def open(self, *, trust: bool = False) -> StoreBase:
+    def open(self) -> StoreBase:
         """Open the store, with its keys and its mirror.
-
-        Args:
-            trust: see `open_store`.
 
         Raises:
             StoreSpecError: a description is invalid, or the mirror cannot protect what the store protects.
             SettingError: the mirror is the store itself.
         """
-        store = open_store(self.spec, key_file=self.key_file, compression=self.compression, trust=trust)
+        store = open_store(self.spec, key_file=self.key_file, compression=self.compression)
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[OPENED_STORE] = store
         if not self.mirror:

@@ -67,7 +67,7 @@ class FileDigest:
     status: os.stat_result
 
 
-def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> FileDigest:
+def digest_file(path: str, context: CheckContext) -> FileDigest:
     """Return the digest of a file in the sandbox.
 
     Raises:
@@ -78,7 +78,7 @@ def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> Fil
         OSError: nothing is there, or it cannot be read.
     """
     limits = context.settings.limits
-    return digest_path(context.sandbox, path, limits, context.deadline_after(limits.hash_seconds), follow=follow)
+    return digest_path(context.sandbox, path, limits, context.deadline_after(limits.hash_seconds))
 
 
 def digest_path(sandbox: Sandbox, path: str, limits: Limits, deadline: Deadline, *, follow: bool = True) -> FileDigest:

@@ -149,7 +149,6 @@ def crash_report(
     answers: Mapping[str, Any],
     may_fail: Collection[str] = (),
     options: RunOptions,
-    on_history: Callable[[int, int], None] | None = None,
 ) -> CrashReport:
     """Explore a workflow and return what was found; see `explore_crashes`.
 
@@ -159,7 +158,6 @@ def crash_report(
         answers: what waits get.
         may_fail: steps whose failure is handled on purpose.
         options: how it is run.
-        on_history: called before each history with its number and the number of all.
     """
     check_workflow(workflow)
     bind_inputs(workflow, inputs)
@@ -169,7 +167,7 @@ def crash_report(
         (root / "kept").mkdir()
         explorer = _Explorer(workflow, dict(inputs), dict(answers), frozenset(may_fail), options, root)
         try:
-            return explorer.explore(on_history)
+            return explorer.explore()
         finally:
             explorer.restore()
 
@@ -216,7 +214,7 @@ class _Explorer:
     volatile: set[str] = attrs.field(factory=set)
     is_output_volatile: bool = False
 
-    def explore(self, on_history: Callable[[int, int], None] | None) -> CrashReport:
+    def explore(self) -> CrashReport:
         self.whole = self._play(None)
         for each in self.whole.of("modules"):  # once here, and not in every process
             for module in each["names"]:
@@ -232,9 +230,7 @@ class _Explorer:
         if len(points) > MOST_HISTORIES:
             self.notes.append(f"{MOST_HISTORIES} of {len(points)} histories were tried")
             points = points[:MOST_HISTORIES]
-        for number, point in enumerate(points, 1):
-            if on_history is not None:
-                on_history(number, len(points))
+        for point in points:
             self._judge(point, self._play(point))
         steps = len({each["path"] for each in self.whole.of("done")})
         findings = tuple(self.findings.values())

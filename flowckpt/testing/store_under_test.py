@@ -170,10 +170,10 @@ class StoreUnderTest:
         assert found is not None
         return found
 
-    async def save_each(self, store: StoreBase, steps: Sequence[StepResult], run: str = RUN) -> None:
-        """Save the checkpoints 1, 2, 3 … of a new run, one after each step."""
+    async def save_each(self, store: StoreBase, steps: Sequence[StepResult]) -> None:
+        """Save the checkpoints 1, 2, 3 … of the run `RUN`, one after each step."""
         for sequence in range(1, len(steps) + 1):
-            await store.save(run, checkpoint(sequence, steps[:sequence]))
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
 
     async def resume(self, store: StoreBase, run: str = RUN) -> Lease:
         """Give the run up, and become its owner again."""

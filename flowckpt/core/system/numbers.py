@@ -34,10 +34,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+def listed(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many others there are: `a, b and 3 more`."""
     more = len(names) - most
-    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def checked_number(

@@ -16,7 +16,7 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.process import ProcessIdentity, current_process
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -56,24 +56,16 @@ class ObjectRuns(ObjectReader):
     Args:
         lease_seconds: how long a run stays owned without a sign of life of its owner.
         clock: the time, for people, and for the leases that are shown.
-        process: tells which process this is, for tests.
 
     Attributes:
         owned: the runs that this process owns.
         arriving: the runs that are being brought whole: owned, and nothing may save to them or give them up.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        *,
-        lease_seconds: float,
-        clock: Clock | None = None,
-        process: Callable[[], ProcessIdentity] = current_process,
-    ) -> None:
+    def __init__(self, bucket: Bucket, *, lease_seconds: float, clock: Clock | None = None) -> None:
         self._times = LeaseTimes(lease_seconds)
         super().__init__(bucket, clock or SystemClock(), self._times.interval)
-        self._process = process
+        self._process = current_process
         self.arriving: dict[str, ObjectRunWriter] = {}
         self._is_probed = False
         self._probing = threading.Lock()

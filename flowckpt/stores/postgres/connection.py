@@ -46,17 +46,19 @@ _inherited: list[Connection] = []
 """Connections of a parent process: a child must not close them, as the server would close them too."""
 
 
+_MOST_IDLE = 4
+"""The number of connections that are kept open unused."""
+
+
 class ConnectionPool:
     """Open connections, the last one given back first.
 
     Args:
         connect: opens a connection.
-        most_idle: how many are kept open unused.
     """
 
-    def __init__(self, connect: Callable[[], Connection], *, most_idle: int = 4) -> None:
+    def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._most_idle = most_idle
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -74,7 +76,7 @@ class ConnectionPool:
         self._leave_to_parent()
         is_usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:
-            if is_usable and len(self._idle) < self._most_idle:
+            if is_usable and len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
                 return
         connection.close()

@@ -59,22 +59,15 @@ class SqlRuns(SqlReader):
     Args:
         database: where they are.
         lease_seconds: how long a run stays owned without a sign of life of its owner.
-        process: tells which process this is, for tests.
 
     Attributes:
         owned: the runs that this process owns.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        lease_seconds: float,
-        process: Callable[[], ProcessIdentity] = current_process,
-    ) -> None:
+    def __init__(self, database: Database, *, lease_seconds: float) -> None:
         self._times = LeaseTimes(lease_seconds)
         super().__init__(database, self._times.interval)
-        self._process = process
+        self._process = current_process
         self._noted: set[str] = set()  # the owners that wrote a live note
 
     def close(self) -> None:

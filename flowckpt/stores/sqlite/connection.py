@@ -292,13 +292,12 @@ def cannot_be_written(error: Exception) -> bool:
     return _name_of(error).startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) or is_full(error)
 
 
-def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> ReadConnection:
+def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnection:
     """Return a connection to a database that is there and cannot be written. Nothing is made or changed.
 
     Args:
         path: the file, absolute.
         allowed: types of file systems that are accepted although their locks are unsound.
-        filesystem: the operating-system calls.
 
     Raises:
         ReadOnlyStoreError: its newest checkpoints cannot be read without writing.
@@ -307,7 +306,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: File
         OSError: the file cannot be read either.
         sqlite3.Error: the file is not a database.
     """
-    check_filesystem(path, allowed, filesystem or PosixFileSystem())
+    check_filesystem(path, allowed, PosixFileSystem())
     with path.open("rb") as file:  # where not even this is allowed, the system's own words are the clearest
         file.seek(_MODE_AT)
         is_wal = file.read(1) == _WAL_MODE

@@ -150,12 +150,11 @@ class StartedStepFiles:
 
     Args:
         database: the database's file.
-        filesystem: the operating-system calls.
     """
 
-    def __init__(self, database: Path, filesystem: FileSystem | None = None) -> None:
+    def __init__(self, database: Path) -> None:
         self.path = database.with_name(f"{database.name}-begun")
-        self._filesystem: FileSystem = filesystem or PosixFileSystem()
+        self._filesystem = PosixFileSystem()
         self._notes: dict[str, _Notes] = {}
 
     def add(self, workflow_id: str, attempt: int, path: str) -> None:
