@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -58,6 +60,15 @@ def test_a_plain_resume_loads_nothing_that_few_runs_need():
     """The first of them imports cattrs, which takes as long as a tenth of the resume."""
     heavy = ["core.codec.converter", "engine.steps.tries", "engine.dry.planner", "evidence.verifier", "cli.hooks"]
     assert not {f"flowckpt.{name}" for name in heavy}.intersection(shape.loaded_by_a_resume())
+
+
+def test_the_main_names_load_nothing_that_only_a_run_needs():
+    """All of it together takes a third of the import."""
+    names = "workflow, step, WorkflowEngine, WorkflowResult, run_sync, CheckpointData, StepResult, CheckpointStore, open_store"
+    code = f"from flowckpt import {names}, FileCheckpointStore, MemoryCheckpointStore\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    late = ["stores.file.runs", "stores.log.image", "execution.runner", "core.identity.call", "engine.run.live"]
+    assert not {f"flowckpt.{name}" for name in late}.intersection(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,20 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt import maintenance
+from flowckpt import execution, maintenance
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, checked_new_id, new_message_id, new_run_id
 from flowckpt.engine import dry, history, session, undo
+from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.reasons import MAX_CRASHES
-from flowckpt.engine.run.lease import existing
-from flowckpt.engine.run.live import Published, read_published
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, needed_workflow
 from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving, check_options, checked_functions
 from flowckpt.errors import FlowckptError
 from flowckpt.execution import remote
-from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import Nondeterminism
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.file import FileCheckpointStore
 
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.history.checkpoints import RolledBack
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.rules.plan import ResumePlan
+    from flowckpt.engine.run.live import Published
     from flowckpt.engine.run.notify import Listener
     from flowckpt.engine.session.control import Cancelled
     from flowckpt.engine.session.respond import Sent
@@ -122,7 +120,7 @@ class WorkflowEngine:
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
         self._clock = clock or SystemClock()
         self._new_id = new_id
-        self._world = Nondeterminism(self._clock, random, new_uuid)
+        self._world = execution.runner.Nondeterminism(self._clock, random, new_uuid)
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
@@ -218,7 +216,7 @@ class WorkflowEngine:
         `run_sync` and `flowckpt run` do this by themselves. If the loop ends first, the runs are suspended, and `flowckpt recover`
         continues them.
         """
-        await session.outbox.company().join(Interrupts())
+        await session.outbox.company().join(execution.interrupts.Interrupts())
 
     # --- without running anything ------------------------------------------------------------------------------------
 
@@ -239,7 +237,7 @@ class WorkflowEngine:
         check_workflow(workflow)
         check_options(options)
         run, options = checked_id(workflow_id), options or RunOptions()
-        latest = existing(run, await self.store.load_latest(run))
+        latest = attempts.lease.existing(run, await self.store.load_latest(run))
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
         planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
@@ -278,7 +276,7 @@ class WorkflowEngine:
             TargetError: the workflow cannot be loaded, or the run was imported and no workflow is given.
             InputMismatchError: an input differs from the recorded one.
         """
-        latest = existing(workflow_id, in_own_loop(self.store.load_latest(checked_id(workflow_id))))
+        latest = attempts.lease.existing(workflow_id, in_own_loop(self.store.load_latest(checked_id(workflow_id))))
 
         async def opened() -> dry.time_travel.RunHistory:
             return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
@@ -527,7 +525,7 @@ class WorkflowEngine:
             CheckpointNotFoundError: the run does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
-        return await read_published(self.store, checked_id(workflow_id))
+        return await attempts.live.read_published(self.store, checked_id(workflow_id))
 
     async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
         """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.

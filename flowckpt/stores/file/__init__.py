@@ -7,10 +7,11 @@ from flowckpt.core.system.lazy import lazy_exports
 if TYPE_CHECKING:
     from flowckpt.stores.file import compaction as compaction
     from flowckpt.stores.file import repair as repair
+    from flowckpt.stores.file import runs as runs
     from flowckpt.stores.file.store import FileCheckpointStore
 
 __all__ = ["FileCheckpointStore"]
 
 _EXPORTS = {"flowckpt.stores.file.store": "FileCheckpointStore"}
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="compaction repair")
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="compaction repair runs")

@@ -23,20 +23,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
+from flowckpt.stores import file
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.file.runs import FileRuns
-from flowckpt.stores.log.sealing.protection import protection_of
+from flowckpt.stores.log import sealing
 from flowckpt.stores.runs_base import RetainingStore, in_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
+    from flowckpt.stores.file.runs import FileRuns  # noqa: F401 - the base class below names it
     from flowckpt.stores.file.store_keys import TrustReport
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.queries import Repaired
 
 
-class FileCheckpointStore(RetainingStore[FileRuns]):
+class FileCheckpointStore(RetainingStore["FileRuns"]):
     """Stores checkpoints in a local directory, safe against `kill -9` and power cuts.
 
     Args:
@@ -73,8 +74,8 @@ class FileCheckpointStore(RetainingStore[FileRuns]):
         self.path = Path(path).absolute()
         protection = None
         if key_file is not None or keys is not None or compression != "none":
-            protection = protection_of(key_file, keys, compression, trust)
-        self.runs = FileRuns(
+            protection = sealing.protection.protection_of(key_file, keys, compression, trust)
+        self.runs = file.runs.FileRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
 

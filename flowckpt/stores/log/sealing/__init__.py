@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from flowckpt.stores.log.sealing import cipher, keys, lines
+    from flowckpt.stores.log.sealing import cipher, keys, lines, protection
 
-__all__ = ["cipher", "keys", "lines"]
+__all__ = ["cipher", "keys", "lines", "protection"]
 
 __getattr__ = lazy_modules(__name__, *__all__)
