@@ -76,15 +76,15 @@ class EngineStepServices(StepServices, Protocol):
         ...
 
 
-@attrs.frozen(eq=False, repr=False)
 class NullStepServices:
     """Takes what a step reports when nothing can use it.
 
-    Attributes:
+    Args:
         where: what happens there, for the error.
     """
 
-    where: str
+    def __init__(self, where: str) -> None:
+        self._where = where
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Do nothing: progress is only shown."""
@@ -111,7 +111,7 @@ class NullStepServices:
 
     def _refuse(self, now: CurrentStep, what: str) -> None:
         raise FlowckptError(
-            f"current_step().{what}() was called in {now.path!r}, where {self.where}",
+            f"current_step().{what}() was called in {now.path!r}, where {self._where}",
             remedy=f"Call {what}() in the function of the step itself.",
         )
 

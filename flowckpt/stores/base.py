@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.queries import Compacted, Repaired
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Lease(FieldEquality):
     """The claim of a run's owner.
 

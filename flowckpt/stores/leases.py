@@ -13,8 +13,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
-
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.blocking import start_thread
 from flowckpt.core.system.process import is_alive
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.base import Lease, StoreBase
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class LeaseTimes:
     """How long a lease lasts without a sign of life.
 

@@ -25,6 +25,7 @@ from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
 from flowckpt.core.records.wait import Signal
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
@@ -64,7 +65,7 @@ class _Record:
         return self._head
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class _Course:
     """The checkpoints and results of a run, oldest first: as they are now, or before an attempt continued an earlier point."""
 
@@ -76,7 +77,7 @@ class _Course:
         return [record for record in self.records if not record.is_deleted]
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class _Run:
     """A stored run.
 

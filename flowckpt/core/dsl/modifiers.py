@@ -20,7 +20,7 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, slots=False)  # with slots, attrs compiles a `__getattr__` for the cached property
 class Modifiers(FieldEquality):
     """The modifiers of one step.
 

@@ -65,7 +65,7 @@ def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
         )
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class CheckpointRef(FieldEquality):
     """A checkpoint without its contents.
 
@@ -140,7 +140,7 @@ class Owner(FieldEquality):
         return f"process {self.pid} on {self.host} since {self.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class RunInfo(FieldEquality, ShownInNotebook):
     """A run in a list, available without loading the run.
 
@@ -284,7 +284,7 @@ class RunList(list[RunInfo], ShownInNotebook):
     """Runs, most recently started first; a notebook shows them as a table."""
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@lazy_frozen(kw_only=True, eq=False, repr=False)
 class RunFilter(FieldEquality):
     """Selects runs; None or empty means any.
 

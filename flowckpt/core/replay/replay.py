@@ -53,7 +53,7 @@ class Execute:
     location: str
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class Restore:
     """Answer the generator with this recorded result."""
 

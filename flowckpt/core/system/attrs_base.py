@@ -5,7 +5,8 @@ to call, and slow to have: for the classes of a plain resume it was 4 % of all t
 the next step, and hardly any run compares or prints one. So these classes say `eq=False, repr=False`, and inherit what
 attrs would have made.
 
-`__init__` is compiled too. Of half the classes that a plain resume loads, it makes no object: those are `lazy_frozen`.
+`__init__` is compiled too. Of half the classes that a plain resume loads, it makes no object, and a program that only imports
+the names of the package makes none of most others: those are `lazy_frozen`.
 """
 
 from __future__ import annotations

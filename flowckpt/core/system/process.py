@@ -13,12 +13,10 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-import attrs
-
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class ProcessIdentity(FieldEquality):
     """A process, told from every other one.
 

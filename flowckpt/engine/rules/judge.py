@@ -196,7 +196,7 @@ def kept_partial(partial: Mapping[str, PartialState], policy: ResumePolicy) -> d
 _NONE: Mapping[str, str] = {}
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, slots=False)  # with slots, attrs compiles a `__getattr__` for the cached property
 class Judge:
     """Compares recorded results with the steps as they are yielded now, and with the answers of the world.
 

@@ -154,7 +154,7 @@ class Settled(FieldEquality):
         return f"{self.by or 'a person'} decided that it was {'' if self.is_done else 'not '}done{because}"
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@lazy_frozen(kw_only=True, eq=False, repr=False)
 class ResumePolicy(FieldEquality):
     """The policy of a resume for stale results.
 

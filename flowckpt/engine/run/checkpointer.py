@@ -11,6 +11,7 @@ import attrs
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secret_record
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepError
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
+from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
@@ -119,7 +120,7 @@ class SavePolicy:
         return self.continue_on_save_error and not (isinstance(failure, FencedError) and failure.newest_attempt)
 
 
-@attrs.define(eq=False, repr=False)
+@lazy_define(eq=False, repr=False)
 class _Behind:
     """The store did not take the last save.
 

@@ -17,7 +17,7 @@ from flowckpt.core.dsl import NextGeneration, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.system.attrs_base import FieldEquality
+from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.declared import shown, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
@@ -25,7 +25,7 @@ from flowckpt.errors import EncodingError, InputError, InputMismatchError, Secre
 _CHECKED = (str, bytes, int, float, bool)
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class BoundInputs(FieldEquality):
     """Inputs as they are recorded, and beside them the values of the secret ones.
 

@@ -162,7 +162,7 @@ def _maker(output: Any) -> Callable[[Any], Any] | None:
     return output.make if isinstance(output, TypedOutput) else lambda _: output
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@lazy_frozen(kw_only=True, eq=False, repr=False)
 class RunOptions(FieldEquality):
     """Options of a start, a resume or a plan.
 
@@ -290,7 +290,7 @@ class RunOptions(FieldEquality):
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Limits:
     """Limits of the runs of an engine, where neither a run nor its record has its own.
 
@@ -303,7 +303,7 @@ class Limits:
     max_crashes: int = attrs.field(default=MAX_CRASHES, validator=_limit)
 
 
-@attrs.frozen(eq=False, repr=False)
+@lazy_frozen(eq=False, repr=False)
 class Saving:
     """How the runs of an engine are saved besides their explicit checkpoints.
 
