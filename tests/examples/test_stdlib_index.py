@@ -66,10 +66,11 @@ def test_a_killed_run_makes_the_same_database_and_report(calm, tmp_path):
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
-        for _ in range(30):
+        for attempt in range(30):
             child = start(folder, folder)
-            time.sleep(chance.uniform(0, seconds))
-            child.kill()
+            if attempt < 12:
+                time.sleep(chance.uniform(0, seconds))
+                child.kill()
             if "Summary(" in child.communicate()[0]:
                 break
             killed += 1
@@ -113,23 +114,27 @@ def test_it_can_be_run_again_over_an_older_output(calm, example, tmp_path):
 
 
 def test_the_command_line_runs_and_resumes_it(calm, tmp_path):
-    def flowckpt_command(*arguments: object) -> subprocess.Popen:
+    def flowckpt_command(folder: Path, *arguments: object) -> subprocess.Popen:
         command = [sys.executable, "-m", "flowckpt", *map(str, arguments)]
-        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     inputs = ["-i", "output=index", "-i", f"limit={LIMIT}", "-i", f"batch_size={BATCH}"]
-    child = flowckpt_command("run", EXAMPLE, *inputs)
-    while not list(tmp_path.glob("index/parsed/0002.jsonl")):
-        assert child.poll() is None, child.communicate()
-        time.sleep(0.002)
-    child.kill()
-    child.communicate()
+    for number in range(20):  # on a busy machine, a run may end before this process sees how far it is
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        child = flowckpt_command(folder, "run", EXAMPLE, *inputs)
+        while child.poll() is None and not list(folder.glob("index/parsed/0002.jsonl")):
+            time.sleep(0.002)
+        child.kill()
+        child.communicate()
+        if child.returncode == -9:
+            break
     assert child.returncode == -9
-    child = flowckpt_command("resume", "--last", "--json")
+    child = flowckpt_command(folder, "resume", "--last", "--json")
     said, told = child.communicate()
     assert child.returncode == 0, told
     assert '"completed"' in said
-    assert content_of(tmp_path / "index") == content_of(calm[0])
+    assert content_of(folder / "index") == content_of(calm[0])
 
 
 # --- the database ----------------------------------------------------------------------------------------------------
