@@ -186,7 +186,7 @@ PAGES = (
                 "flowckpt.stores",
                 "StoreBase Ability adapt Lease RunFilter find_runs runs_of_status RunSurvey Selection Compacted Finding Loss Repaired "
                 "store_statistics StoreStatistics DayStatistics RunStatistics ClaimStatistics FailureStatistics FigureStatistics "
-                "StepStatistics encode_head decode_head as_view decode_result dumps refused_as_encoding_error",
+                "StepStatistics encode_head decode_head as_view decode_result dumps refused_as_encoding_error check_content",
             ),
         ),
         intro="[What each store can do](../stores.md) says which store has which ability; "

@@ -58,7 +58,7 @@ NAMES = {
     "flowckpt.stores": """
     Ability CheckpointStore ClaimStatistics Compacted DayStatistics FailureStatistics FigureStatistics FileCheckpointStore Finding
     KeyRing Lease Loss MemoryCheckpointStore ObjectCheckpointStore PostgresCheckpointStore Repaired RunFilter RunStatistics
-    RunSurvey Selection SqliteCheckpointStore StepStatistics StoreBase StoreStatistics adapt as_view decode_head
+    RunSurvey Selection SqliteCheckpointStore StepStatistics StoreBase StoreStatistics adapt as_view check_content decode_head
     decode_result dumps encode_head find_runs open_store refused_as_encoding_error runs_of_status store_statistics
     """,
     "flowckpt.maintenance": """

@@ -19,10 +19,10 @@ from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.run.live import LiveNote, Published, published_of, read_live
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
-from flowckpt.maintenance.export import CONTENT, error_of_content, invalid_content
 from flowckpt.maintenance.recovery import stale_note
-from flowckpt.stores.base import Ability, Finding, StoreBase
-from flowckpt.stores.queries import LaterCheck, damaged_attempts, read_verifications
+from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.content import error_of_content
+from flowckpt.stores.queries import LaterCheck, read_verifications
 
 
 @attrs.frozen
@@ -170,32 +170,6 @@ def content_error(store: StoreBase, workflow_id: str) -> FlowckptError | None:
             if (error := waited(error_of_content(store, run))) is not None:
                 return error
     return None
-
-
-def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
-    """Return what the check of a store found.
-
-    Args:
-        store: the store.
-        workflow_id: one run, or None for all.
-    """
-    return waited(_checked(store, workflow_id))
-
-
-async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
-    """Check the current history of each run, then all its attempts: a store may read only what counts."""
-    found: list[Finding] = []
-    for finding in await store.check(workflow_id):
-        found.append(finding)
-        if finding.severity == "ok" and finding.workflow_id:
-            damaged = await damaged_attempts(store, finding.workflow_id)
-            if not damaged and (why := await invalid_content(store, finding.workflow_id)):
-                found[-1] = Finding(finding.workflow_id, "corrupt", f"{CONTENT}: {why}")
-            for number, error in damaged:
-                detail = f"attempt {number}, outside the current history: {error}"
-                found[-1] = Finding(finding.workflow_id, "notice", f"{finding.detail} in the current history")
-                found.append(Finding(finding.workflow_id, "corrupt", detail))
-    return found
 
 
 def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt import execution, maintenance
+from flowckpt import execution, stores
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
@@ -250,7 +250,7 @@ class WorkflowEngine:
         except FlowckptError:
             raise
         except Exception as error:
-            if (found := await maintenance.error_of_content(self.store, workflow_id)) is not None:
+            if (found := await stores.content.error_of_content(self.store, workflow_id)) is not None:
                 raise found from error
             raise
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "flowckpt.core.codec.checkpoints": "export_document read_export",
     "flowckpt.maintenance.copy": "CopiedRun copy_run",
-    "flowckpt.maintenance.export": "ExportedRun error_of_content export_documents export_run",
+    "flowckpt.maintenance.export": "ExportedRun export_documents export_run",
     "flowckpt.maintenance.portable": "ImportLimits",
     "flowckpt.maintenance.import_": "ImportedRun import_run",
     "flowckpt.maintenance.evict": "Evictor checked_for settle_completed",

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import attrs
 
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.blob import Blob
-from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_document, export_text, result_document
+from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
 from flowckpt.core.records.checkpoint import BIRTH
@@ -25,20 +24,13 @@ from flowckpt.core.system.streams import write_whole
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
-    CheckpointStorageError,
-    DecodingError,
-    EncodingError,
-    FlowckptError,
     ForeignRecordError,
 )
 from flowckpt.maintenance.attempts import warn_of_damage
 from flowckpt.maintenance.portable import (
     Counts,
-    MalformedError,
     attempt_line,
     blob_line,
-    check_head,
-    check_result,
     checkpoint_line,
     end_line,
     header_line,
@@ -242,51 +234,6 @@ async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
         raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
     owner = await store.owner(workflow_id)
     return Gathered(workflow_id, checkpoints, owner)
-
-
-async def invalid_content(store: StoreBase, workflow_id: str) -> str:
-    """Return what the record of a run holds that flowckpt never writes, although its digests fit; empty for nothing.
-
-    Raises:
-        CheckpointStorageError: the medium failed.
-    """
-    try:
-        await store.describe_run(workflow_id)
-        await store.list_checkpoints(workflow_id)
-        checkpoints = (await gathered(store, workflow_id)).checkpoints
-    except (CheckpointCorruptedError, DecodingError, EncodingError) as error:
-        return error.message
-    except (CheckpointStorageError, OSError):
-        raise
-    except FlowckptError:
-        return ""  # that says nothing about the content
-    except Exception as error:  # it can be anything
-        return f"{type(error).__name__}: {error}"
-    try:
-        seen: set[int] = set()
-        for data in checkpoints:
-            document = export_document(attrs.evolve(data, step_results=()))
-            check_head({name: value for name, value in document.items() if name != "step_results"})
-            if type(document["inputs"]) is not dict:
-                return "its inputs are not an object"
-            for result in data.step_results:
-                if id(result) not in seen:
-                    seen.add(id(result))
-                    check_result(result_document(result))
-    except Exception as error:
-        return str(error) if isinstance(error, MalformedError | FlowckptError) else f"{type(error).__name__}: {error}"
-    return ""
-
-
-CONTENT = "its digests fit, but it holds what flowckpt never writes"
-
-
-async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
-    """Return the error for an exception that the content of a record caused; None if the record holds nothing odd."""
-    with suppress(Exception):  # the exception itself is raised then
-        if why := await invalid_content(store, workflow_id):
-            return CheckpointCorruptedError(workflow_id, location="its record", detail=f"{CONTENT}: {why}")
-    return None
 
 
 # A run as the lines of a file: pure, checkpoints in and bytes out.

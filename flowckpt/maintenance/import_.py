@@ -21,6 +21,7 @@ from flowckpt.core.codec import Json
 from flowckpt.core.codec.blob import BLOB_SIZE, Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import append_result, decode_result
+from flowckpt.core.codec.wellformed import MalformedError, check_head, check_name, check_result, is_count
 from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.checkpoint import BIRTH
 from flowckpt.core.records.listing import AUTHENTICATED, IMPORTED, is_task
@@ -36,14 +37,9 @@ from flowckpt.maintenance.portable import (
     RATIO_FROM,
     Counts,
     ImportLimits,
-    MalformedError,
     blob_in,
-    check_head,
-    check_name,
-    check_result,
     check_run_id,
     end_line,
-    is_count,
     is_run,
     result_in,
     signing_key,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowckpt.stores import sqlite as sqlite
     from flowckpt.stores.adapted import CheckpointStore, adapt
     from flowckpt.stores.base import Ability, Finding, Lease, RunSurvey, StoreBase
+    from flowckpt.stores.content import check_content
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
@@ -49,6 +50,7 @@ _EXPORTS = {
     "flowckpt.stores.runs_base": "refused_as_encoding_error",
     "flowckpt.stores.adapted": "CheckpointStore adapt",
     "flowckpt.stores.base": "Ability Finding Lease RunSurvey StoreBase",
+    "flowckpt.stores.content": "check_content",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",
     "flowckpt.stores.memory": "MemoryCheckpointStore",
@@ -87,6 +89,7 @@ __all__ = [
     "StoreStatistics",
     "adapt",
     "as_view",
+    "check_content",
     "decode_head",
     "decode_result",
     "dumps",
@@ -100,5 +103,5 @@ __all__ = [
 # fmt: on
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, _EXPORTS, __all__, globals(), modules="memory objects postgres queries sqlite"
+    __name__, _EXPORTS, __all__, globals(), modules="content memory objects postgres queries sqlite"
 )

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flowckpt import stores
 from flowckpt.core.records.listing import Selection
 from flowckpt.errors import CheckpointNotFoundError, SettingError
-from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.base import Ability, Finding, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, Reason
@@ -86,7 +87,7 @@ class AdaptedStore(StoreBase):
         self.store = store
         held = _held_by(store)
         found = {name for name in _OPTIONAL if callable(held.get(name))}
-        for name in found:
+        for name in found - {"check"}:
             setattr(self, name, getattr(store, name))
         self.abilities = frozenset(ability for ability in Ability if found.issuperset(ability.value))
 
@@ -147,6 +148,13 @@ class AdaptedStore(StoreBase):
         """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
         wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return wanted.of(await self.store.list_checkpoints(workflow_id))
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Return what the adapted store finds, and what its records hold; see `StoreBase.check`."""
+        if not self.has(Ability.CHECK):
+            return await super().check(workflow_id)
+        store: Any = self.store
+        return await stores.content.check_content(self, await store.check(workflow_id))
 
 
 def _held_by(store: object) -> dict[str, Any]:

@@ -397,6 +397,8 @@ class StoreBase(ABC):
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read and verify everything; changes nothing.
 
+        The function `check_content` adds what the records hold that flowckpt never writes.
+
         Args:
             workflow_id: one run; all by default.
 

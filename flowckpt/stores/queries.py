@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records.listing import CheckpointRef, RunFilter
 from flowckpt.core.records.statistics import RecordedAttempt, StoreStatistics, Tally
 from flowckpt.core.records.wait import Signal, WaitKind, birth_of, sent_to
@@ -25,7 +24,6 @@ from flowckpt.errors import (
     DecodingError,
     FlowckptError,
     ForeignRecordError,
-    UnauthenticatedRecordError,
 )
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, StoreBase, refuse_failed
@@ -188,44 +186,10 @@ class Compacted(FieldEquality):
     bytes_freed: int = 0
 
 
-# The damage in a run, read through any store, and its repair.
+# The damage in a run, and its repair.
 
 DAMAGE = CheckpointCorruptedError, ForeignRecordError, DecodingError
 """The errors of a record that is damaged, as opposed to one that cannot be read now."""
-
-
-async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
-    """Return the attempts of a run that cannot be read whole, and why; also those that no longer count.
-
-    Args:
-        store: where it lies; one that keeps no attempts has none.
-        workflow_id: the run.
-    """
-    found: list[tuple[int, Exception]] = []
-    if store.has(Ability.ATTEMPTS):
-        for number in await store.attempts(workflow_id):
-            try:
-                read = await store.read_attempt(workflow_id, number)
-                for data in read:
-                    check_values(data.held_values)
-                if read:
-                    check_values(result.held_output for result in read[-1].step_results)
-            except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
-                continue
-            except DAMAGE as error:
-                found.append((number, error))
-    return found
-
-
-def check_values(values: Iterable[Any]) -> None:
-    """Read the large values among some.
-
-    Raises:
-        CheckpointCorruptedError: one is damaged or missing.
-    """
-    for held in values:
-        if isinstance(held, Blob):
-            held.content()
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
+from flowckpt import stores
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.listing import RunList, Selection
@@ -628,13 +629,18 @@ class BlockingStore(StoreBase, Generic[R]):
     send_signal = in_runs(StoreBase.send_signal)
     signals = in_runs(StoreBase.signals)
     remove_signals = in_runs(StoreBase.remove_signals)
-    check = in_runs(StoreBase.check)
     repair = in_runs(StoreBase.repair)
     tidy = in_runs(StoreBase.tidy)
     read_index = in_runs(StoreBase.read_index)
     write_index = in_runs(StoreBase.write_index)
     clear_index = in_runs(StoreBase.clear_index)
     live_note = in_runs(StoreBase.live_note)
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read and verify everything; see `StoreBase.check`."""
+        return await stores.content.check_content(self, await self._check(workflow_id))
+
+    _check = in_runs(StoreBase.check)
 
     def note_started(self, workflow_id: str, path: str) -> None:
         """Note, without a sync, that a step starts; see `StoreBase.note_started`."""

@@ -162,6 +162,15 @@ class LiveContract(StoreUnderTest):
         if store.has(Ability.CHECK):
             assert [finding.severity for finding in await store.check(RUN)] == ["ok"]
 
+    async def test_a_check_finds_what_flowckpt_never_writes(self, store: StoreBase) -> None:
+        self.needs(store, Ability.CHECK, Ability.ATTEMPTS)
+        await store.save("other", checkpoint())
+        await store.save(RUN, checkpoint(metadata={"limits": {"retries": "many"}}))
+        found = {each.workflow_id: each.severity for each in await self.another(store).check()}
+        assert found == {"other": "ok", RUN: "corrupt"}
+        (finding,) = await store.check(RUN)
+        assert (finding.severity, "'limits'" in finding.detail) == ("corrupt", True), finding
+
 
 class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object."""

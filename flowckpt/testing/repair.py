@@ -10,7 +10,7 @@ from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, RunLockedError
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.queries import damaged_attempts
+from flowckpt.stores.content import damaged_attempts
 from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results
 
 

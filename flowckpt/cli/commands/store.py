@@ -27,7 +27,6 @@ from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
 from flowckpt.cli.render.terminal import escaped, say, write, write_document
 from flowckpt.cli.runs import chosen_run, latest_of, opened_run, opened_store, tell_unreadable, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_run import checked
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted, listed
 from flowckpt.engine.history.checkpoints import earlier_checkpoint
@@ -70,7 +69,7 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
       flowckpt store check --json
     """
     checkpoints = opened_store(store, runs_nothing=True)
-    findings = checked(checkpoints, None if run is None else chosen_run(checkpoints, run))
+    findings = waited(checkpoints.check(None if run is None else chosen_run(checkpoints, run)))
     with suppress(FlowckptError):  # a file that is not a database is among the findings
         if medium := checkpoints.medium():
             say(f"flowckpt: {choose_store(store).shown} is kept by {medium}")

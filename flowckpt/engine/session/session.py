@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import maintenance
+from flowckpt import maintenance, stores
 from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Workflow
@@ -337,7 +337,7 @@ class Session:
                 except FlowckptError:
                     raise
                 except Exception as error:  # the record may have what flowckpt never writes
-                    if (found := await maintenance.error_of_content(store, workflow_id)) is not None:
+                    if (found := await stores.content.error_of_content(store, workflow_id)) is not None:
                         raise found from error
                     raise
                 yield self._drives

@@ -27,6 +27,7 @@ from flowckpt.errors import (
     ForeignRecordError,
     RunLockedError,
 )
+from flowckpt.stores.content import check_values, damaged_attempts
 from flowckpt.stores.file.layout import (
     BLOBS,
     HEAD,
@@ -42,7 +43,7 @@ from flowckpt.stores.file.layout import segment_name as name_of
 from flowckpt.stores.log.image import opened_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, check_values, damaged_attempts, nothing_left, whole_run
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, nothing_left, whole_run
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.store import FileCheckpointStore

@@ -20,6 +20,7 @@ from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.records import CheckpointData
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.base import Finding, refuse_failed
+from flowckpt.stores.content import check_values
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.segment import START, opened
 from flowckpt.stores.objects.attempt import (
@@ -48,7 +49,7 @@ from flowckpt.stores.objects.layout import (
     unpacked,
 )
 from flowckpt.stores.objects.signals import read_signal
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, check_values, nothing_left
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, nothing_left
 
 if TYPE_CHECKING:
     from flowckpt.stores.objects.runs import ObjectRuns

@@ -15,7 +15,8 @@ from flowckpt.core.codec.results import result_from
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError, RunLockedError
-from flowckpt.stores.queries import Loss, Repaired, check_values, nothing_left
+from flowckpt.stores.content import check_values
+from flowckpt.stores.queries import Loss, Repaired, nothing_left
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.image import (

@@ -1,0 +1,151 @@
+"""What the records of runs hold, checked in the same way for every store: its own check proves only their digests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.codec.checkpoints import export_document, result_document
+from flowckpt.core.codec.wellformed import MalformedError, check_head, check_result
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    DecodingError,
+    EncodingError,
+    FlowckptError,
+    UnauthenticatedRecordError,
+)
+from flowckpt.stores.base import Ability, Finding, StoreBase
+from flowckpt.stores.queries import DAMAGE
+
+if TYPE_CHECKING:
+    from flowckpt.core.records import CheckpointData, StepResult
+
+_ODD = "its digests fit, but it holds what flowckpt never writes"
+
+
+async def check_content(store: StoreBase, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of a store's own check, and what reading each attempt of the intact runs found.
+
+    Args:
+        store: the store; one that keeps no attempts has nothing more to read.
+        findings: what its own check found.
+
+    Raises:
+        CheckpointStorageError: the medium failed.
+    """
+    found: list[Finding] = []
+    for finding in findings:
+        run = finding.workflow_id
+        found.append(finding)
+        if finding.severity != "ok" or not run or not store.has(Ability.ATTEMPTS):
+            continue
+        damaged, why = await _looked_through(store, run)
+        if damaged:
+            found[-1] = attrs.evolve(finding, severity="notice", detail=f"{finding.detail} in the current history")
+            found += [
+                Finding(run, "corrupt", f"attempt {number}, outside the current history: {error}")
+                for number, error in damaged
+            ]
+        elif why:
+            found[-1] = Finding(run, "corrupt", f"{_ODD}: {why}")
+    return found
+
+
+async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
+    """Return the error for an exception that the content of a record caused; None if the record holds nothing odd."""
+    with suppress(Exception):  # the exception itself is raised then
+        damaged, why = await _looked_through(store, workflow_id)
+        if not damaged and why:
+            return CheckpointCorruptedError(workflow_id, location="its record", detail=f"{_ODD}: {why}")
+    return None
+
+
+async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
+    """Return the attempts of a run that cannot be read whole, and why; also those that no longer count.
+
+    Args:
+        store: where it lies; one that keeps no attempts has none.
+        workflow_id: the run.
+    """
+    return [(number, read) async for number, read in _attempts(store, workflow_id) if isinstance(read, Exception)]
+
+
+async def _attempts(
+    store: StoreBase, workflow_id: str
+) -> AsyncGenerator[tuple[int, Sequence[CheckpointData] | Exception]]:
+    """Return each attempt of a run with its checkpoints, or the error of its damage."""
+    for number in await store.attempts(workflow_id) if store.has(Ability.ATTEMPTS) else ():
+        try:
+            read = await store.read_attempt(workflow_id, number)
+            for data in read:
+                check_values(data.held_values)
+            if read:
+                check_values(result.held_output for result in read[-1].step_results)
+        except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
+            continue
+        except DAMAGE as error:
+            yield number, error
+        else:
+            yield number, read
+
+
+def check_values(values: Iterable[Any]) -> None:
+    """Read the large values among some.
+
+    Raises:
+        CheckpointCorruptedError: one is damaged or missing.
+    """
+    for held in values:
+        if isinstance(held, Blob):
+            held.content()
+
+
+async def _looked_through(store: StoreBase, workflow_id: str) -> tuple[list[tuple[int, Exception]], str]:
+    """Read every attempt of a run.
+
+    Returns:
+        Its damaged attempts, and what else its record holds that flowckpt never writes; empty for nothing.
+    """
+    damaged: list[tuple[int, Exception]] = []
+    seen: dict[int, StepResult] = {}
+    why = ""
+    try:
+        await store.describe_run(workflow_id)
+        await store.list_checkpoints(workflow_id)
+        async for number, read in _attempts(store, workflow_id):
+            if isinstance(read, Exception):
+                damaged.append((number, read))
+            else:
+                for data in read if not damaged else ():
+                    _check_checkpoint(data, seen)
+    except (CheckpointCorruptedError, DecodingError, EncodingError) as error:
+        why = error.message
+    except (CheckpointStorageError, OSError, MemoryError):
+        raise
+    except FlowckptError:
+        pass  # that says nothing about the content
+    except Exception as error:  # it can be anything
+        why = str(error) if isinstance(error, MalformedError) else f"{type(error).__name__}: {error}"
+    return damaged, why
+
+
+def _check_checkpoint(data: CheckpointData, seen: dict[int, StepResult]) -> None:
+    """Raise an exception of any class if a checkpoint holds what flowckpt never writes.
+
+    Args:
+        data: the checkpoint.
+        seen: the results that were looked at, by identity.
+    """
+    document = export_document(attrs.evolve(data, step_results=()))
+    check_head({name: value for name, value in document.items() if name != "step_results"})
+    if type(document["inputs"]) is not dict:
+        raise MalformedError("its inputs are not an object")
+    for result in data.step_results:
+        if id(result) not in seen:
+            seen[id(result)] = result
+            check_result(result_document(result))
