@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from flowckpt.core.system import blocking
-from flowckpt.core.system.blocking import SyncGroup, Workers
+from flowckpt.core.system.blocking import APART, SyncGroup, Workers
 from flowckpt.errors import CheckpointStorageError
 from tests.stores.peers import error_of, in_fork
 
@@ -158,3 +158,74 @@ async def test_work_of_runs_continues_after_a_thread_could_not_be_started(monkey
     thread_limit.set()
     assert await asyncio.wait_for(asyncio.gather(*futures), 60) == ["a", "b", "c"]
     assert sorted(done) == ["a", "b", "c"]
+
+
+class UnluckyName(str):
+    """The name of a run for which there is no memory, once, when work for it is taken."""
+
+    __slots__ = ("is_spent",)
+
+    def __hash__(self) -> int:
+        if not hasattr(self, "is_spent"):
+            self.is_spent = True
+            raise MemoryError
+        return super().__hash__()
+
+
+def waits_once(value, *, of=None):
+    yield (lambda: None), of
+    return value
+
+
+async def test_work_that_meets_a_lack_of_memory_ends_with_it_and_later_work_is_done():
+    group = SyncGroup()
+    with pytest.raises(MemoryError):
+        await asyncio.wait_for(group.later(UnluckyName("a"), waits_once(1)), 60)
+    assert await asyncio.wait_for(group.later("a", waits_once(2)), 60) == 2
+
+
+async def test_a_lack_of_memory_beside_other_work_loses_none_of_it():
+    group, may_end = SyncGroup(), threading.Event()
+
+    def held():
+        yield (lambda: may_end.wait(60)), None
+        return "held"
+
+    first = group.later("first", held())
+    others = [group.later(name, waits_once(name)) for name in (UnluckyName("a"), "b", "c")]
+    may_end.set()
+    found = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), 60)
+    assert not [each for each in found if not isinstance(each, MemoryError | str)]
+    for name in ("first", "a", "b", "c"):
+        assert await asyncio.wait_for(group.later(name, waits_once(name)), 60) == name
+
+
+async def test_work_whose_long_wait_no_thread_can_take_ends_with_it_and_later_work_of_the_run_is_done(monkeypatch):
+    class Full(Workers):
+        def start(self, work, future=None):
+            if getattr(work, "func", None) is not None and not refused:
+                refused.append(work)
+                raise CheckpointStorageError("no thread")
+            super().start(work, future)
+
+    refused = []
+    monkeypatch.setattr(blocking, "workers", Full(3))
+    group = SyncGroup()
+    with pytest.raises(CheckpointStorageError, match="no thread"):
+        await asyncio.wait_for(group.later("a", waits_once(1, of=APART)), 60)
+    assert await asyncio.wait_for(group.later("a", waits_once(2, of=APART)), 60) == 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 16])
+async def test_more_long_waits_than_threads_beside_short_ones_all_end(monkeypatch, most):
+    monkeypatch.setattr(blocking, "workers", Workers(most))
+    group = SyncGroup()
+
+    def long(number):
+        for _ in range(3):
+            yield (lambda: blocking.workers.each([lambda: None] * 5)), APART
+            yield (lambda: None), None
+        return number
+
+    futures = [group.later(f"run {n}", long(n) if n % 2 else waits_once(n)) for n in range(100)]
+    assert await asyncio.wait_for(asyncio.gather(*futures), 120) == [*range(100)]

@@ -99,6 +99,8 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
         continue_on_save_error: whether it was asked to continue when a checkpoint cannot be saved: then the code says how the run
             came to its own end, saved or not. That it was stopped, to be carried on, is said of a saved one alone.
     """
+    if isinstance(result.error, errors.CheckpointCorruptedError) and not result.is_saved:
+        return ExitCode.CORRUPT
     is_own_end = continue_on_save_error and result.status in ("completed", "failed")
     if isinstance(result.error, errors.CheckpointStorageError) or not (result.is_saved or is_own_end):
         return ExitCode.STORE_FAILED

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
+import sqlite3
 
 import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -150,6 +152,39 @@ def test_a_run_ends_failed_with_a_storage_error(removable):
     with pytest.raises(CheckpointStorageError) as failed:
         WorkflowEngine(store).run_sync(flow, workflow_id=RUN).unwrap()
     assert not isinstance(failed.value, FencedError)
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "runs", "attempts"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_that_loses_one_table_during_a_run_is_damaged(request, tmp_path, kind, table):
+    if kind == "sqlite":
+        spec = f"sqlite:{tmp_path / 'runs.db'}"
+
+        def drop():
+            with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
+                connection.execute(f"DROP TABLE {table}")
+
+    else:
+        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
+        spec = f"{server.url(name)}?allow_unsafe=true"
+
+        def drop():
+            server.execute(f"DROP TABLE flowckpt.{table} CASCADE", name)
+
+    @workflow
+    def flow():
+        yield step("first").python(len, "x").checkpoint()
+        yield step("drops").python(drop).checkpoint()
+        yield step("last").python(len, "xxx").checkpoint()
+
+    with contextlib.closing(open_store(spec)) as store:
+        try:
+            code = code_of_result(WorkflowEngine(store).run_sync(flow, workflow_id=RUN))
+        except CheckpointCorruptedError as error:
+            code = code_of_error(error)
+        assert code == ExitCode.CORRUPT
+        with pytest.raises(CheckpointCorruptedError, match=f"lacks table {table}"):
+            WorkflowEngine(store).resume_sync(flow, workflow_id=RUN)
 
 
 def test_a_run_that_may_goes_on_to_its_end_unsaved(removable):

@@ -364,32 +364,42 @@ class SyncGroup:
         """Make rounds until nothing is left to do."""
         under_way: list[_Item] = []
         while True:
-            with self._lock:
-                self._take(under_way)
-                if not under_way:
-                    self._has_thread = False
-                    return
             try:
+                with self._lock:
+                    under_way = self._taken(under_way)
+                    if not under_way:
+                        self._has_thread = False
+                        return
                 under_way = self._round(under_way)
             except BaseException as error:  # such as no memory for the lists: the outcome of each is unknown
                 for item in under_way:
-                    with contextlib.suppress(Exception):  # what follows is for the others, too
-                        item.work.close()
-                    answers.give(item.future, None, error)
+                    self._give_up(item, error)
+                while not under_way and self._waiting:
+                    self._give_up(self._waiting[0], error)
                 under_way = []
 
-    def _take(self, under_way: list[_Item]) -> None:
-        """Move what waits to the work under way, but for runs of which other work is under way."""
+    def _taken(self, under_way: list[_Item]) -> list[_Item]:
+        """Return the work under way and what waits, but for runs of which other work is under way; all or nothing."""
         runs = self._apart.union(item.run for item in under_way)
-        left = []
-        while self._waiting:
-            item = self._waiting.popleft()
+        taken, left = [*under_way], deque[_Item]()
+        for item in self._waiting:
             if item.run in runs:
                 left.append(item)
             else:
                 runs.add(item.run)
-                under_way.append(item)
-        self._waiting.extend(left)
+                taken.append(item)
+        self._waiting = left
+        return taken
+
+    def _give_up(self, item: _Item, error: BaseException) -> None:
+        """Answer work with an error, and let the run's later work be done."""
+        with contextlib.suppress(Exception):  # what follows is for the others, too
+            item.work.close()
+        with self._lock:
+            self._apart.discard(item.run)
+            with contextlib.suppress(ValueError):  # it was under way
+                self._waiting.remove(item)
+        answers.give(item.future, None, error)
 
     def _round(self, under_way: list[_Item]) -> list[_Item]:
         """Continue all work to its next wait, make the waits, and return what is not done yet."""
@@ -429,10 +439,13 @@ class SyncGroup:
             item.outcome = call(), None
         except BaseException as error:
             item.outcome = None, error
-        with self._lock:
-            self._apart.discard(item.run)
-            self._waiting.appendleft(item)  # before other work of its run
-            self._ensure_thread()
+        try:
+            with self._lock:
+                self._apart.discard(item.run)
+                self._waiting.appendleft(item)  # before other work of its run
+                self._ensure_thread()
+        except BaseException as error:
+            self._give_up(item, error)
 
 
 # Work that a run does not wait for: what a store that is away keeps for half a minute must not keep the steps as well.
