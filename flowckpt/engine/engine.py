@@ -18,7 +18,15 @@ from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values import inputs as binding
 from flowckpt.engine.values.inputs import check_workflow, checked_id, needed_workflow
-from flowckpt.engine.values.options import IfExists, Limits, RunOptions, Saving, check_options, checked_functions
+from flowckpt.engine.values.options import (
+    IfExists,
+    Limits,
+    RunOptions,
+    Saving,
+    check_options,
+    check_ports,
+    checked_functions,
+)
 from flowckpt.errors import FlowckptError
 from flowckpt.execution import remote
 from flowckpt.stores.adapted import CheckpointStore, adapt
@@ -118,6 +126,7 @@ class WorkflowEngine:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
+        check_ports(verifier, clock)
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self._world = execution.runner.Nondeterminism(self._clock, random, new_uuid)

@@ -107,6 +107,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["pipeline.py:etl", "-i", "a=1", "-i", "a=2"], "-i a=… is given twice"),
         (["pipeline.py:none"], "has no workflow 'none'\nWrite one of them after a colon: etl, naps"),
         (["nothing.py:etl"], "there is no file"),
+        (["pipline.py:etl"], "Did you mean 'pipeline.py'? Check the path"),
         (["notes.md"], "notes.md is not a Python file\nName one that ends in .py"),
         (["pipeline.py"], "defines 3 workflows"),
         (["pipeline.py:naps", "--store", "runs"], "'runs' is not the description of a store\nWrite 'file:runs'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -47,6 +48,11 @@ def test_long_values_are_cut():
     assert len(short_value("x" * 1000)) <= 200
     assert len(short_value(list(range(10_000)))) <= 200
     assert shortened("abcdefghi", 6) == "abc…hi"
+
+
+def test_a_path_is_shown_as_it_is_typed():
+    assert short_value(Path("a/report.txt")) == "a/report.txt"
+    assert short_value({"p": [PurePosixPath("a b"), Path("c\nd")]}) == r"{'p': ['a b', 'c\nd']}"
 
 
 def test_times_for_people():

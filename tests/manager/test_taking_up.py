@@ -11,6 +11,7 @@ from flowckpt.errors import (
     StepNotStartedError,
 )
 from flowckpt.evidence import EvidenceVerifier, artifact_exists, file_sha256
+from flowckpt.testing import FakeClock
 
 
 async def write(manager, world, name, text, state):
@@ -394,3 +395,15 @@ async def test_mistakes_are_named_with_what_was_given_and_no_line_of_flowckpt(st
         CheckpointManager(MemoryCheckpointStore(), migrations=[1])
     with pytest.raises(SettingError, match=r"listeners has 'log' \(str\), which cannot be called"):
         WorkflowEngine(MemoryCheckpointStore(), listeners=["log"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("verifier", 3), ("verifier", EvidenceVerifier), ("clock", "noon"), ("clock", FakeClock), ("listeners", 3)],
+)
+def test_a_port_of_a_wrong_type_is_refused_at_once(setting, value):
+    with pytest.raises(SettingError, match=f"^{setting}="):
+        WorkflowEngine(MemoryCheckpointStore(), **{setting: value})
+    if setting != "listeners":
+        with pytest.raises(SettingError, match=f"^{setting}="):
+            CheckpointManager(MemoryCheckpointStore(), **{setting: value})

@@ -14,6 +14,7 @@ import re
 import reprlib
 import sys
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
 _STDOUT, _STDERR = 1, 2
@@ -207,6 +208,12 @@ class _Writer(reprlib.Repr):
             return super().repr_int(x, level)
         except ValueError:
             return f"<an integer of {x.bit_length()} bits>"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if not isinstance(x, PurePath):
+            return super().repr_instance(x, level)
+        text = str(x)
+        return text if text.isprintable() and " " not in text else repr(text)
 
 
 def short_value(value: Any, most: int = 200) -> str:

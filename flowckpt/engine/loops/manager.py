@@ -24,7 +24,7 @@ from flowckpt.core.system.numbers import checked_number, counted, is_finite_numb
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.loops.claims import Files, TaskClaims, capture, put_back, roots_of
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
-from flowckpt.engine.values.options import checked_functions
+from flowckpt.engine.values.options import check_ports, checked_functions
 from flowckpt.errors import CheckpointNotFoundError, EvidenceNotVerifiedError, SettingError, StepNotStartedError
 from flowckpt.evidence.claims import Evidence, EvidencePack
 from flowckpt.evidence.report import VerificationReport
@@ -116,6 +116,7 @@ class CheckpointManager:
         self._most = checked_number(max_per_task, "max_per_task", remedy, is_optional=True)
         if self._most is not None:
             refuse_undeletable(self.store, "max_per_task")
+        check_ports(verifier, clock)
         self._clock: Clock = clock or SystemClock()
         self._migrations = checked_functions("migrations", migrations, "that take a state and return its newer form")
         base = None if base_path is None else str(Path(base_path).absolute())

@@ -124,12 +124,30 @@ def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[
     Raises:
         SettingError: one of them cannot be called.
     """
+    given: object = functions
+    if not isinstance(given, Iterable):
+        said = f"{setting}={given!r:.80} ({type(given).__name__}) is not a list of functions"
+        raise SettingError(said, setting=setting, remedy=f"Give a list of functions {kind}.")
     found = tuple(functions)
     for each in found:
         if not callable(each):
             said = f"{setting} has {each!r:.80} ({type(each).__name__}), which cannot be called"
             raise SettingError(said, setting=setting, remedy=f"Give functions {kind}.")
     return found
+
+
+def check_ports(verifier: object, clock: object) -> None:
+    """Refuse a verifier or a clock, None aside, that lacks the methods of one.
+
+    Raises:
+        SettingError: it is a class, or another object.
+    """
+    for setting, value, method, remedy in (
+        ("verifier", verifier, "verify_evidence_pack", "Give an EvidenceVerifier(…)."),
+        ("clock", clock, "elapsed_ns", "Give an object with the methods now, elapsed_ns and sleep."),
+    ):
+        if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+            raise SettingError(f"{setting}={value!r:.80} is not a {setting}", setting=setting, remedy=remedy)
 
 
 def check_options(options: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -12,6 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.system import external
 from flowckpt.errors import TargetError
 from flowckpt.execution.remote import LOADED_FROM_FILE
 
@@ -140,6 +142,16 @@ class AsWritten(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
+def _near(file: Path) -> str:
+    """Return a question that names the file that is most like a misspelt one; empty if none is."""
+    with contextlib.suppress(OSError):  # its directory may be misspelt, too
+        names = [each.name for each in file.parent.iterdir() if each.is_file()]
+        return "".join(
+            f"Did you mean {each!r}? " for each in external.difflib.get_close_matches(file.name, names, 1, 0.75)
+        )
+    return ""
+
+
 def _import_file(file: Path, shown: str) -> ModuleType:
     """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
     if not file.is_file():
@@ -147,7 +159,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
         raise TargetError(
             f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
             target=shown,
-            remedy=f"Check the path{base}.",
+            remedy=f"{_near(file)}Check the path{base}.",
         )
     name = file.stem
     known = sys.modules.get(name)
