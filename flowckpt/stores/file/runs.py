@@ -46,7 +46,7 @@ from flowckpt.stores.file.layout import (
     run_directory,
     temporary_name,
 )
-from flowckpt.stores.file.location import PATIENCE, storage_error
+from flowckpt.stores.file.location import PATIENCE, Room, storage_error
 from flowckpt.stores.file.reader import FileReader
 from flowckpt.stores.file.run_writer import FileRunWriter
 from flowckpt.stores.leases import LeaseTimes
@@ -82,6 +82,7 @@ class FileRuns(FileReader):
         super().__init__(path, **options)
         self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
         self._group = SyncGroup()
+        self.room = Room(self.owned, self._clock)
 
     def look_after_owned(self) -> bool:
         """Tell of owned runs that are another's by now; tell whether any are owned. A lock needs no renewal."""
