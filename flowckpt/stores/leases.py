@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,10 +18,11 @@ from typing import TYPE_CHECKING
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.blocking import start_thread
 from flowckpt.core.system.process import is_alive
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import CheckpointStorageError, FlowckptError
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
+    from flowckpt.core.system.clock import Clock
     from flowckpt.stores.base import Lease, StoreBase
 
 
@@ -173,3 +176,75 @@ async def released(store: StoreBase, lease: Lease) -> None:
         await store.release(lease.workflow_id, token=lease.token)
     else:  # of a store that cannot tell owners apart
         await store.release(lease.workflow_id)
+
+
+# Room for the files that an owned run keeps open.
+
+
+_FILES_OF_A_RUN, _FILES_OF_A_CLAIM = 3, 4
+"""Its directory, its lock and its segment; and all that a claim opens for a moment."""
+PATIENCE_SECONDS, _LOOK_SECONDS = 30.0, 0.02
+MANY_FILES = (
+    "Raise the limit of open files (ulimit -n), or run less at the same time; nothing that was acknowledged is lost."
+)
+
+
+class Room:
+    """Lets a process own as many runs of a store as its limit of open files allows; more of them wait until others end.
+
+    Without it, the claims of a thousand runs take the descriptors that those need which are under way, and all fail.
+
+    Args:
+        owned: the runs that are owned now.
+        clock: the time.
+    """
+
+    def __init__(self, owned: Collection[str], clock: Clock) -> None:
+        self._owned, self._clock = owned, clock
+        self._lock, self._claiming = threading.Lock(), 0
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._held, self._changed_ns = frozenset[str](), 0
+
+    @contextlib.asynccontextmanager
+    async def for_claim(self, workflow_id: str) -> AsyncGenerator[None]:
+        """Wait for room, and keep it while a run is claimed.
+
+        Raises:
+            CheckpointStorageError: there is none, and no run has ended for half a minute: they may wait for this one.
+        """
+        if workflow_id in self._owned:
+            yield
+            return
+        if not self._is_taken():
+            async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                await self._wait(workflow_id, self._clock.elapsed_ns())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claiming -= 1
+
+    def _is_taken(self) -> bool:
+        """Take room for a run if there is some."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        others = max(limit // 4, min(limit // 2, 64))  # of everything else, such as steps that run commands
+        with self._lock:
+            files = len(self._owned) * _FILES_OF_A_RUN + self._claiming * _FILES_OF_A_CLAIM
+            is_free = limit == resource.RLIM_INFINITY or not files or files + _FILES_OF_A_CLAIM <= limit - others
+            self._claiming += is_free
+        return is_free
+
+    async def _wait(self, workflow_id: str, since_ns: int) -> None:
+        while not self._is_taken():
+            now = self._clock.elapsed_ns()
+            if (held := frozenset([*self._owned])) != self._held:
+                self._held, self._changed_ns = held, now
+            elif now - max(since_ns, self._changed_ns) > PATIENCE_SECONDS * 1e9:
+                raise CheckpointStorageError(
+                    f"the file store could not acquire run {workflow_id!r}: this process owns {len(held)} runs, its limit of "
+                    f"open files allows no more, and none of them has ended for {PATIENCE_SECONDS:.0f} seconds",
+                    workflow_id=workflow_id,
+                    operation="acquire",
+                    remedy=MANY_FILES,
+                )
+            await self._clock.sleep(_LOOK_SECONDS)

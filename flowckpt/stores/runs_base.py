@@ -33,7 +33,7 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.stores.base import Finding, Lease, RunSurvey, StoreBase, refuse_failed
-from flowckpt.stores.leases import Heartbeat
+from flowckpt.stores.leases import Heartbeat, Room
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
@@ -348,6 +348,8 @@ class RunsBase(Medium[W]):
 
     has_leases: ClassVar[bool] = True
     """Whether owned runs need signs of life from the moment of the claim."""
+    room: Room | None = None
+    """What lets further runs wait; None if an owned run keeps no file open."""
 
     def __init__(self, seconds: float) -> None:
         self.owned: dict[str, W] = {}
@@ -578,6 +580,12 @@ class BlockingStore(StoreBase, Generic[R]):
 
     async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
         """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
+        if self.runs.room is None:
+            return await self._acquired(workflow_id, take_over)
+        async with self.runs.room.for_claim(workflow_id):
+            return await self._acquired(workflow_id, take_over)
+
+    async def _acquired(self, workflow_id: str, take_over: bool) -> Lease:
         if not take_over and workflow_id not in self.runs.owned and not may_block():
             claimed = self.runs.acquire_new_later(workflow_id)
             new = None if claimed is None else await claimed

@@ -26,10 +26,10 @@ asyncio.run(main())
 NESTED = """
 import asyncio, resource, sys
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.stores.file import location
+from flowckpt.stores import leases
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (72, 72))
-location.PATIENCE_SECONDS = 1.0
+leases.PATIENCE_SECONDS = 1.0
 engine = WorkflowEngine(FileCheckpointStore(sys.argv[1]))
 
 @workflow

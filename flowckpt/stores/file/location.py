@@ -5,16 +5,12 @@ Every name is opened relative to an open directory and never through a link; no 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
-import resource
-import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.system.blocking import Waiting
@@ -40,6 +36,7 @@ from flowckpt.stores.file.directory import read_file, read_image, replace_unsync
 from flowckpt.stores.file.layout import INDEX, RESERVE, RUNS, is_temporary, run_directory
 from flowckpt.stores.file.store_keys import Guard, read_identity
 from flowckpt.stores.file.values import read_blob
+from flowckpt.stores.leases import MANY_FILES
 from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
@@ -307,75 +304,6 @@ class Location:
         ) from last
 
 
-_FILES_OF_A_RUN, _FILES_OF_A_CLAIM = 3, 4
-"""Its directory, its lock and its segment; and all that a claim opens for a moment."""
-PATIENCE_SECONDS, _LOOK_SECONDS = 30.0, 0.02
-_MANY_FILES = (
-    "Raise the limit of open files (ulimit -n), or run less at the same time; nothing that was acknowledged is lost."
-)
-
-
-class Room:
-    """Lets a process own as many runs of a store as its limit of open files allows; more of them wait until others end.
-
-    Without it, the claims of a thousand runs take the descriptors that those need which are under way, and all fail.
-
-    Args:
-        owned: the runs that are owned now.
-        clock: the time.
-    """
-
-    def __init__(self, owned: Collection[str], clock: Clock) -> None:
-        self._owned, self._clock = owned, clock
-        self._lock, self._claiming = threading.Lock(), 0
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-        self._held, self._changed_ns = frozenset[str](), 0
-
-    @contextlib.asynccontextmanager
-    async def for_claim(self, workflow_id: str) -> AsyncGenerator[None]:
-        """Wait for room, and keep it while a run is claimed.
-
-        Raises:
-            CheckpointStorageError: there is none, and no run has ended for half a minute: they may wait for this one.
-        """
-        if workflow_id in self._owned:
-            yield
-            return
-        if not self._is_taken():
-            async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                await self._wait(workflow_id, self._clock.elapsed_ns())
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._claiming -= 1
-
-    def _is_taken(self) -> bool:
-        """Take room for a run if there is some."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        others = max(limit // 4, min(limit // 2, 64))  # of everything else, such as steps that run commands
-        with self._lock:
-            files = len(self._owned) * _FILES_OF_A_RUN + self._claiming * _FILES_OF_A_CLAIM
-            is_free = limit == resource.RLIM_INFINITY or not files or files + _FILES_OF_A_CLAIM <= limit - others
-            self._claiming += is_free
-        return is_free
-
-    async def _wait(self, workflow_id: str, since_ns: int) -> None:
-        while not self._is_taken():
-            now = self._clock.elapsed_ns()
-            if (held := frozenset([*self._owned])) != self._held:
-                self._held, self._changed_ns = held, now
-            elif now - max(since_ns, self._changed_ns) > PATIENCE_SECONDS * 1e9:
-                raise CheckpointStorageError(
-                    f"the file store could not acquire run {workflow_id!r}: this process owns {len(held)} runs, its limit of "
-                    f"open files allows no more, and none of them has ended for {PATIENCE_SECONDS:.0f} seconds",
-                    workflow_id=workflow_id,
-                    operation="acquire",
-                    remedy=_MANY_FILES,
-                )
-            await self._clock.sleep(_LOOK_SECONDS)
-
-
 def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) -> CheckpointStorageError:
     """Return the store's error for one of the operating system.
 
@@ -392,7 +320,7 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
     of_what = f"run {workflow_id!r}" if workflow_id else f"the runs in {path}"
     remedy = "Mend the directory or the disk; nothing that was acknowledged is lost."
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        remedy = _MANY_FILES
+        remedy = MANY_FILES
     if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
         remedy = "Name the directory of a store: --store file:DIRECTORY."
     said = f"the file store could not {operation} {of_what}: {what}{name}"

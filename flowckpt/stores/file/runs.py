@@ -46,10 +46,10 @@ from flowckpt.stores.file.layout import (
     run_directory,
     temporary_name,
 )
-from flowckpt.stores.file.location import PATIENCE, Room, storage_error
+from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.reader import FileReader
 from flowckpt.stores.file.run_writer import FileRunWriter
-from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.leases import LeaseTimes, Room
 from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.sealing.protection import PLAIN
 

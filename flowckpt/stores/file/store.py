@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.stores import file
-from flowckpt.stores.base import Ability, Lease, StoreBase
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.log import sealing
 from flowckpt.stores.runs_base import RetainingStore, in_runs
 
@@ -104,11 +104,6 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
             RunLockedError: another process owns it.
         """
         return await run_blocking(lambda: self.runs.trust(workflow_id))
-
-    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
-        """Claim the run's next attempt once the limit of open files allows it; see `StoreBase.acquire`."""
-        async with self.runs.room.for_claim(workflow_id):
-            return await super().acquire(workflow_id, take_over=take_over)
 
     async def use_reserve(self) -> bool:
         """Remove the reserve of the directory; see `StoreBase.use_reserve`."""
