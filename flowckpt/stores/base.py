@@ -394,6 +394,10 @@ class StoreBase(ABC):
         """
         return await stores.queries.added_up(self, workflow_id, limit=limit)
 
+    async def total_bytes(self) -> int | None:
+        """Return approximately how many bytes the whole store takes; None if the medium cannot tell without reading it."""
+        return None
+
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read and verify everything; changes nothing.
 

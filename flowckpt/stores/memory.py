@@ -504,6 +504,10 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         runs = sorted(self.survey_runs().runs, key=_place, reverse=True)
         return [info for info in runs if before is None or _place(info) < _place(before)][:limit]
 
+    def total_bytes(self) -> int:
+        """Return the bytes of all runs."""
+        return sum(run.size for run in self.held.values())
+
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return the bytes of results, heads and large values."""
         return [self.held[each].size if each in self.held else 0 for each in workflow_ids]

@@ -77,7 +77,10 @@ async def store_statistics(
         CheckpointStorageError: the medium failed.
     """
     checked_number(limit, "limit", "Write limit=10.")
-    return await adapt(store).figures(workflow_id, limit=limit)
+    opened = adapt(store)
+    figures = await opened.figures(workflow_id, limit=limit)
+    (stored,) = [await opened.total_bytes()] if workflow_id is None else await opened.stored_bytes([workflow_id])
+    return attrs.evolve(figures, stored=stored)
 
 
 async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> StoreStatistics:

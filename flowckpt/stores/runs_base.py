@@ -361,6 +361,10 @@ class RunsBase(Medium[W]):
             self.release(workflow_id)
         self._heartbeat.stop()
 
+    def total_bytes(self) -> int | None:
+        """Return how many bytes the whole store takes; None if the medium cannot tell without reading it."""
+        return None
+
     def look_after_owned(self) -> bool:
         """Give signs of life for owned runs, report lost ones, and return whether there are any."""
         return bool(self.owned)
@@ -637,6 +641,7 @@ class BlockingStore(StoreBase, Generic[R]):
     send_signal = in_runs(StoreBase.send_signal)
     signals = in_runs(StoreBase.signals)
     remove_signals = in_runs(StoreBase.remove_signals)
+    total_bytes = in_runs(StoreBase.total_bytes)
     repair = in_runs(StoreBase.repair)
     tidy = in_runs(StoreBase.tidy)
     read_index = in_runs(StoreBase.read_index)

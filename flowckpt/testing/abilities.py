@@ -254,6 +254,7 @@ class FiguresContract(StoreUnderTest):
         figures = await store_statistics(self.another(store), limit=2)
         assert dict(figures.statuses) == {Status.COMPLETED: 2, Status.RUNNING: 1}
         assert (figures.runs, figures.checkpoints, figures.steps) == (3, 11, 10)
+        assert figures.stored is None or figures.stored > 0
         day = NOON.date()
         assert [attrs.evolve(each, runs=0, size=0) for each in figures.days if each.checkpoints] == [
             DayStatistics(day, 0, 8, 0),

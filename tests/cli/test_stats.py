@@ -37,8 +37,8 @@ def filled(flowckpt, tmp_path):
 def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
     document = filled("store", "stats", "--json").expect(0).document
     assert list(document) == [
-        *("runs", "statuses", "checkpoints", "steps", "size", "mean_run_size", "days", "largest_runs"),
-        *("largest_checkpoints", "verification", "failures", "slowest_steps", "figures", "unreadable"),
+        *("runs", "statuses", "checkpoints", "steps", "size", "stored_bytes", "mean_run_size", "days"),
+        *("largest_runs", "largest_checkpoints", "verification", "failures", "slowest_steps", "figures", "unreadable"),
     ]
     assert (document["runs"], document["statuses"], document["steps"]) == (1, {"failed": 1}, 4)
     (day,) = document["days"]
@@ -65,7 +65,11 @@ def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
         {"error_type": "flowckpt.errors.EvidenceNotVerifiedError", "steps": 1, "attempts": 1},
     ]
     assert {step["path"]: step["times"] for step in document["slowest_steps"]} == {"make": 1, "load": 2, "prove": 1}
-    assert filled("store", "stats", "one", "--json").expect(0).document == document
+    files = [each for each in (filled.directory / ".flowckpt").rglob("*") if each.is_file()]
+    assert document["stored_bytes"] == sum(each.stat().st_size for each in files) > document["size"]
+    of_one = filled("store", "stats", "one", "--json").expect(0).document
+    assert document["size"] < of_one["stored_bytes"] <= document["stored_bytes"]
+    assert {**of_one, "stored_bytes": document["stored_bytes"]} == document
 
     text = filled("store", "stats", "one").expect(0).out
     assert text.splitlines()[0] == "run: one (failed)"

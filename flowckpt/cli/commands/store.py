@@ -157,8 +157,9 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
 def stats_command(run: str | None, limit: int, as_json: bool, store: str | None) -> int:
     """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
-    The figures include results that no longer count. Sizes exclude large values. A run whose record cannot be read is
-    left out and named, and the exit code is 11.
+    The figures include results that no longer count. Sizes are those of records, without large values; "stored" is all
+    that the medium takes, which a bucket cannot tell. A run whose record cannot be read is left out and named, and the
+    exit code is 11.
 
     Examples:
       flowckpt store stats

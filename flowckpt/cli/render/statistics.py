@@ -24,6 +24,7 @@ def figures_document(figures: StoreStatistics) -> dict[str, Json]:
         "checkpoints": figures.checkpoints,
         "steps": figures.steps,
         "size": figures.size,
+        "stored_bytes": figures.stored,
         "mean_run_size": figures.mean_run_size,
         "days": [{**attrs.asdict(day), "day": day.day.isoformat()} for day in figures.days],
         "largest_runs": [attrs.asdict(run) for run in figures.largest_runs],
@@ -73,6 +74,8 @@ def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str
     else:
         lines = [f"run: {workflow_id} ({', '.join(figures.statuses)})"]
     lines += [f"checkpoints: {figures.checkpoints:,}, {size}", f"executed steps: {figures.steps:,}"]
+    if figures.stored:
+        lines.append(f"stored: {bytes_text(figures.stored)}, with large values, messages, locks and indexes")
     claims = figures.all_claims
     if claims.total:
         lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")

@@ -153,6 +153,7 @@ class StoreStatistics:
         slowest_steps: by path, longest median first.
         figures: what steps recorded of themselves, by name.
         unreadable: damaged runs that were left out.
+        stored: bytes that all this takes, with large values, messages, locks and indexes; None if the medium cannot tell.
     """
 
     statuses: Mapping[Status, int]
@@ -167,6 +168,7 @@ class StoreStatistics:
     slowest_steps: Sequence[StepStatistics]
     figures: Sequence[FigureStatistics] = ()
     unreadable: Sequence[str] = ()
+    stored: int | None = None
 
     @property
     def runs(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -524,6 +525,15 @@ class FileRuns(FileReader):
             return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
 
         return self._look(workflow_id, look, otherwise=False)
+
+    def total_bytes(self) -> int:
+        """Return how many bytes the files of the store have: those of its runs, its indexes and its keys."""
+        total = 0
+        for place, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # another process removed it
+                    total += Path(place, name).lstat().st_size
+        return total
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return how many bytes the files of each run have."""

@@ -474,6 +474,15 @@ class PostgresDatabase(GroupingDatabase):
 
         return self.read("", "check", look)
 
+    def total_bytes(self) -> int:
+        """Return the sizes of the tables of the schema and of their indexes."""
+        statement = (
+            "SELECT COALESCE(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r' "
+            "AND relnamespace = to_regnamespace(?)"
+        )
+        found = self.read("", "read", lambda session: session.execute(statement, (self.address.schema,)))
+        return int(found[0][0])
+
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:

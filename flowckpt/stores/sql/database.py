@@ -192,6 +192,10 @@ class Database(ABC):
         """Return what the database itself finds damaged."""
         return []
 
+    def total_bytes(self) -> int:
+        """Return how many bytes the database takes, with its indexes."""
+        return 0
+
     def give_back_space(self) -> None:
         """Give pages that are free back to the system, where that is cheap and keeps no process waiting."""
 

@@ -362,6 +362,10 @@ class SqlRuns(SqlReader):
             freed += done.bytes_freed
         return Compacted(freed > 0, freed)
 
+    def total_bytes(self) -> int:
+        """Return how many bytes the database takes, with its indexes."""
+        return self.database.total_bytes()
+
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
         """Return about how many bytes each run takes."""
         # Not the sizes of the checkpoints: results stay when the checkpoint that added them is removed.

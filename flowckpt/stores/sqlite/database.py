@@ -570,6 +570,15 @@ class SqliteDatabase(GroupingDatabase):
             raise failed
         return found + lost
 
+    def total_bytes(self) -> int:
+        """Return the sizes of the file and of those beside it, such as the WAL."""
+        total = 0
+        with contextlib.suppress(FileNotFoundError):
+            for each in self.path.parent.iterdir():
+                if f"{each.name}-".startswith(f"{self.path.name}-") and each.is_file():
+                    total += each.stat().st_size
+        return total
+
     def journal_mode(self) -> str:
         """Return the journal mode of the file; of a missing one the mode that it will have."""
         if not self._size():
