@@ -73,9 +73,10 @@ def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str
         size += "" if figures.mean_run_size is None else f", {bytes_text(figures.mean_run_size)} a run"
     else:
         lines = [f"run: {workflow_id} ({', '.join(figures.statuses)})"]
-    lines += [f"checkpoints: {figures.checkpoints:,}, {size}", f"executed steps: {figures.steps:,}"]
+    lines.append(f"checkpoints: {figures.checkpoints:,}, {size}")
     if figures.stored:
-        lines.append(f"stored: {bytes_text(figures.stored)}, with large values, messages, locks and indexes")
+        lines.append(f"stored: {bytes_text(figures.stored)} with large values, messages, indexes and reserve")
+    lines.append(f"executed steps: {figures.steps:,}")
     claims = figures.all_claims
     if claims.total:
         lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")
