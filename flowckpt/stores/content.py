@@ -1,4 +1,4 @@
-"""What the records of runs hold, checked in the same way for every store: its own check proves only their digests."""
+"""The content of the records of runs, checked in the same way for every store: its own check proves only their digests."""
 
 from __future__ import annotations
 

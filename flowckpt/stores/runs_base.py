@@ -349,7 +349,7 @@ class RunsBase(Medium[W]):
     has_leases: ClassVar[bool] = True
     """Whether owned runs need signs of life from the moment of the claim."""
     room: Room | None = None
-    """What lets further runs wait; None if an owned run keeps no file open."""
+    """Lets further runs wait; None if an owned run keeps no file open."""
 
     def __init__(self, seconds: float) -> None:
         self.owned: dict[str, W] = {}

@@ -1,4 +1,4 @@
-"""What the documents of results and checkpoints must look like.
+"""The form of the documents of results and checkpoints.
 
 An import refuses a file that holds anything else, and the check of a store reports a record that does, although its digests
 fit: flowckpt never writes it, and a process that reads it later may not find what it expects.

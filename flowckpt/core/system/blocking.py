@@ -374,7 +374,7 @@ class SyncGroup:
             except BaseException as error:  # such as no memory for the lists: the outcome of each is unknown
                 for item in under_way:
                     self._give_up(item, error)
-                while not under_way and self._waiting:
+                for _ in range(0 if under_way else len(self._waiting)):  # not what comes meanwhile
                     self._give_up(self._waiting[0], error)
                 under_way = []
 
