@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.attrs_base import lazy_frozen
-from flowckpt.core.system.blocking import start_thread
+from flowckpt.core.system.blocking import giving_way, start_thread
 from flowckpt.core.system.process import is_alive
 from flowckpt.errors import CheckpointStorageError, FlowckptError
 
@@ -215,9 +215,11 @@ class Room:
         if workflow_id in self._owned:
             yield
             return
-        if not self._is_taken():
-            async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                await self._wait(workflow_id, self._clock.elapsed_ns())
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        if turn.locked() or not self._is_taken():  # those who wait come first
+            with giving_way():
+                async with turn:
+                    await self._wait(workflow_id, self._clock.elapsed_ns())
         try:
             yield
         finally:

@@ -53,9 +53,49 @@ async def main():
 asyncio.run(main())
 """
 
+CANCELLED = """
+import asyncio, resource, sys
+from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+engine = WorkflowEngine(FileCheckpointStore(sys.argv[1]))
+
+async def rests(seconds):
+    await asyncio.sleep(seconds)
+
+@workflow
+def flow(seconds: float):
+    yield step("rests").python(rests, seconds).checkpoint()
+    return 1
+
+async def main():
+    resting = [asyncio.ensure_future(engine.run(flow, workflow_id=f"run-{n}", seconds=3600.0)) for n in range(7)]
+    while len(engine.store.runs.owned) < 7:
+        await asyncio.sleep(0.01)
+    late = asyncio.ensure_future(engine.run(flow, workflow_id="late", seconds=0.0))
+    try:
+        async with asyncio.timeout(0.5):
+            await engine.run(flow, workflow_id="later", seconds=0.0)
+    except TimeoutError:
+        print("timed out", flush=True)
+    assert not late.done()
+    for each in resting:
+        each.cancel()
+    await asyncio.gather(*resting, return_exceptions=True)
+    assert (await late).unwrap() == 1
+    found = await engine.store.load_latest("later")
+    assert found is None, found
+    while engine.store.runs.owned:
+        await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
 
 def in_own_process(program, tmp_path):
-    done = subprocess.run([sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -65,3 +105,7 @@ def test_all_of_many_runs_at_once_complete(tmp_path):
 
 def test_runs_that_wait_for_runs_for_which_there_is_no_room_are_told_so(tmp_path):
     in_own_process(NESTED, tmp_path)
+
+
+def test_a_run_that_waits_for_room_ends_with_its_cancel_and_the_others_take_their_turn(tmp_path):
+    in_own_process(CANCELLED, tmp_path)

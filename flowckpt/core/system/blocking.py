@@ -66,7 +66,7 @@ def run_alone(runner: asyncio.Runner, work: Awaitable[T]) -> T:
 async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) -> T:
     """Await something to its end; a cancel meanwhile is delivered at the task's next await.
 
-    For what must not be left half known: a save, the taking of a run, its giving back.
+    For what must not be left half known: a save, the taking of a run, its giving back. Work that gives way has not begun.
 
     Args:
         work: what to await.
@@ -84,6 +84,9 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
             await waiter
         except asyncio.CancelledError:
             is_cancelled = True
+            if task in _giving_way:
+                task.cancel()
+                await task
     current = asyncio.current_task()
     if is_cancelled and current is not None:
         current.uncancel()  # so that it counts once: asyncio.timeout() asks how often
@@ -93,6 +96,21 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
     finally:
         if is_cancelled and is_last:
             await asyncio.sleep(0)
+
+
+_giving_way: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """Let a cancel end the task in this block, within `finish_despite_cancel` too: it only waits, and has begun nothing."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    _giving_way.add(task)
+    try:
+        yield
+    finally:
+        _giving_way.discard(task)
 
 
 def _wake(waiter: asyncio.Future[None], _: object) -> None:
