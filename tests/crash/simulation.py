@@ -18,6 +18,7 @@ What it models, and what a power cut may legally leave of it:
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import itertools
 import re
@@ -163,7 +164,11 @@ class Disk:
         self.before_change = lambda name, role: None
         self.fail = lambda name, role: 0
         self.counter = itertools.count(100)
-        self.random = Random(0)
+
+    @functools.cached_property
+    def random(self) -> Random:
+        """Made where it is asked for: thousands of states are only looked at."""
+        return Random(0)
 
     def mount(self, kind=None) -> SimulatedFileSystem:
         """Return the calls of a new process."""
@@ -218,7 +223,7 @@ class Disk:
             assert isinstance(inode, Directory)
             found.update(f"{place}/{len(inode.names)}:{len(inode.pending) if with_cache else 0}:".encode())
             for name in sorted(inode.names):
-                walk(f"{place}/{_RANDOM.sub('', name)}", inode.names[name])
+                walk(f"{place}/{_lasting(name)}", inode.names[name])
 
         if self.root is not None:
             walk("", self.root)
@@ -226,6 +231,12 @@ class Disk:
 
 
 _RANDOM = re.compile("-[0-9a-f]+$")
+
+
+@functools.lru_cache(4096)
+def _lasting(name: str) -> str:
+    """A name without its random end."""
+    return _RANDOM.sub("", name)
 
 
 def _told_by(names: dict[str, Inode]) -> dict[str, Inode]:

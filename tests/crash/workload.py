@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import errno
+import functools
 from contextlib import contextmanager
 from random import Random
 
@@ -23,6 +24,7 @@ import flowckpt.stores.file.reader
 import flowckpt.stores.file.run_writer
 import flowckpt.stores.file.values
 import flowckpt.stores.log.image
+import flowckpt.stores.log.sealing.lines
 import flowckpt.stores.log.segment
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.core.system.blocking import blocking_allowed
@@ -100,6 +102,8 @@ def patched(monkeypatch) -> Processes:
     for module in (flowckpt.stores.log.segment, flowckpt.stores.log.image, flowckpt.stores.file.reader):
         monkeypatch.setattr(module, "read_header", read_header)
     monkeypatch.setattr(flowckpt.stores.file.directory, "read_run", processes.read_run)
+    lines = flowckpt.stores.log.sealing.lines
+    monkeypatch.setattr(lines, "derived", functools.cache(lines.derived))  # the keys of a segment follow from its header
     return processes
 
 
