@@ -28,8 +28,9 @@ PROGRAM = """
 import functools, sys
 from concurrent.futures import ThreadPoolExecutor
 from xml.sax.saxutils import escape
-import moto.backends
+import moto.backends, moto.core.errors
 moto.backends.list_of_moto_modules = functools.cache(lambda found=moto.backends.list_of_moto_modules: list(found()))
+moto.core.errors.ErrorLookupFactory = functools.cache(moto.core.errors.ErrorLookupFactory)
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.responses import S3Response
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -49,15 +50,19 @@ def serialized(response, action, usual=S3Response.serialized):
     head = '<?xml version="1.0" encoding="utf-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
     return 200, {"Content-Type": "application/xml"}, f"{head}{body}</ListBucketResult>"
 S3Response.serialized = serialized
+DomainDispatcherApplication.get_backend_for_host = functools.cache(DomainDispatcherApplication.get_backend_for_host)
 class Handler(WSGIRequestHandler):
+    wbufsize = 1 << 16
     def log_request(self, *code): pass
 class Server(ThreadedWSGIServer):
     threads = ThreadPoolExecutor(64)
     def process_request(self, *request): self.threads.submit(self.process_request_thread, *request)
 Server("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
 """
-"""Moto's own server, but for four things that took most of its time: it reads once what services there are, and not at each
-request; it writes lists of objects without a model of each element; it keeps its threads; and it logs nothing."""
+"""Moto's own server, but for six things that took most of its time: it finds once what services there are, and which of them
+is meant, and not at each request; it reads once which errors a service has, and not for each of them; it writes lists of
+objects without a model of each element; it sends the head and the body of an answer together; it keeps its threads; and it
+logs nothing."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
