@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def pytest_configure(config):
     is_on_disk = config.getoption("--on-disk") or config.getoption("--soak") or "TMPDIR" in os.environ
     if not is_on_disk and is_memory(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of the workers, too
+        tempfile.tempdir = str(MEMORY)  # a law makes a directory for each example
     # A shell that starts the tests in the background, or nohup, has these ignored; every program of a test inherits that.
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:

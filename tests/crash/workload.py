@@ -103,9 +103,7 @@ def patched(monkeypatch) -> Processes:
         monkeypatch.setattr(module, "read_header", read_header)
     monkeypatch.setattr(flowckpt.stores.file.directory, "read_run", processes.read_run)
     lines = flowckpt.stores.log.sealing.lines
-    monkeypatch.setattr(
-        lines, "derived", functools.cache(lines.derived)
-    )  # the keys of a segment follow from its header
+    monkeypatch.setattr(lines, "derived", functools.cache(lines.derived))  # of one segment, they are always the same
     return processes
 
 
