@@ -320,7 +320,7 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
 def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) -> None:
     """Show on standard error the commands that continue a suspended run."""
     if store.spec.startswith("memory:"):
-        say("It cannot be resumed: its store was the memory of this process.")
+        show_resume_hint(workflow_id, store)
         return
     for line in _answers(workflow_id, waits, store):
         say(line)

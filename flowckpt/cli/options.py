@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -56,7 +57,20 @@ class KeyValue(_ParamType):
         return key, text
 
 
-class RunName(_ParamType):
+class _Name(_ParamType):
+    """A text that is not empty."""
+
+    what: ClassVar[str]
+    """What an error calls it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take any text but none."""
+        if not value:
+            self.fail(f"{self.what} cannot be empty", param, ctx)
+        return str(value)
+
+
+class RunName(_Name):
     """A run id, or a unique prefix of one; a shell can complete it.
 
     Args:
@@ -64,15 +78,10 @@ class RunName(_ParamType):
     """
 
     name = "run"
+    what = "a run id"
 
     def __init__(self, *, is_unfinished: bool = False) -> None:
         self.is_unfinished = is_unfinished
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take any text but none."""
-        if not value:
-            self.fail("a run id cannot be empty", param, ctx)
-        return str(value)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say where ids are shown."""
@@ -101,16 +110,11 @@ class NewRunName(_ParamType):
         return str(value)
 
 
-class StepName(_ParamType):
+class StepName(_Name):
     """A step of the run that stands before it: a path, or a name; a shell can complete it."""
 
     name = "step"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take any text but none."""
-        if not value:
-            self.fail("the name of a step cannot be empty", param, ctx)
-        return str(value)
+    what = "the name of a step"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the path from the run's record."""
@@ -534,6 +538,24 @@ def user_name() -> str:
         return external.getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
         return ""
+
+
+def parsed_json(text: str, option: str, example: str) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: the text.
+        option: the option, for the error.
+        example: how the option gives a text.
+
+    Raises:
+        click.UsageError: it is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        said = f"{option} is not JSON: {error}; a text needs quotes of its own: {example}"
+        raise click.UsageError(said) from None
 
 
 def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from flowckpt.cli.options import (
     by_option,
     json_option,
     network_option,
+    parsed_json,
     store_option,
     user_name,
 )
@@ -207,7 +207,7 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--wait and --resume exclude each other: the resume of the run prints its own output")
     show_warnings()
     checkpoints, run = opened_run(store, run, is_unfinished=True)
-    carried = None if data is None else _parsed(data)
+    carried = None if data is None else parsed_json(data, "--data", "--data '\"yes\"'")
     who = user_name() if by is None else by
     refuse_known_secrets(data=carried, sender=who, name=name, id=signal_id)
     engine = WorkflowEngine(checkpoints)
@@ -219,15 +219,6 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         return ExitCode.DONE
     said = f"signal {name} was sent to run {run}"
     return followed(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(
-            f"--data is not JSON: {error}; a text needs quotes of its own: --data '\"yes\"'"
-        ) from None
 
 
 _REJECT_HELP = """Reject what a run asks for. NAME is the approval's name, or the path of its step.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -28,6 +27,7 @@ from flowckpt.cli.options import (
     mirror_options,
     named_executors,
     network_option,
+    parsed_json,
     rollback_option,
     setting_option,
     store_option,
@@ -227,22 +227,13 @@ def _check(target: str, texts: dict[str, str], document: Any, *, has_other_proce
     return ExitCode.DONE if report.status is Status.COMPLETED else ExitCode.WORKFLOW_FAILED
 
 
-def _parsed_answer(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(
-            f"--answer {name} is not JSON: {error}; a text needs quotes of its own: --answer '{name}=\"yes\"'"
-        ) from None
-
-
 def _explore_crashes(
     target: str, texts: dict[str, str], document: Any, answers: dict[str, str], *, as_json: bool
 ) -> ExitCode:
     from flowckpt.testing.crashes import crash_report  # noqa: PLC0415 - only --crashes needs it
 
     workflow, described, values = _typed(target, texts, document)
-    data = {name: _parsed_answer(name, text) for name, text in answers.items()}
+    data = {name: parsed_json(text, f"--answer {name}", f"--answer '{name}=\"yes\"'") for name, text in answers.items()}
     report = crash_report(workflow, values, answers=data, options=RunOptions(target=described))
     if as_json:
         write_document({**attrs.asdict(report), "is_safe": not report.findings})
