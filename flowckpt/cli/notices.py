@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -47,13 +46,7 @@ def _is_traceback_shown() -> bool:
         return False
 
 
-class _ToStandardError(logging.Handler):
-    hears_events = False  # the progress shows them
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "flowckpt.events":  # the progress shows them
-            return
-        say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped_lines(record.getMessage().rstrip()))}")
+_HANDLER = "flowckpt: standard error of the command"
 
 
 def show_messages(level: str) -> None:
@@ -62,12 +55,23 @@ def show_messages(level: str) -> None:
     Args:
         level: the least level, as `warning`.
     """
+    import logging  # noqa: PLC0415 - the help of a command needs none
+
+    class ToStandardError(logging.Handler):
+        hears_events = False  # the progress shows them
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "flowckpt.events":  # the progress shows them
+                return
+            say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped_lines(record.getMessage().rstrip()))}")
+
     logger = logging.getLogger("flowckpt")
-    for handler in logger.handlers:
-        if isinstance(handler, _ToStandardError):
-            return
+    if any(each.name == _HANDLER for each in logger.handlers):
+        return
     least = logging.getLevelNamesMapping()[level.upper()]
-    logger.addHandler(_ToStandardError(least))
+    handler = ToStandardError(least)
+    handler.name = _HANDLER
+    logger.addHandler(handler)
     if least < logging.WARNING:  # the root logger's level, which stands for it else
         logger.setLevel(least)
 
