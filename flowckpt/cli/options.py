@@ -61,7 +61,7 @@ class _Name(_ParamType):
     """A text that is not empty."""
 
     what: ClassVar[str]
-    """What an error calls it."""
+    """The word for it in an error."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Take any text but none."""
