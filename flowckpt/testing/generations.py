@@ -103,7 +103,8 @@ class GenerationContract(StoreUnderTest):
 
     async def test_a_run_that_arrives_in_a_later_generation_keeps_its_start(self, store: StoreBase) -> None:
         self.needs(store, Ability.GENERATIONS, Ability.RECEIVE, Ability.LIST)
-        said = {"generation": {"number": 3, "run_started_at": NOON.isoformat()}}
+        times = {"started_at": _LATER.isoformat(), "run_started_at": NOON.isoformat()}
+        said = {"generation": {"number": 3, "attempt": 3, **times, "first_inputs": "", "former": []}}
         later = checkpoint(7, [], attempt=3, reason=Reason.CONTINUED, metadata=said, saved_at=_LATER)
         await store.receive_run(RUN, lambda: [later])
         for door in (store, self.another(store)):
