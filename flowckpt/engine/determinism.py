@@ -453,7 +453,7 @@ class SecondDrive:
         """Run an ephemeral step, as every replay does."""
         step, path = command.step, command.path
         with in_body(False):
-            outcome = await self._runner.attempt(StepCall("", path, 1, 1, step, CallIdentity(), _SERVICES))
+            outcome = await self._runner.attempt(StepCall.first("", path, 1, step, CallIdentity(), _SERVICES))
         if outcome.error is None:
             return outcome.value, None
         return None, step_failure(path, recorded_error(outcome.error, path=path))

@@ -18,7 +18,8 @@ from flowckpt.core.codec import dumps, encode
 from flowckpt.core.codec.tags import LARGEST, SMALLEST
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.checks import check_published_name
-from flowckpt.core.dsl.modifiers import PLAIN
+from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
+from flowckpt.core.dsl.step import Action
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
@@ -150,6 +151,8 @@ class StepCall:
         attempt: the attempt of the run.
         tries: which try of the step this is, from 1.
         step: the step.
+        action: its action.
+        modifiers: its modifiers. A step itself is slow to ask: it explains each attribute that it does not have.
         identity: what makes it the same call.
         services: what the step can ask of the engine.
         location: where the step stands in the code.
@@ -163,12 +166,19 @@ class StepCall:
     attempt: int
     tries: int
     step: Step[Any]
+    action: Action
+    modifiers: Modifiers
     identity: CallIdentity
     services: EngineStepServices
     location: str = ""
     generation: int = 1
     since: datetime | None = None
     done: Progress | None = attrs.field(init=False, default=None)
+
+    @classmethod
+    def first(cls, workflow_id: str, path: str, attempt: int, step: Step[Any], *rest: Any) -> StepCall:
+        """Return the first try of a step; the rest is what follows the modifiers."""
+        return cls(workflow_id, path, attempt, 1, step, step.action, step.modifiers, *rest)
 
 
 @lazy_frozen()
@@ -195,7 +205,7 @@ class CurrentStep:
     @classmethod
     def of(cls, call: StepCall) -> CurrentStep:
         """Return what the function of a step sees of its call."""
-        retry = call.step.modifiers.retry
+        retry = call.modifiers.retry
         max_tries = 1 if retry is None else retry.attempts
         run, arguments = call.workflow_id, call.identity.arguments
         return cls(run, call.path, call.attempt, call.tries, arguments, call.services, max_tries, call, call.generation)

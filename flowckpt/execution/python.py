@@ -15,11 +15,12 @@ import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.dsl import PythonAction
 from flowckpt.core.dsl.step import Action
-from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.blocking import allow_blocking, forget_allowance
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
 
@@ -68,10 +69,11 @@ async def run_python(
 async def waited(value: Any, interrupts: Interrupts) -> Any:
     """Await something that a signal may cancel."""
     interrupts.waits += 1
+    may_block = allow_blocking(False)  # what is awaited may make tasks, which then share the loop
     try:
-        with blocking_allowed(False):  # what is awaited may make tasks, which then share the loop
-            return await value
+        return await value
     finally:
+        forget_allowance(may_block)
         interrupts.waits -= 1
 
 
@@ -79,7 +81,7 @@ async def _called(
     action: PythonAction, interrupts: Interrupts, threads: StepThreads, on_left: Callable[[Call], None]
 ) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
-    if _is_async(action.function):
+    if is_async(action.function):
         return await waited(call(), interrupts)
     value = await waited(threads.run(call, on_left=on_left), interrupts)
     return await waited(value, interrupts) if inspect.isawaitable(value) else value
@@ -87,10 +89,13 @@ async def _called(
 
 def is_left_behind(action: Action) -> bool:
     """Return whether the work keeps running after its time limit: nothing can stop a function on a thread."""
-    return isinstance(action, PythonAction) and not _is_async(action.function)
+    return isinstance(action, PythonAction) and not is_async(action.function)
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
+    """Return whether a call of a function makes a coroutine."""
+    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))

@@ -32,7 +32,7 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.execution import claims, remote
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import is_left_behind, run_python, waited
+from flowckpt.execution.python import is_async, is_left_behind, run_python, waited
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -129,8 +129,7 @@ class StepRunner:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        step = call.step
-        modifiers, action = step.modifiers, step.action
+        modifiers, action = call.modifiers, call.action
         set_call(call)
         try:
             if not modifiers.is_plain or self.has_places or type(action) is not PythonAction or not may_block():
@@ -155,7 +154,7 @@ class StepRunner:
 
     async def _attempt(self, call: StepCall, on_line: Callable[[str, str], None] | None) -> Outcome:
         """Try a step that is more than a plain call, or that does not run here."""
-        step, path, modifiers, action = call.step, call.path, call.step.modifiers, call.step.action
+        step, path, modifiers, action = call.step, call.path, call.modifiers, call.action
         if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
         if modifiers.files is not None:
@@ -166,8 +165,12 @@ class StepRunner:
         if not isinstance(where, str):
             assert isinstance(action, PythonAction)
             return await self._sent(where, action, call)
-        if where == "engine" and type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
-            value = self._interrupts.call(action.function, action.args, action.kwargs)
+        is_here = where == "engine" and modifiers.timeout_seconds is None
+        if is_here and type(action) is PythonAction and (may_block() or is_async(action.function)):
+            if may_block():
+                value = self._interrupts.call(action.function, action.args, action.kwargs)
+            else:  # which makes a coroutine, and executes nothing of the step
+                value = action.function(*action.args, **action.kwargs)
             value = await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
         else:
             value = await self._done(action, call, modifiers.timeout_seconds, None if modifiers.is_secret else on_line)
@@ -184,7 +187,9 @@ class StepRunner:
 
     def _recorded(self, call: StepCall, value: Any) -> tuple[Any, Any]:
         """Return an output as the generator gets it, and as it is recorded."""
-        action, secrets, place = call.step.action, self._secrets, f"{call.path}: output"
+        if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
+            return value, value
+        action, secrets, place = call.action, self._secrets, f"{call.path}: output"
         if action.is_command:
             value = hidden_output(value, secrets)
         tree = codec.encode(value, annotation := output_annotation(action), place=place)
@@ -194,7 +199,7 @@ class StepRunner:
 
     async def open_files(self, call: StepCall) -> Outcome | None:
         """Record what an at-most-once step reads before its start is made durable; return its failure if it cannot start."""
-        if call.step.modifiers.files is None:
+        if call.modifiers.files is None:
             return None
         try:
             await self.files.open_ahead(self._checker.verifier, call.step, call.path)

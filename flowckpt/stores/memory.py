@@ -11,7 +11,8 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -32,37 +33,19 @@ from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase
 from flowckpt.stores.runs_base import RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
 
+_Record: TypeAlias = tuple[int, int, int, str, str, datetime, dict[str, Any] | None]
+"""One checkpoint: its sequence, its attempt, the number of results the run has there, its id, reason and time, and its head as a
+tree if that says more. Nearly all are tuples of atoms, which the garbage collector does not look at again."""
 
-class _Record:
-    """One checkpoint: its head as a tree, and the number of results the run has there.
+_SEQUENCE, _ATTEMPT, _RESULTS = map(itemgetter, range(3))
+_TEXT_OF = {reason: reason.value for reason in Reason}
 
-    The head of a checkpoint that says only its place is made on demand: until then the garbage collector has only atoms to
-    look at.
-    """
 
-    __slots__ = ("_head", "_id", "_reason", "_saved_at", "attempt", "is_deleted", "results", "sequence")
-
-    def __init__(self, head: dict[str, Any] | None, results: int, data: CheckpointData) -> None:
-        self.results = results
-        self.is_deleted = False
-        self._head = head
-        self.sequence = data.sequence
-        self._id = data.checkpoint_id
-        self.attempt = data.attempt
-        self._reason = data.reason
-        self._saved_at = data.saved_at
-
-    @property
-    def head(self) -> dict[str, Any]:
-        if self._head is None:
-            self._head = {
-                "sequence": self.sequence,
-                "checkpoint_id": self._id,
-                "attempt": self.attempt,
-                "reason": self._reason.value,
-                "saved_at": encode_time(self._saved_at),
-            }
-        return self._head
+def _head(record: _Record) -> dict[str, Any]:
+    """Return the head of a checkpoint as a tree."""
+    sequence, attempt, _, name, reason, saved_at, head = record
+    time = encode_time(saved_at)
+    return head or {"sequence": sequence, "checkpoint_id": name, "attempt": attempt, "reason": reason, "saved_at": time}
 
 
 @lazy_define(eq=False, repr=False)
@@ -71,10 +54,6 @@ class _Course:
 
     records: list[_Record] = attrs.field(factory=list)
     encoded: list[bytes] = attrs.field(factory=list)
-
-    @property
-    def live(self) -> list[_Record]:
-        return [record for record in self.records if not record.is_deleted]
 
 
 @lazy_define(eq=False, repr=False)
@@ -86,6 +65,7 @@ class _Run:
         firsts: by attempt, the fields that its later checkpoints leave out.
         written_by: the attempts that saved or removed something.
         former: the run as it was, each time that an attempt continued a point before the last one.
+        deleted: the sequences of deleted checkpoints.
         steps: the steps started since the last checkpoint, of the attempt `steps_of`.
         live: the live note.
     """
@@ -95,6 +75,7 @@ class _Run:
     last_sequence: int = 0
     now: _Course = attrs.field(factory=_Course)
     former: list[_Course] = attrs.field(factory=list)
+    deleted: set[int] = attrs.field(factory=set)
     firsts: dict[int, dict[str, Any]] = attrs.field(factory=dict)
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     written_by: set[int] = attrs.field(factory=set)
@@ -110,8 +91,11 @@ class _Run:
 
     @property
     def size(self) -> int:
-        heads = sum(len(repr(record.head)) for record in self.now.records)
+        heads = sum(len(repr(_head(record))) for record in self.now.records)
         return heads + sum(map(len, self.now.encoded)) + sum(map(len, self.blobs.values()))
+
+    def standing(self, course: _Course) -> list[_Record]:
+        return [record for record in course.records if _SEQUENCE(record) not in self.deleted]
 
     def fetch(self, digest: str, size: int) -> bytes:
         return self.blobs[digest]
@@ -124,12 +108,12 @@ class _Run:
         return history
 
     def data(self, course: _Course, record: _Record) -> CheckpointData:
-        head = {**self.firsts[record.attempt], **record.head}
-        data = decode_head(head, self.history(course, record.results).view(), self.fetch)
+        head = {**self.firsts[_ATTEMPT(record)], **_head(record)}
+        data = decode_head(head, self.history(course, _RESULTS(record)).view(), self.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     def latest(self, attempt: int | None = None) -> CheckpointData | None:
-        live = [record for record in self.now.live if attempt in (None, record.attempt)]
+        live = [record for record in self.standing(self.now) if attempt in (None, _ATTEMPT(record))]
         return self.data(self.now, live[-1]) if live else None
 
     def references(self, workflow_id: str, course: _Course) -> list[CheckpointRef]:
@@ -137,35 +121,36 @@ class _Run:
         found, before, answer = [], 0, None
         history = self.history(course)
         for record in course.records:
-            answer = verified_after(answer, history.results[before : record.results])
-            if not record.is_deleted:
-                head = record.head
+            sequence, by_attempt, results, name, *_ = record
+            answer = verified_after(answer, history.results[before:results])
+            if sequence not in self.deleted:
+                head = _head(record)
                 found.append(
                     CheckpointRef(
                         workflow_id,
-                        head["checkpoint_id"],
-                        record.sequence,
-                        record.attempt,
+                        name,
+                        sequence,
+                        by_attempt,
                         Reason(head["reason"]),
                         datetime.fromisoformat(head["saved_at"]),
-                        record.results,
-                        len(dumps(head)) + sum(map(len, course.encoded[before : record.results])),
+                        results,
+                        len(dumps(head)) + sum(map(len, course.encoded[before:results])),
                         answer,
                     )
                 )
-            before = record.results
+            before = results
         return found
 
     def forget(self) -> None:
         """Forget what was saved before a generation that starts now."""
         self.now, self.former = _Course(), []
-        for each in (self.firsts, self.blobs, self.written_by, self.pins):
+        for each in (self.firsts, self.blobs, self.written_by, self.pins, self.deleted):
             each.clear()
 
     def drop_unnamed_values(self) -> None:
         texts = [repr(head) for head in self.firsts.values()]
         for course in self.courses:
-            texts += [repr(record.head) for record in course.records]
+            texts += [repr(_head(record)) for record in course.records]
             texts += [encoded.decode() for encoded in course.encoded]
         self.blobs = {name: held for name, held in self.blobs.items() if any(name in text for text in texts)}
 
@@ -183,6 +168,13 @@ class MemoryRunWriter(RunWriter):
         self.run = run
         self.acquired_at = datetime.now(UTC)
         self._before, run.attempt = run.attempt, attempt
+
+    def note_started(self, path: str) -> None:
+        """Note that a step starts."""
+        run = self.run
+        if run.steps_of != self.attempt:
+            run.steps_of, run.steps = self.attempt, {}
+        run.steps[path] = None
 
     def _check_process(self) -> None:
         """Allow every process: a forked child has a copy of its own of all runs."""
@@ -206,8 +198,8 @@ class MemoryRunWriter(RunWriter):
             run.forget()
             return (), view.history.view(0)
         shared = run.history(run.now).view().shared_length(view)
-        kept = [record for record in run.now.records if record.results <= shared]
-        length = kept[-1].results if kept else 0
+        kept = [record for record in run.now.records if _RESULTS(record) <= shared]
+        length = _RESULTS(kept[-1]) if kept else 0
         if len(kept) < len(run.now.records):
             run.former.append(run.now)
         run.now = _Course(kept, run.now.encoded[:length])
@@ -222,37 +214,37 @@ class MemoryRunWriter(RunWriter):
         beginning: Sequence[Any],
         evicted: frozenset[int],
     ) -> None:
-        run, (head, blobs), count, history = self.run, encoded, len(view), view.history
+        run, (head, blobs), count, history = self.run, encoded, view.length, view.history
         if blobs or history.blobs:
             named, missing = self._new_values(view, held, blobs)
             run.blobs.update({digest: blob.content() for digest, blob in missing.items()})
             self._have_values(named, ())
         if count > held:
             run.now.encoded += history.encoded_between(held, count)
-        records = run.now.records
-        records.append(_Record(head, count, data))
+        records, sequence = run.now.records, data.sequence
+        records.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
         if self._first is None:
             said = head or {}
             run.firsts[self.attempt] = {name: said[name] for name in CARRIED if name in said}
             run.written_by.add(self.attempt)
             run.started_at = run.started_at or start_of_run(data.metadata) or data.saved_at
-        run.last_sequence = data.sequence
+        run.last_sequence = sequence
         if run.steps:
             run.steps = {}
-        for sequence in evicted:  # by halving, so it costs the same in a long run
-            place = bisect_left(records, sequence, key=lambda record: record.sequence)
-            if place < len(records) - 1 and records[place].sequence == sequence:
-                records[place].is_deleted = True
+        for each in evicted:  # by halving, so it costs the same in a long run
+            place = bisect_left(records, each, key=_SEQUENCE)
+            if place < len(records) - 1 and _SEQUENCE(records[place]) == each:
+                run.deleted.add(each)
 
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
         with self._usable():
             if not self.is_adopted:  # what the owner read as the newest is what it continues
-                _, self.saved = self._begin(self.run.history(self.run.now, self.run.now.live[-1].results).view())
+                last = self.run.standing(self.run.now)[-1]
+                _, self.saved = self._begin(self.run.history(self.run.now, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
-            for record in self.run.now.records:
-                record.is_deleted = record.is_deleted or record.sequence in sequences
+            self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.now.records)))
 
     def close(self) -> None:
         """Save nothing more; a claim without a write leaves no trace."""
@@ -311,15 +303,6 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         """Return this process: no other one sees the store."""
         return current_process() if workflow_id in self.held else None
 
-    def note_started(self, workflow_id: str, path: str) -> None:
-        """Note that a step starts."""
-        writer = self.owned.get(workflow_id)
-        if writer is not None:
-            run = writer.run
-            if run.steps_of != writer.attempt:
-                run.steps_of, run.steps = writer.attempt, {}
-            run.steps[path] = None
-
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the attempt of the last note, and its steps."""
         run = self.held.get(workflow_id)
@@ -362,8 +345,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run = self.held.get(workflow_id)
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
-        for record in reversed(run.now.live):
-            if record.head["checkpoint_id"] == checkpoint_id:
+        for record in reversed(run.standing(run.now)):
+            if _head(record)["checkpoint_id"] == checkpoint_id:
                 return run.data(run.now, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
@@ -396,7 +379,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         run = self.held.get(workflow_id)
         for course in [] if run is None else run.courses:
             assert run is not None, "it has courses"
-            if found := [run.data(course, each) for each in course.live if each.attempt == attempt]:
+            if found := [run.data(course, each) for each in run.standing(course) if _ATTEMPT(each) == attempt]:
                 return found
         return []
 
@@ -428,7 +411,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         found = {workflow_id: self.held[workflow_id]} if workflow_id is not None else self.held
         for run in found.values():
             run.latest()
-        return [Finding(each, "ok", counted(len(run.now.live), "checkpoint")) for each, run in found.items()]
+        return [Finding(each, "ok", counted(len(run.standing(run.now)), "checkpoint")) for each, run in found.items()]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:
         """Return that nothing is damaged: nothing but this process has the bytes."""
@@ -467,8 +450,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
         run = self.held.get(workflow_id)
-        if run is None or all(each.sequence != sequence for each in run.now.live):
-            raise CheckpointNotFoundError(workflow_id, None if run is None or not run.now.live else str(sequence))
+        live = [] if run is None else run.standing(run.now)
+        if run is None or sequence not in map(_SEQUENCE, live):
+            raise CheckpointNotFoundError(workflow_id, str(sequence) if live else None)
         run.pins.add(sequence)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
@@ -484,7 +468,9 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def compactable(self, after: str, limit: int) -> list[str]:
         """Return the runs with deleted checkpoints, in the order of their ids."""
         found = (each for each in sorted(self.held) if each > after)
-        return [each for each in found if any(record.is_deleted for record in self.held[each].now.records)][:limit]
+        return [
+            each for each in found if self.held[each].deleted.intersection(map(_SEQUENCE, self.held[each].now.records))
+        ][:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
         """Drop deleted checkpoints, and the values that only they named."""
@@ -494,7 +480,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
         before, records = run.size, run.now.records
-        run.now.records = [each for each in records if not each.is_deleted or each is records[-1]]
+        run.now.records = [each for each in records if _SEQUENCE(each) not in run.deleted or each is records[-1]]
         run.drop_unnamed_values()
         freed = before - run.size
         return stores.queries.Compacted(freed > 0, freed)
@@ -563,10 +549,6 @@ class MemoryCheckpointStore(RetainingStore[MemoryRuns]):
         self.runs.save(workflow_id, data)
 
     call_when_lost = StoreBase.call_when_lost  # only this process can own a run
-
-    def note_started(self, workflow_id: str, path: str) -> None:
-        """Note that a step starts; see `StoreBase.note_started`."""
-        self.runs.note_started(workflow_id, path)
 
     async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the attempt of the last note, and its steps; see `StoreBase.started_steps`."""

@@ -29,8 +29,12 @@ from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, Ste
 Blobs = Mapping[str, Blob]
 
 
-def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
+def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes, Blobs]:
     """Return the canonical bytes of a result, and the large values that they name.
+
+    Args:
+        result: the result.
+        is_common: whether it is known to have no other fields than nearly every fresh result.
 
     Raises:
         EncodingError: its output is not of the closed set, or another field is not what JSON can hold.
@@ -53,7 +57,7 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
     rest = f',"arguments":{_arguments(arguments)}' if arguments else ""
-    if not _COMMON.issuperset(vars(result)):
+    if not is_common and not _COMMON.issuperset(vars(result)):
         if not result.success:
             what += ',"success":false'
         if result.error is not None:
@@ -443,9 +447,15 @@ def take_plainly(result: StepResult) -> Any:
     return held.take() if type(held) is Recorded and held.is_untagged else UNREAD
 
 
-def append_result(history: History, result: StepResult) -> None:
-    """Append a result to a history, with its canonical bytes."""
-    encoded, blobs = encode_result(result)
+def append_result(history: History, result: StepResult, *, is_common: bool = False) -> None:
+    """Append a result to a history, with its canonical bytes.
+
+    Args:
+        history: the history.
+        result: the result.
+        is_common: as for `encode_result`.
+    """
+    encoded, blobs = encode_result(result, is_common=is_common)
     if blobs:  # from here on the large value is the blob's, which lets go of it once it is saved
         result = attrs.evolve(result, output=next(iter(blobs.values())))
     history.append(result, encoded, blobs)

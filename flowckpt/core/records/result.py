@@ -244,6 +244,7 @@ class History:
         "_forked_at",
         "_forked_from",
         "_notable",
+        "_read_to",
         "_unsplit",
         "blobs",
         "read_as",
@@ -252,7 +253,8 @@ class History:
 
     def __init__(self) -> None:
         self.results: list[StepResult] = []
-        self._notable: list[int] = []
+        self._notable: list[int] = []  # among those that were read; all that were appended since are notable
+        self._read_to = 0
         self._ended: tuple[Any, frozenset[str]] = (None, frozenset())
         self.blobs: dict[int, Mapping[str, Any]] = {}
         self._encoded: list[bytes] = []
@@ -293,7 +295,6 @@ class History:
         """
         if blobs:
             self.blobs[len(self.results)] = blobs
-        self._notable.append(len(self.results))
         self._encoded.append(encoded)
         self.results.append(result)
 
@@ -313,8 +314,10 @@ class History:
             notable: the places of those that are not known to be plain; all by default.
         """
         start = len(self.results)
+        self._notable += range(self._read_to, start)
         self._notable += [start + place for place in (range(len(results)) if notable is None else notable)]
         self.results += results
+        self._read_to = len(self.results)
         for place, held in blobs.items():
             self.blobs[start + place] = held
         self._encoded += [b""] * len(results)
@@ -325,6 +328,7 @@ class History:
         fork = History()
         fork.results = self.results[:length]
         fork._notable = self._notable[: bisect_left(self._notable, length)]
+        fork._read_to = min(self._read_to, length)
         fork._encoded = self._encoded[:length]
         fork._unsplit = [(start, min(stop, length), split) for start, stop, split in self._unsplit if start < length]
         fork.blobs = {index: blobs for index, blobs in self.blobs.items() if index < length}
@@ -336,8 +340,9 @@ class History:
 
         A plain result is that of a Python step that succeeded: it has no evidence, marks, signal or figures, and undoes nothing.
         """
-        stop = None if length is None else bisect_left(self._notable, length)
-        return [self.results[index] for index in self._notable[:stop]]
+        stop = len(self.results) if length is None else length
+        read = self._notable[: bisect_left(self._notable, stop)]
+        return [self.results[index] for index in read] + self.results[self._read_to : stop]
 
     def ended(self, paths: Iterable[str], length: int) -> frozenset[str]:
         """Return which of some steps have a result among the first `length`: the last answer is kept, as a resume asks often."""

@@ -37,6 +37,10 @@ may_block = _may_block.get
 """Return whether the caller may block the running loop, because nothing else runs in it."""
 
 
+allow_blocking, forget_allowance = _may_block.set, _may_block.reset
+"""The start and the end of a block of `blocking_allowed`; the end takes what the start returned."""
+
+
 @contextmanager
 def blocking_allowed(allowed: bool) -> Iterator[None]:
     """Allow or forbid blocking the loop within the block, for this context and the tasks made in it."""

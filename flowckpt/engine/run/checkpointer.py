@@ -81,12 +81,14 @@ class SavePolicy:
         trigger: requests checkpoints in addition to the explicit ones, or None.
         continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
         evictor: selects older checkpoints to remove, or None.
-        took: the sequence of the last checkpoint that was saved, and how many milliseconds the store took for it.
+        is_timed: whether somebody listens, who is told how long a save took.
+        took: the sequence of the last checkpoint that was timed, and how many milliseconds the store took for it.
     """
 
     trigger: options.Trigger | None = None
     continue_on_save_error: bool = False
     evictor: Evicting | None = None
+    is_timed: bool = False
     took: tuple[int, float] = attrs.field(init=False, default=(0, 0.0))
     _saved_results: int = attrs.field(init=False, default=0)
     _saved_ns: int = attrs.field(init=False, default=0)
@@ -259,19 +261,18 @@ class Checkpointer:
         if policy.evictor is not None:
             await finish_despite_cancel(policy.evictor.before_save(data))
         self.is_usable = False
-        started_ns = self.clock.elapsed_ns()
+        started_ns = self.clock.elapsed_ns() if policy.is_timed else 0
         try:
-            saving = self.store.save(run, data)
-            await (
-                saving if may_block() else finish_despite_cancel(saving)
-            )  # in place if nothing else runs in the loop
+            saving = self.store.save(run, data)  # in place if nothing else runs in the loop
+            await (saving if may_block() else finish_despite_cancel(saving))
         except FlowckptError as failed:
             self.is_usable = isinstance(failed, EncodingError)  # refused before anything was written
             failed.__dict__.setdefault("ref", f"{run}@{data.checkpoint_id}")
             raise
         except Exception as failure:
             raise self._unknown_outcome(failure, data) from failure
-        policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
+        if policy.is_timed:
+            policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
         self.last_saved = data.checkpoint_id
         self._behind = None

@@ -187,7 +187,7 @@ class InDoubtResolver:
             call: the try that follows.
             old: its earlier result.
         """
-        undo = call.step.modifiers.on_rerun
+        undo = call.modifiers.on_rerun
         assert undo is not None
         identity = CallIdentity(arguments=old.arguments)  # of the call that is undone
         try:

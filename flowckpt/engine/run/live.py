@@ -247,7 +247,7 @@ def live_document(run: RunContext) -> dict[str, Any]:
         figures = {shown(name): value for name, value in run.services.so_far(call.path)[0].items()}
         return {
             "path": shown(call.path),
-            "step_type": call.step.action.step_type,
+            "step_type": call.action.step_type,
             "since": encode_time(call.since or run.clock.now()),
             "tries": call.tries,
             "progress": None if done is None else [done[0], done[1], shown(done[2])],

@@ -535,7 +535,7 @@ def refuse_in_ephemeral(now: CurrentStep, what: str) -> None:
     Raises:
         FlowckptError: the step is ephemeral.
     """
-    if now._call is not None and now._call.step.modifiers.is_ephemeral:
+    if now._call is not None and now._call.modifiers.is_ephemeral:
         raise FlowckptError(
             f"step {now.path!r} is .ephemeral() and cannot {what} anything",
             remedy="It is never recorded, and run again at each replay.",

@@ -33,6 +33,7 @@ from flowckpt.execution.runner import Outcome
 
 _log = logging.getLogger("flowckpt")
 
+_STEP = Reason.STEP  # an enum takes 60 ns to find a member of it
 _ATOMS = frozenset({int, str, float, bool, type(None)})
 """Trees that cannot change and that decode to themselves: they are recorded unwrapped."""
 
@@ -54,7 +55,7 @@ class GroupCommit:
         self.is_saving = False
         """Whether a save is in progress."""
         self._turn: asyncio.Future[None] | None = None
-        self._group: asyncio.Future[bool] | None = None
+        self._group: list[asyncio.Future[bool]] | None = None  # what its members wait with, but for the first
 
     async def saved(self, save: Callable[[], Awaitable[T]]) -> T | None:
         """Save, or have another member of the group save; return what `save` returned, or None if another saved.
@@ -66,7 +67,11 @@ class GroupCommit:
             group = self._group
             if group is None:
                 return await self._lead(save)
-            if await asyncio.shield(group):
+            waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            group.append(
+                waiter
+            )  # not one future for all, in a shield for each: that is a third of the work of a waiting step
+            if await waiter:
                 return None
             # else the one that was to save for us was cancelled before it could
         self.is_saving = True
@@ -76,10 +81,11 @@ class GroupCommit:
             self._pass_on()
 
     async def _lead(self, save: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        group = self._group = loop.create_future()
-        turn = self._turn = loop.create_future()
+        group: list[asyncio.Future[bool]] = []
+        turn = asyncio.get_running_loop().create_future()
+        self._group, self._turn = group, turn
         is_done = False
+        failure: Exception | None = None
         try:
             try:
                 await asyncio.shield(turn)
@@ -97,14 +103,17 @@ class GroupCommit:
                 self._pass_on()
             is_done = True
         except Exception as error:
-            group.set_exception(error)
-            group.exception()  # the group may have no other member
+            failure = error
             raise
         finally:
             if self._group is group:
                 self._group = None
-            if not group.done():
-                group.set_result(is_done)
+            for waiter in [each for each in group if not each.done()]:  # the members of the others were cancelled
+                if failure is None:
+                    waiter.set_result(is_done)
+                else:
+                    waiter.set_exception(failure)
+                    waiter.exception()  # its member may be cancelled before it looks
         return made
 
     def _pass_on(self) -> None:
@@ -210,7 +219,8 @@ class Recorder:
     def record(self, call: StepCall, end: StepEnd) -> None:
         """Count a step that has ended, and append what it left behind to the history; nothing is durable yet."""
         step, path, identity, checkpointer = call.step, call.path, call.identity, self.checkpointer
-        action, failure, marks, outcome = step.action, end.failure, end.marks, end.outcome
+        action, modifiers, failure, outcome = call.action, call.modifiers, end.failure, end.outcome
+        marks, more = end.marks, end.more
         if not action.is_composite:
             notifier = self.notifier
             if end.is_adopted or end.taken_from:
@@ -221,10 +231,10 @@ class Recorder:
                 notifier.failed += 1
         if self.in_doubt:
             self.in_doubt.discard(path)
-        if not step.modifiers.is_plain:
-            if step.modifiers.is_ephemeral:
+        if not modifiers.is_plain:
+            if modifiers.is_ephemeral:
                 return
-            if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
+            if failure is None and modifiers.rollback is not None and not action.modifies_members:
                 marks = (*marks, UNDOABLE)
                 self.undo.undoable[path] = step
         fields = {  # those that differ from their defaults
@@ -241,6 +251,7 @@ class Recorder:
             "fingerprint": identity.fingerprint,
             "arguments": identity.arguments,
         }
+        is_common = failure is None and outcome.committed is None and not marks and not more
         if failure is None:
             tree = outcome.tree
             fields["_output"] = tree if type(tree) in _ATOMS else Recorded(tree)
@@ -250,9 +261,9 @@ class Recorder:
             fields["evidence"] = outcome.committed.document
         if marks:
             fields["marks"] = marks
-        if end.more:
-            fields.update(end.more)
-        append_result(checkpointer.history, result_of(fields))
+        if more:
+            fields.update(more)
+        append_result(checkpointer.history, result_of(fields), is_common=is_common)
         if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
         if (earlier := self.superseded.by_path) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
@@ -346,12 +357,12 @@ class Recorder:
         self, call: StepCall, end: StepEnd
     ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None] | None:
         """Return the save of a step that has ended; None if it has no checkpoint and the trigger asks for none."""
-        modifiers, checkpointer = call.step.modifiers, self.checkpointer
+        modifiers, checkpointer = call.modifiers, self.checkpointer
         if end.failure is None:
             if checkpointer.partial:
                 checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
-            if modifiers.has_checkpoint or modifiers.is_at_most_once or call.step.action.is_saved:
-                return self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
+            if modifiers.has_checkpoint or modifiers.is_at_most_once or call.action.is_saved:
+                return self.checkpoint(_STEP, modifiers.checkpoint_id or call.path)
         if checkpointer.policy.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
             return self.checkpoint(Reason.TRIGGER)
         return None

@@ -146,7 +146,7 @@ async def _call(run: RunContext, result: StepResult) -> None:
     assert undo is not None
     if moved := moved_argument(step, result, run.secrets):
         raise NotUndoableError.of_step(workflow_id, name, path, moved)
-    call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
+    call = StepCall.first(workflow_id, path, run.number, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
     call.generation = run.generation
     try:
         named = undo_parameters(undo)

@@ -305,6 +305,7 @@ class Drive:
         """
         run = self.context
         run.notifier.listen(emit, run.workflow_id, folds_restored=folds_restored)
+        run.recorder.checkpointer.policy.is_timed = emit is not None
         started_ns = run.clock.elapsed_ns()
         run.interrupts.watch(asyncio.current_task())
         run.services.loop = asyncio.get_running_loop()

@@ -75,12 +75,12 @@ class FanOut(CompositeRun):
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
     _busy: int = 0
     _looking: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+    _action: FanOutAction = attrs.field(init=False)
 
-    @property
-    def _action(self) -> FanOutAction:
+    def __attrs_post_init__(self) -> None:
         action = self.enter.step.action
         assert isinstance(action, FanOutAction)
-        return action
+        self._action = action
 
     # --- looking back ----------------------------------------------------------------------------------------------
 
@@ -273,17 +273,17 @@ class FanOut(CompositeRun):
         task, interrupts = asyncio.current_task(), self.context.interrupts
         for done, (index, member) in enumerate(feed):
             interrupts.raise_noted(task)
-            await self._run_member(index, member)
+            await self._run_member(index, member, task)
             if done % _BREATHER == _BREATHER - 1:
                 await asyncio.sleep(0)
         while (woken := await self._woken()) is not None:
             interrupts.raise_noted(task)
-            await self._run_member(*woken)
+            await self._run_member(*woken, task)
 
-    async def _run_member(self, index: int, member: Member) -> None:
+    async def _run_member(self, index: int, member: Member, task: asyncio.Task[Any] | None) -> None:
         self._busy += 1
         self._running[index] = member
-        self._paths[asyncio.current_task()] = member.enter.path
+        self._paths[task] = member.enter.path
         try:
             answer = await member.run()
         except Suspended as pause:
@@ -329,11 +329,13 @@ class FanOut(CompositeRun):
 
     @property
     def _is_lost(self) -> bool:
-        return self._action.completion.is_lost(self._failed, self._action.size)
+        return self._failed > 0 and self._action.completion.is_lost(self._failed, self._action.size)
 
     @property
     def _is_won(self) -> bool:
-        return self._error is None and self._action.completion.is_enough(self._succeeded, self._action.size)
+        completion = self._action.completion
+        is_race = completion.min_success is not None and self._error is None
+        return is_race and completion.is_enough(self._succeeded, self._action.size)
 
     @property
     def _is_decided(self) -> bool:

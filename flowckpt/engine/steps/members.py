@@ -150,8 +150,8 @@ class CompositeRun:
         started_at, started_ns = self._begun
         duration_ms = round((run.clock.elapsed_ns() - started_ns) / 1e6, 3)
         identity = identify(step.action, run.judge.secrets, step.modifiers.version)
-        call = StepCall(
-            run.workflow_id, path, run.number, 1, step, identity, run.services, self.enter.location, run.generation
+        call = StepCall.first(
+            run.workflow_id, path, run.number, step, identity, run.services, self.enter.location, run.generation
         )
         end = StepEnd(outcome, failure, started_at, duration_ms)
         run.recorder.record(call, end)

@@ -334,23 +334,28 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     """
     step, path = command.step, command.path
     action, modifiers, secrets = step.action, step.modifiers, run.judge.secrets
-    if action.is_waiting:
+    if type(action) is not PythonAction and action.is_waiting:
         if secrets.is_any:
             refuse_secret_names(step, path, secrets)
         return await steps.wait.run_wait(run, command)
     identity = _EPHEMERAL if modifiers.is_ephemeral else identify(action, secrets, modifiers.version)
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # also those that its arguments have brought
-    recorder, services = run.recorder, run.services
+    recorder, services, emit = run.recorder, run.services, run.notifier.emit
     saves = recorder.checkpointer
     run_id, place, generation = saves.run.workflow_id, command.location, run.generation
-    call = StepCall(run_id, path, saves.attempt, 1, step, identity, services, place, generation)
+    call = StepCall(run_id, path, saves.attempt, 1, step, action, modifiers, identity, services, place, generation)
     if (
         modifiers.is_plain
+        and type(action) is PythonAction
         and recorder.start_saved
         and not (run.runner.has_places or saves.partial or run.notifier.dropped_states or recorder.superseded.by_path)
     ):
-        end = await _try(run, call)
+        recorder.in_flight[path] = call
+        if emit is not None:
+            await emit(events.StepStarted(run_id, path, action.step_type))
+        started_ns = _started(run, call)
+        end = _ended(run, call, await run.runner.attempt(call), started_ns)
     else:
         call, found = await _settled_try(run, call)
         if isinstance(found, StepResult):
@@ -363,7 +368,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         recorder.in_flight.pop(path, None)
     saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
-    if run.notifier.emit is not None:
+    if emit is not None:
         await emit_end(run, call, end, saved)
     return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
 
@@ -461,7 +466,7 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
     found = await run.cache.find(call.step, path, run.recorder.checkpointer.history.results)
     if found is None:
         return None
-    files = None if call.step.modifiers.files is None else run.runner.files
+    files = None if call.modifiers.files is None else run.runner.files
     if files is not None and not files.restored(run.claims.verifier.base_path, found.result):
         return None
     run.waits.end(path)
@@ -478,10 +483,10 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
 
 def _argument_values(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
     """Return the arguments of a call as JSON if it asks for that; where they cannot be recorded, none, and why."""
-    if not call.step.modifiers.records_arguments:
+    if not call.modifiers.records_arguments:
         return {}, None
     try:
-        return argument_values(call.step.action, call.path, run.judge.secrets), None
+        return argument_values(call.action, call.path, run.judge.secrets), None
     except Exception as error:
         return {}, error
 
@@ -500,6 +505,26 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
         await recorder.mark_in_doubt(path)
 
 
+def _started(run: RunContext, call: StepCall) -> int:
+    """Note that a step starts, in the store for people who look after a crash, and return when, by `elapsed_ns`."""
+    note_started, clock = run.recorder.note_started, run.clock
+    if note_started is not None and not call.modifiers.is_ephemeral:
+        secrets = run.judge.secrets
+        note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
+    call.since = clock.now()
+    return clock.elapsed_ns()
+
+
+def _ended(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, tries: int = 1) -> StepEnd:
+    """Return how a step ended that was tried that often."""
+    assert call.since is not None
+    end = StepEnd(outcome, None, call.since, (run.clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
+    end.tries = tries
+    if outcome.error is not None:
+        end.failure = recorded_error(outcome.error, path=call.path, tries=tries, secrets=run.judge.secrets)
+    return end
+
+
 async def _try(
     run: RunContext,
     call: StepCall,
@@ -516,37 +541,12 @@ async def _try(
         tries_when_lost: how often it may be tried if workers are lost.
         since: when its first try started, if the run was suspended after one.
     """
-    path, action, modifiers, clock = call.path, call.step.action, call.step.modifiers, run.clock
+    path, action, modifiers = call.path, call.action, call.modifiers
     recorder, emit = run.recorder, run.notifier.emit
     recorder.in_flight[path] = call
     if emit is not None and (found is None or found.outcome is None):
         await emit(events.StepStarted(call.workflow_id, path, action.step_type))
-    if recorder.note_started is not None and not modifiers.is_ephemeral:
-        is_shown = not run.judge.secrets.is_any
-        recorder.note_started(call.workflow_id, path if is_shown else run.judge.secrets.text(path))
-    call.since = started_at = clock.now()
-    started_ns = clock.elapsed_ns()
-    if modifiers.is_plain and found is None and tries_when_lost == 1 and type(action) is PythonAction:
-        outcome = await run.runner.attempt(call)
-        end = StepEnd(outcome, None, started_at, (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
-        if outcome.error is not None:
-            end.failure = recorded_error(outcome.error, path=path, tries=1, secrets=run.judge.secrets)
-        return end
-    return await _try_further(run, call, found, tries_when_lost, since, started_ns)
-
-
-async def _try_further(
-    run: RunContext,
-    call: StepCall,
-    found: attempts.in_doubt.Resolution | None,
-    tries_when_lost: int,
-    since: datetime | None,
-    started_ns: int,
-) -> StepEnd:
-    """Run a step that has started and is not plain."""
-    path, action, modifiers, clock = call.path, call.step.action, call.step.modifiers, run.clock
-    recorder, emit, started_at = run.recorder, run.notifier.emit, call.since
-    assert started_at is not None
+    started_ns = _started(run, call)
     is_tried_once = modifiers.retry is None and not (modifiers.is_at_most_once and modifiers.files is not None)
     values, refusal = _argument_values(run, call)
     loop = None
@@ -558,13 +558,11 @@ async def _try_further(
         loop = steps.tries.RetryLoop(run, call, found or attempts.in_doubt.RUN, since)
         outcome = await loop.run()
         run.waits.end(path)
-    end = StepEnd(outcome, None, started_at, (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
+    end = _ended(run, call, outcome, started_ns, 1 if loop is None else loop.tries)
     if loop is not None:
-        end.tries, end.is_adopted = loop.tries, loop.is_adopted
-    if outcome.error is not None:
-        if modifiers.files is not None:
-            run.runner.files.release(path)
-        end.failure = recorded_error(outcome.error, path=path, tries=end.tries, secrets=run.judge.secrets)
+        end.is_adopted = loop.is_adopted
+    if outcome.error is not None and modifiers.files is not None:
+        run.runner.files.release(path)
     if not modifiers.is_plain and (modifiers.is_at_most_once or modifiers.on_rerun is not None or refusal is not None):
         is_not_undone = loop is not None and not loop.is_undone
         is_started = refusal is None if loop is None else loop.is_started
@@ -589,13 +587,13 @@ async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpo
         error, message = failure.type, failure.message
         await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, error, message, figures))
     elif end.taken_from:
-        step_type = call.step.action.step_type
+        step_type = call.action.step_type
         await emit(events.StepRestored(workflow_id, path, True, end.duration_ms, step_type, end.taken_from))
     elif end.is_adopted:
         settled = run.judge.policy.settled.get(path)
         await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))
     else:
-        is_ephemeral = call.step.modifiers.is_ephemeral
+        is_ephemeral = call.modifiers.is_ephemeral
         await emit(events.StepCompleted(workflow_id, path, end.duration_ms, is_ephemeral, figures))
     if saved is not None:
         await run.recorder.emit_saved(saved)

@@ -123,7 +123,7 @@ class RetryLoop:
     async def run(self) -> Outcome:
         """Try it, emitting what happens on the way; return how the last try ended."""
         run, path = self.context, self.call.path
-        modifiers, clock = self.call.step.modifiers, run.clock
+        modifiers, clock = self.call.modifiers, run.clock
         # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
         is_mark_due = modifiers.is_at_most_once and (not self.is_undone or modifiers.files is not None)
         self._started_ns = clock.elapsed_ns()
@@ -168,7 +168,7 @@ class RetryLoop:
 
     async def _once(self) -> Outcome:
         run, emit = self.context, self.context.notifier.emit
-        if emit is None or self.call.step.action.step_type != "command":
+        if emit is None or self.call.action.step_type != "command":
             return await run.runner.attempt(self.call)
         return await streamed_try(run.runner, self.call, emit)
 
@@ -191,7 +191,7 @@ class RetryLoop:
         return None
 
     def _is_retried(self, error: BaseException) -> bool:
-        retry = self.call.step.modifiers.retry
+        retry = self.call.modifiers.retry
         if self.context.interrupts.noted:
             return False
         if retry is None:  # a cluster loses workers all the time: that is not a failure of the step
@@ -207,7 +207,7 @@ class RetryLoop:
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Tell whether another try would begin before the deadline, where there is one."""
-        retry = self.call.step.modifiers.retry
+        retry = self.call.modifiers.retry
         if retry is None or retry.deadline is None:
             return True
         clock = self.context.clock
@@ -223,7 +223,7 @@ class RetryLoop:
         return False
 
     def _delay(self, error: BaseException) -> float:
-        retry, run = self.call.step.modifiers.retry, self.context
+        retry, run = self.call.modifiers.retry, self.context
         if retry is None:
             return 0.0
         return retry.delay(self.tries, random=run.world.random(), at_least=asked_delay(error, run.clock.now()))

@@ -252,8 +252,8 @@ class _Waiting:
         await run.recorder.save_start()
         duration_ms = max(0.0, round((run.clock.now() - wait.since).total_seconds() * 1e3, 3))
         identity = CallIdentity(step.action.function_name, "", wait.arguments, step.modifiers.version)
-        call = StepCall(
-            run.workflow_id, path, run.number, 1, step, identity, run.services, command.location, run.generation
+        call = StepCall.first(
+            run.workflow_id, path, run.number, step, identity, run.services, command.location, run.generation
         )
         end = StepEnd(outcome, failure, wait.since, duration_ms)
         if signal is not None and signal.signal_id:

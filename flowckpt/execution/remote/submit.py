@@ -245,7 +245,7 @@ async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrup
         asyncio.CancelledError: the wait was cancelled.
         Exception: what the executor says of the work.
     """
-    timeout_seconds = call.step.modifiers.timeout_seconds
+    timeout_seconds = call.modifiers.timeout_seconds
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     is_late = False
@@ -444,7 +444,7 @@ class RunExecutor:
             return await self._sent(executor, parcel, call, interrupts)
 
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
-        retry, desk = call.step.modifiers.retry, call.services
+        retry, desk = call.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
         along, held = carried.get(), desk.held(call.path)
         parcel = b"" if along is None else along.parcel
@@ -453,7 +453,7 @@ class RunExecutor:
     async def _sent(
         self, executor: Executor, parcel: bytes | PythonAction, call: StepCall, interrupts: Interrupts
     ) -> Any:
-        path, placement, hearing = call.path, call.step.modifiers.placement, WorkerListener(call)
+        path, placement, hearing = call.path, call.modifiers.placement, WorkerListener(call)
         resources = {} if placement is None else placement.resources
         try:
             future: Future[Any]

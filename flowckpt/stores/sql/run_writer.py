@@ -133,7 +133,7 @@ class SqlRunWriter(RunWriter):
     ) -> Addition:
         """Return the rows of a save, and note what follows once they are durable."""
         document, head, of_head = encoded
-        run, attempt, history, count = self.run, self.attempt, view.history, len(view)
+        run, attempt, history, count = self.run, self.attempt, view.history, view.length
         others = [*beginning]
         described, tags = self._description(data)
         if beginning:
