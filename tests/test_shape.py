@@ -16,7 +16,7 @@ from tests import shape
 BOUNDS = {  # the figure today; behind it the target
     "modules": 315,
     "modules, those of later features left out": 278,  # 285
-    "lines, comments and blanks left out": 75_875,
+    "lines, comments and blanks left out": 75_880,
     "code lines, docstrings left out too": 59_692,  # 38,000 for what there was when the target was set
     "median module": 260,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
