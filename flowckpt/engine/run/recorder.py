@@ -70,7 +70,7 @@ class GroupCommit:
             waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             group.append(
                 waiter
-            )  # not one future for all, in a shield for each: that is a third of the work of a waiting step
+            )  # one future for all, in a shield for each, would be a third of the work of a waiting step
             if await waiter:
                 return None
             # else the one that was to save for us was cancelled before it could
