@@ -201,7 +201,7 @@ class Room:
 
     def __init__(self, owned: Collection[str], clock: Clock) -> None:
         self._owned, self._clock = owned, clock
-        self._lock, self._claiming = threading.Lock(), 0
+        self._lock, self._claiming, self._waiting = threading.Lock(), 0, 0
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._held, self._changed_ns = frozenset[str](), 0
 
@@ -215,11 +215,14 @@ class Room:
         if workflow_id in self._owned:
             yield
             return
-        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        if turn.locked() or not self._is_taken():  # those who wait come first
-            with giving_way():
-                async with turn:
-                    await self._wait(workflow_id, self._clock.elapsed_ns())
+        if self._waiting or not self._is_taken():  # those who wait come first
+            self._waiting += 1
+            try:
+                with giving_way():
+                    async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                        await self._wait(workflow_id, self._clock.elapsed_ns())
+            finally:
+                self._waiting -= 1
         try:
             yield
         finally:
