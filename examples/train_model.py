@@ -90,9 +90,11 @@ def train(folder: Path) -> State:
             write_model(state, folder / f"{epoch}.json")
             manager.commit_step(step, EvidencePack([file_sha256(f"{epoch}.json")]), snapshot=state)
             remove_old_models(folder)
-        remove_old_models(folder)  # an earlier process may have died between its last commit and this
         write_model(state, folder / "model.json")
         manager.finish_task("train")
+        remove_old_models(
+            folder
+        )  # last: no checkpoint claims them any more, even if an earlier process died in between
     digest = hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()
     print(f"accuracy {accuracy(state['weights'], rows):.1%}, model sha256:{digest[:12]}")
     return state

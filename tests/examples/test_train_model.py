@@ -71,6 +71,18 @@ def test_killed_after_the_last_commit_it_removes_the_old_models_all_the_same(tmp
     assert models == ["epoch-058.json", "epoch-059.json", "epoch-060.json"]
 
 
+def test_killed_between_a_commit_and_the_removal_of_what_is_too_old_it_can_be_restored_at_its_end(tmp_path):
+    keeping_all = EXAMPLE.read_text().replace("max_per_task=KEPT", "max_per_task=None").replace("[:-KEPT]", "[:0]")
+    (tmp_path / "keeping_all.py").write_text(keeping_all.replace('manager.finish_task("train")', "sys.exit(9)"))
+    child = Started([tmp_path / "keeping_all.py", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.communicate()
+    assert (child.returncode, len(list(tmp_path.glob("epoch-*.json")))) == (9, 60)
+    assert start(tmp_path).communicate()[1] == ""
+    assert len(list(tmp_path.glob("epoch-*.json"))) == 3
+    task = in_sync(CheckpointManager(FileCheckpointStore(tmp_path / "store"))).restore("train")
+    assert (len(task.completed), task.is_finished) == (60, True)
+
+
 def test_killed_in_the_middle_it_does_only_what_remains(calm, tmp_path):
     child = start(tmp_path)
     wait_for(tmp_path, child, "epoch-020.json")

@@ -88,6 +88,26 @@ async def test_a_task_keeps_the_newest(start, most):
     assert (restored.snapshot, len(restored.completed)) == (7, 8)
 
 
+async def test_a_finished_task_keeps_no_more_even_if_its_last_commit_died_before_it_removed_any(start, world):
+    (world / "old").write_text("what the oldest checkpoints claim")
+    keeping_all = start()
+    await steps(keeping_all, 0, 1, pack=EvidencePack([file_sha256("old")]))
+    await steps(keeping_all, 2, 3, 4)
+    await keeping_all.close()
+    (world / "new").write_text("what the newest one claims")
+    await steps(keeping_all, 5, pack=EvidencePack([file_sha256("new")]))
+    await keeping_all.close()
+    manager = start(max_per_task=2)
+    await manager.finish_task("task")
+    (world / "old").unlink()
+    restored = await start().restore("task")
+    assert (restored.snapshot, restored.is_finished) == (5, True)
+    assert [
+        step.snapshot
+        for step in [await start().get_checkpoint(each) for each in ids(await start().list_checkpoints("task"))]
+    ] == [5, 4]
+
+
 async def test_the_store_keeps_no_record_of_what_was_removed(start, reopen):
     manager = start(max_per_task=2)
     await steps(manager, *range(6))

@@ -414,6 +414,8 @@ class CheckpointManager:
     async def finish_task(self, task_id: str) -> None:
         """Record that a task is done, and release it; a list of runs shows it as completed.
 
+        With `max_per_task`, it first removes the checkpoints that are too many.
+
         Raises:
             CheckpointNotFoundError: the task does not exist.
             RunLockedError: another process owns it.
@@ -422,6 +424,8 @@ class CheckpointManager:
         async with self._tasks.changing(task_id) as task:
             if task.sequence == 0:
                 raise CheckpointNotFoundError(task_id)
+            if self._most is not None:  # the last commit may be that of a process that died before it removed any
+                await self._remove_surplus(task, self._most)
             await task.save(Reason.COMPLETED, "@completed", begun=task.log.begun.values())
             task.log.is_finished = True
             await self._tasks.give_up(task)
