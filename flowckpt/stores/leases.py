@@ -216,13 +216,15 @@ class Room:
             yield
             return
         if self._waiting or not self._is_taken():  # those who wait come first
-            self._waiting += 1
+            with self._lock:
+                self._waiting += 1
             try:
                 with giving_way():
                     async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                         await self._wait(workflow_id, self._clock.elapsed_ns())
             finally:
-                self._waiting -= 1
+                with self._lock:
+                    self._waiting -= 1
         try:
             yield
         finally:
