@@ -695,7 +695,7 @@ def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward
             with pytest.raises(RunLockedError, match="another-machine"):
                 other.runs.acquire("run", take_over=False)
             assert other.runs.acquire("expired", take_over=False).attempt == 2
-            assert acquired_at_last(other, "run").attempt == 2, "it ends, as nobody renews it"
+            assert acquired_at_last(other, "run").attempt == 2, "it ends without a renewal"
 
 
 def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):

@@ -83,7 +83,7 @@ async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGen
             running.cancel()
             await asyncio.wait({running})
         if isinstance(sys.exception(), GeneratorExit) and not running.cancelled():
-            error = running.exception()  # nobody is there to raise it to
+            error = running.exception()  # no caller is left to raise it to
             if error is not None:
                 _log.warning("a run whose listener went away could not be ended: %s", error)
     if is_cancelled:
