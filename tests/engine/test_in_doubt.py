@@ -647,8 +647,8 @@ def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again(l
 
     def slow(amount: int) -> None:
         log.append("called")
-        late.advance()
         try:
+            late.advance()
             gate.wait(120)
         finally:  # what a request that was sent does at its other end, whoever waits for it
             paid.append(amount)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -287,10 +288,15 @@ def test_a_registered_path_that_can_mean_two_files_is_refused():
         register_database("shop", "sqlite:///shop.db")
 
 
+def of_a_connection():
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        return db_row(connection, "loads")
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: db_row(sqlite3.connect(":memory:"), "loads"), r"is not a database \(sqlite3.Connection\)"),
+        (of_a_connection, r"is not a database \(sqlite3.Connection\)"),
         (
             lambda: db_row("shop.db", "loads", "state = 'done'"),
             "where=\"state = 'done'\" does not map columns to values",
