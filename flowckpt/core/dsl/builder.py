@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 
@@ -44,6 +44,14 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 Item = TypeVar("Item")
+
+if TYPE_CHECKING:
+
+    class How(TypedDict, Generic[Item], total=False):
+        """The options of `map` that change nothing about its output."""
+
+        key: Callable[[Item], str | int] | None
+        concurrency: int | None
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -126,41 +134,10 @@ class StepBuilder(StepBase):
         self,
         function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
         items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
+        **how: Unpack[How[Item]],
     ) -> Step[list[R]]: ...
     @overload
-    def map(
-        self,
-        function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-    ) -> Step[list[R | StepFailedError]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[[Item], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-    ) -> Step[list[R]]: ...
-    @overload
-    def map(
-        self,
-        function: Callable[[Item], R],
-        items: Iterable[Item],
-        *,
-        key: Callable[[Item], str | int] | None = None,
-        concurrency: int | None = None,
-        min_success: float | None = None,
-        tolerate: float | None = None,
-    ) -> Step[list[R | StepFailedError]]: ...
+    def map(self, function: Callable[[Item], R], items: Iterable[Item], **how: Unpack[How[Item]]) -> Step[list[R]]: ...
     @overload
     def map(
         self,
