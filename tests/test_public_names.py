@@ -5,9 +5,11 @@ A name that is added or removed is added to or removed from these lists in the s
 
 from __future__ import annotations
 
+import ast
 import enum
 import importlib
 import inspect
+from pathlib import Path
 
 import attrs
 import pytest
@@ -299,3 +301,14 @@ def test_errors_carry_what_is_promised():
     )
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), errors.FlowckptError)
+
+
+@pytest.mark.parametrize(
+    "module", ["flowckpt", "flowckpt.evidence", "flowckpt.maintenance", "flowckpt.stores", "flowckpt.testing"]
+)
+def test_type_checkers_see_the_names_of_a_package_where_it_finds_them(module):
+    imported = importlib.import_module(module)
+    tree = ast.parse(Path(imported.__file__).read_text("utf-8"))
+    [seen] = [each.body for each in tree.body if isinstance(each, ast.If)]
+    shown = {(each.module, name.asname) for each in seen for name in each.names if each.module != module}
+    assert shown == {(place, name) for place, names in imported._EXPORTS.items() for name in names.split()}

@@ -18,4 +18,4 @@ _EXPORTS = {
 
 __all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult"]
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals())

@@ -8,16 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.lazy import lazy_exports
-from flowckpt.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from flowckpt.testing.contract import CheckpointStoreContract
-    from flowckpt.testing.crashes import CrashesFoundError, CrashFinding, CrashReport, explore_crashes
-    from flowckpt.testing.evidence_contract import EvidenceContract
-    from flowckpt.testing.retention import RetentionContract
-    from flowckpt.testing.tester import WorkflowTester
+    from flowckpt.testing.clock import FakeClock as FakeClock
+    from flowckpt.testing.contract import CheckpointStoreContract as CheckpointStoreContract
+    from flowckpt.testing.crashes import CrashesFoundError as CrashesFoundError
+    from flowckpt.testing.crashes import CrashFinding as CrashFinding
+    from flowckpt.testing.crashes import CrashReport as CrashReport
+    from flowckpt.testing.crashes import explore_crashes as explore_crashes
+    from flowckpt.testing.evidence_contract import EvidenceContract as EvidenceContract
+    from flowckpt.testing.retention import RetentionContract as RetentionContract
+    from flowckpt.testing.tester import WorkflowTester as WorkflowTester
 
 _EXPORTS = {
+    "flowckpt.testing.clock": "FakeClock",
     "flowckpt.testing.crashes": "CrashesFoundError CrashFinding CrashReport explore_crashes",
     "flowckpt.testing.contract": "CheckpointStoreContract",
     "flowckpt.testing.evidence_contract": "EvidenceContract",
@@ -25,16 +29,4 @@ _EXPORTS = {
     "flowckpt.testing.tester": "WorkflowTester",
 }
 
-__all__ = [
-    "CheckpointStoreContract",
-    "CrashFinding",
-    "CrashReport",
-    "CrashesFoundError",
-    "EvidenceContract",
-    "FakeClock",
-    "RetentionContract",
-    "WorkflowTester",
-    "explore_crashes",
-]
-
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals())

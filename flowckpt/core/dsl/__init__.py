@@ -41,4 +41,4 @@ _EXPORTS = {
     "flowckpt.core.dsl.modifiers": "RetryPolicy",
     "flowckpt.core.dsl.world": "now patched random uuid",
 }
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="command composites world")
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="command composites world")

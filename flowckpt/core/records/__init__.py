@@ -45,4 +45,4 @@ __all__ = [
     "WaitKind",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="outputs")
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="outputs")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -83,18 +83,18 @@ def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
 
 
 def lazy_exports(
-    package: str, exports: Mapping[str, str], names: Sequence[str], scope: dict[str, Any], *, modules: str = ""
+    package: str, exports: Mapping[str, str], scope: dict[str, Any], *, modules: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
 
     Args:
         package: its name.
         exports: by module, the names that it has, separated by spaces.
-        names: its `__all__`.
-        scope: its `globals()`, which keeps a name once it was used.
+        scope: its `globals()`, which keeps a name once it was used. If it has no `__all__`, that is what it exports.
         modules: those of its modules that are attributes too, separated by spaces.
     """
     places = {name: module for module, held in exports.items() for name in held.split()}
+    names = scope.setdefault("__all__", sorted(places))
     module_of = lazy_modules(package, *modules.split())
 
     def get(name: str) -> Any:

@@ -355,7 +355,7 @@ class Session:
         """Apply the retention to a completed run, give it back, and tell whether it was removed."""
         retention = self._ports.saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            settling = maintenance.settle_completed(self._ports.store, self._workflow_id, retention)
+            settling = maintenance.evict.settle_completed(self._ports.store, self._workflow_id, retention)
             return await finish_despite_cancel(settling, is_last=True)
         return False
 
@@ -682,7 +682,7 @@ class Session:
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
         if saving.retention is not None:
             is_new = lease.latest is None
-            policy.evictor = maintenance.Evictor(
+            policy.evictor = maintenance.evict.Evictor(
                 self._ports.store, saving.retention, self._ports.world.clock, run_id, origin.history, is_new=is_new
             )
         return Checkpointer(

@@ -14,4 +14,4 @@ __all__ = ["FileCheckpointStore"]
 
 _EXPORTS = {"flowckpt.stores.file.store": "FileCheckpointStore"}
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals(), modules="compaction repair runs")
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="compaction repair runs")
