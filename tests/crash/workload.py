@@ -87,12 +87,9 @@ def patched(monkeypatch) -> Processes:
     processes = Processes()
     tokens = iter(range(10**9))
     monkeypatch.setattr(flowckpt.core.codec.blob, "BLOB_SIZE", 700)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.values, flowckpt.stores.file.compaction):
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.directory):
         monkeypatch.setattr(module, "current_process", processes.identity)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.values):
         monkeypatch.setattr(module, "new_token", lambda n: f"{next(tokens):016x}")
-    monkeypatch.setattr(flowckpt.stores.file.compaction.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
-    monkeypatch.setattr(flowckpt.stores.file.directory, "current_process", processes.identity)
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reader, flowckpt.stores.file.layout):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
     monkeypatch.setattr(flowckpt.stores.file.run_writer, "monotonic", lambda: 0.0)  # the marks alone must do

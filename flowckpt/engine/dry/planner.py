@@ -346,10 +346,8 @@ class Planning(PlannedSteps):
             aside=aside,
             is_muted=True,
         )
-        try:
+        with contextlib.closing(replay):
             end = await self.driven(replay)
-        finally:
-            replay.close()
         again = self.again.paths[had:]
         self.again.paths = before + again
         is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)

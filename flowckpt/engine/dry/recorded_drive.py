@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import attrs
@@ -55,18 +56,12 @@ class DryResponder:
 
     async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
         """Drive a child workflow; return its recorded end, if the record reaches to it."""
-        child = Replay(
-            action.workflow(**action.inputs),
-            enter.nested,
-            action.workflow.name,
-            prefix=f"{enter.path}/",
-            aside=replay.aside,
-            is_muted=True,
-        )
-        try:
-            end = await drive(child, self)
-        finally:
-            child.close()
+        workflow, prefix = action.workflow, f"{enter.path}/"
+        child = workflow(**action.inputs)
+        with closing(
+            Replay(child, enter.nested, workflow.name, prefix=prefix, aside=replay.aside, is_muted=True)
+        ) as nested:
+            end = await drive(nested, self)
         if enter.result is not None and is_stopped(enter.result):
             return recorded_answer(enter.step, enter.result)
         if enter.result is None or not isinstance(end, Finish | Crash):

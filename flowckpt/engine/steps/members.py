@@ -199,11 +199,10 @@ class _Undoables:
         if isinstance(action, composites.WorkflowAction):
             child = action.workflow
             path = f"{enter.path}/"
-            replay = Replay(child(**action.inputs), enter.nested, child.name, prefix=path, is_muted=True)
-            try:
+            with contextlib.closing(
+                Replay(child(**action.inputs), enter.nested, child.name, prefix=path, is_muted=True)
+            ) as replay:
                 await drive(replay, self)
-            finally:
-                replay.close()
             return
         for member in expand(enter):
             if member.step.action.is_composite:

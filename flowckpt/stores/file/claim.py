@@ -41,6 +41,7 @@ from flowckpt.stores.file.directory import (
     newest_owner,
     read_image,
     take_lock,
+    temporary_file,
 )
 from flowckpt.stores.file.layout import (
     BLOBS,
@@ -221,15 +222,11 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
     """Write so many bytes to a scratch file, sync and remove it: a segment that takes no record is not to be left."""
-    name = temporary_name(current_process(), new_token(8))
     block = os.urandom(min(size, 1 << 20))  # that no file system packs
-    file = filesystem.create(directory, name)
-    try:
+    with temporary_file(filesystem, directory) as (file, name):
         while size > 0:
             size -= filesystem.write(file, block[:size])
         filesystem.sync_data(file)
-    finally:
-        filesystem.close(file)
         filesystem.unlink(directory, name)
 
 
@@ -323,10 +320,8 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
                 if error.errno in NOT_OURS:  # gone, or planted: who writes to it finds that the name is not its file's
                     continue
                 raise
-            try:
+            with held_open(filesystem, file):
                 _mark(filesystem, directory, file, number)
-            finally:
-                filesystem.close(file)
 
 
 def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> None:

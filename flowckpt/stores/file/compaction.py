@@ -32,10 +32,9 @@ from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED
 from flowckpt.core.system.filesystem import FULL, FileSystem, held_open, open_if_there, write_all
-from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
 from flowckpt.stores.file.claim import segment_header
-from flowckpt.stores.file.directory import TruncationGuard, acknowledged_in, heads_in, read_file
+from flowckpt.stores.file.directory import TruncationGuard, acknowledged_in, heads_in, read_file, temporary_file
 from flowckpt.stores.file.layout import (
     BLOBS,
     is_value,
@@ -46,7 +45,6 @@ from flowckpt.stores.file.layout import (
     pinned_sequences,
     segment_name,
     segment_numbers,
-    temporary_name,
 )
 from flowckpt.stores.file.values import read_blob, write_blobs
 from flowckpt.stores.log.image import RunImage, counted_segments, opened_header
@@ -418,9 +416,7 @@ def _write_pack(
     head: TruncationGuard | None,
 ) -> None:
     _begin(head)
-    temporary, target = temporary_name(current_process(), secrets.token_hex(8)), segment_name(number)
-    file = filesystem.create(directory, temporary)
-    try:
+    with temporary_file(filesystem, directory) as (file, temporary):
         try:
             digest = _write_lines(filesystem, file, lines, seal)
             filesystem.sync(file)
@@ -430,7 +426,7 @@ def _write_pack(
                 raise OSError(error.errno, f"{error.strerror}; the rewritten run needs about {size:,} bytes") from error
             raise
         try:
-            filesystem.link(directory, temporary, target)
+            filesystem.link(directory, temporary, segment_name(number))
         except FileExistsError:
             raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
         filesystem.unlink(directory, temporary)
@@ -438,12 +434,6 @@ def _write_pack(
         _check_newest(filesystem, directory, workflow_id, number - 1, number)
         if head is not None:
             head.note(digest)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            filesystem.unlink(directory, temporary)
-        raise
-    finally:
-        filesystem.close(file)
 
 
 def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: LineSeal | None) -> bytes:

@@ -24,7 +24,7 @@ import json
 import os
 import time
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -110,22 +110,29 @@ class StartedSteps:
                 self._filesystem.write_at(self._lock, self._head, 0)
 
 
+@contextlib.contextmanager
+def temporary_file(filesystem: FileSystem, directory: int) -> Iterator[tuple[int, str]]:
+    """Make a file under a random name, open for the block, which gives it its name; after an error it is removed."""
+    name = temporary_name(current_process(), new_token(8))
+    file = filesystem.create(directory, name)
+    try:
+        with held_open(filesystem, file):
+            yield file, name
+    except BaseException:
+        with contextlib.suppress(OSError):
+            filesystem.unlink(directory, name)
+        raise
+
+
 def replace_unsynced(filesystem: FileSystem, directory: int, name: str, content: bytes) -> None:
     """Replace a file of hints as a whole, without a sync.
 
     Raises:
         OSError: it cannot be written; the former one is unchanged.
     """
-    temporary = temporary_name(current_process(), new_token(8))
-    file = filesystem.create(directory, temporary)
-    try:
-        with held_open(filesystem, file):
-            write_all(filesystem, file, content)
+    with temporary_file(filesystem, directory) as (file, temporary):
+        write_all(filesystem, file, content)
         filesystem.rename(directory, temporary, name)
-    except OSError:
-        with contextlib.suppress(OSError):
-            filesystem.unlink(directory, temporary)
-        raise
 
 
 def write_new(filesystem: FileSystem, directory: int, name: str, content: bytes) -> bool:
@@ -266,19 +273,11 @@ class TruncationGuard:
             OSError: it cannot be made durable; it must not be tried again.
         """
         filesystem = self._filesystem
-        name = temporary_name(current_process(), new_token(8))
-        file = filesystem.create(self._directory, name)
-        try:
+        with temporary_file(filesystem, self._directory) as (file, name):
             write_all(filesystem, file, self._text(""))
             filesystem.sync(file)
             filesystem.rename(self._directory, name, self.name)
             filesystem.sync(self._directory)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                filesystem.unlink(self._directory, name)
-            raise
-        finally:
-            filesystem.close(file)
         self._file = filesystem.open_lock(self._directory, self.name)  # the new file is open for appending only
 
     def note(self, digest: bytes) -> None:

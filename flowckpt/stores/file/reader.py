@@ -237,11 +237,9 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             if error.errno == errno.EINVAL:  # planted: it is not a lock of ours
                 return None
             raise
-        try:
+        with held_open(filesystem, lock):
             if filesystem.lock(lock):
                 return None
-        finally:
-            filesystem.close(lock)
         return None if is_released(filesystem, directory) else owner
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:

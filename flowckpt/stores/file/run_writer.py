@@ -18,7 +18,7 @@ from flowckpt.core.codec.results import Blobs, encode_time
 from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.system.blocking import APART, Waiting
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place
+from flowckpt.core.system.filesystem import NOWHERE, FileSystem, Place, open_if_there
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.file.directory import StartedSteps, give_up_segment, note_release, read_lines, sealed_live
 from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
@@ -557,14 +557,9 @@ class SegmentWriter:
 
     def _is_begun(self, number: int) -> bool:
         """Tell whether a segment has more than its header."""
-        try:
-            file = self._filesystem.open_read(self._directory, segment_name(number))
-        except FileNotFoundError:  # it was given up meanwhile
-            return False
-        try:
-            start = self._filesystem.read(file, _HEADER_BYTES, 0)
-        finally:
-            self._filesystem.close(file)
+        filesystem = self._filesystem
+        with open_if_there(filesystem, filesystem.open_read, self._directory, segment_name(number)) as file:
+            start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None: it was given up meanwhile
         return start.find(b"\n") not in (-1, len(start) - 1)
 
     @property

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.system.filesystem import FileSystem, held_open, write_all
-from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.file.layout import BLOBS, NOT_OURS, orphaned, temporary_name
+from flowckpt.stores.file.directory import temporary_file
+from flowckpt.stores.file.layout import BLOBS, NOT_OURS, orphaned
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
@@ -46,21 +45,13 @@ def write_blobs(
         filesystem.sync(run)
     with held_open(filesystem, filesystem.open_directory(run, BLOBS)) as directory:
         for blob in blobs:
-            name = temporary_name(current_process(), new_token(8))
-            file = filesystem.create(directory, name)
-            try:
+            with temporary_file(filesystem, directory) as (file, name):
                 target, content = blob.digest, blob.content()
                 if values is not None:
                     target, content = values.sealed(blob.digest, content)
                 write_all(filesystem, file, content)
                 filesystem.sync_data(file)
                 filesystem.rename(directory, name, target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    filesystem.unlink(directory, name)
-                raise
-            finally:
-                filesystem.close(file)
         filesystem.sync(directory)
 
 
@@ -90,11 +81,9 @@ def read_blob(
         raise CheckpointCorruptedError(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error
-    try:
+    with held_open(filesystem, file):
         most = size if values is None or name == digest else values.most_bytes(size)
         content = filesystem.read(file, most + 1, 0)
-    finally:
-        filesystem.close(file)
     if values is not None and name != digest:
         try:
             content = values.opened(name, content, digest, size)
