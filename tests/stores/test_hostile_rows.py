@@ -98,3 +98,18 @@ def test_a_column_of_a_checkpoint_that_flowckpt_never_writes_is_damage_wherever_
         store.runs.list_attempt("run", 1)
     with pytest.raises(CheckpointCorruptedError, match="boredom"):
         store.runs.load("run", "no such checkpoint")
+
+
+def test_a_checkpoint_from_before_its_attempt_is_found_by_the_check_and_removed_by_a_repair(database):
+    store, query = database
+    engine = WorkflowEngine(store)
+    engine.signal_sync("run", "go", 1)
+    assert engine.resume_sync(hostile, workflow_id="run").status == "completed"
+    ((last, first_left),) = query("SELECT max(sequence), max(continues_sequence) FROM checkpoints, attempts")
+    query(f"UPDATE attempts SET continues_sequence = {last} WHERE attempt = 2")
+    (finding,) = store.runs.check()
+    assert finding.severity == "corrupt"
+    assert f"continues from checkpoint {last}" in finding.detail
+    store.runs.repair("run")
+    assert store.runs.load_latest("run").sequence == first_left
+    assert [each.severity for each in store.runs.check()] == ["ok"]

@@ -52,6 +52,7 @@ STEPS = {
     3: "4c6fe999e25a7fff",
     4: "2afd2a24cd0dea31",
     5: "90d9f4cb634b7616",
+    6: "1e8fb94ba476bddf",
 }
 """The beginning of the digest of each version's statements."""
 
@@ -381,7 +382,8 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database):
     assert database.query("SELECT count(*) FROM checkpoints") == [(1,)]
 
 
-LOWERED = [f"DELETE FROM flowckpt_schema WHERE version > {version}" for version in range(NEWEST)]
+WITH_TABLES = 5  # the last version that makes a table, which shows that the version was lowered
+LOWERED = [f"DELETE FROM flowckpt_schema WHERE version > {version}" for version in range(WITH_TABLES)]
 
 
 @pytest.mark.parametrize("lost", [*LOWERED, "DROP TABLE flowckpt_schema"])

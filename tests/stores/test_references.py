@@ -80,16 +80,15 @@ async def test_the_check_finds_a_column_that_says_else_of_the_evidence_than_the_
     store.close()
 
 
-async def test_picking_checkpoints_of_an_attempt_uses_an_index(database, query):
+async def test_picking_checkpoints_of_an_attempt_uses_the_primary_key(database, query):
     store = SqliteCheckpointStore(database)
     await store.save(RUN, checkpoint(1))
     store.close()
     (row,) = query(
-        "EXPLAIN QUERY PLAN SELECT sequence FROM checkpoints WHERE run = 1 AND attempt = 1 AND sequence <= 9 "
+        "EXPLAIN QUERY PLAN SELECT sequence FROM checkpoints WHERE run = 1 AND attempt = 1 AND sequence > 0 AND sequence <= 9 "
         "AND deleted_at IS NULL AND reason = 'step' AND verified = 1 ORDER BY sequence DESC LIMIT 3"
     )
-    assert "checkpoints_by_attempt" in row[-1]
-    assert "SCAN" not in row[-1]
+    assert "USING PRIMARY KEY (run=? AND sequence>? AND sequence<?)" in row[-1]
 
 
 async def share_in(store):

@@ -44,13 +44,18 @@ PLACE = "sequence, attempt, steps"
 class AttemptLink:
     """The part of an attempt that belongs to a run.
 
+    The checkpoints of an attempt have numbers of their own: all are greater than the one that the attempt continues from.
+    So the primary key (run, sequence) finds them, and a run of many attempts is read once and not once for each of them.
+
     Attributes:
         attempt: the attempt.
+        after_sequence: the checkpoint that it continues from; 0 without one.
         upto_sequence: its last checkpoint that belongs to the run.
         upto_position: its last result that does.
     """
 
     attempt: int
+    after_sequence: int = 0
     upto_sequence: int = _ENDLESS
     upto_position: int = _ENDLESS
 
@@ -75,21 +80,21 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
         (run, attempt),
     )
     attempts = {row[0]: row[1:] for row in rows}
-    link = AttemptLink(attempt)
     links: list[AttemptLink] = []
+    upto_sequence = upto_position = _ENDLESS
     while True:
-        if link.attempt not in attempts or (links and link.attempt >= links[-1].attempt):
+        if attempt not in attempts or (links and attempt >= links[-1].attempt):
             raise CheckpointCorruptedError(
                 workflow_id,
                 location="attempts",
-                detail=f"attempt {link.attempt} is missing or out of order, and a later one continues it",
+                detail=f"attempt {attempt} is missing or out of order, and a later one continues it",
                 remedy="Nothing was changed. Restore the database from a backup.",
             )
-        links.append(link)
-        continued, sequence, results = attempts[link.attempt]
+        continued, sequence, results = attempts[attempt]
+        links.append(AttemptLink(attempt, sequence or 0, upto_sequence, upto_position))
         if continued is None:
             return links[::-1]
-        link = AttemptLink(continued, sequence, results)
+        attempt, upto_sequence, upto_position = continued, sequence, results
 
 
 def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: int) -> tuple[int, int, int] | None:
@@ -105,9 +110,10 @@ def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: 
     """
     for link in reversed(links):
         found = session.execute(
-            f"SELECT {PLACE} FROM checkpoints WHERE run = ? AND attempt = ? AND sequence <= ? AND steps <= ? "  # noqa: S608
+            f"SELECT {PLACE} FROM checkpoints "  # noqa: S608
+            "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND steps <= ? "
             "ORDER BY sequence DESC LIMIT 1",
-            (run, link.attempt, link.upto_sequence, steps),
+            (run, link.attempt, link.after_sequence, link.upto_sequence, steps),
         )
         if found:
             sequence, attempt, count = found[0]
@@ -145,9 +151,9 @@ def checkpoint_rows(
             break
         statement = (
             f"SELECT {columns} FROM checkpoints "  # noqa: S608 - the columns are ours
-            "WHERE run = ? AND attempt = ? AND sequence <= ? AND deleted_at IS NULL"
+            "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND deleted_at IS NULL"
         )
-        parameters: list[object] = [run, link.attempt, link.upto_sequence]
+        parameters: list[object] = [run, link.attempt, link.after_sequence, link.upto_sequence]
         if checkpoint_id is not None:
             statement += " AND checkpoint_id = ?"
             parameters.append(checkpoint_id)
@@ -261,6 +267,14 @@ class RunImage:
     def all(self, session: Session, fetch: Fetch) -> list[CheckpointData]:
         """Return all checkpoints, newest first."""
         return [self.data(session, row, fetch) for row in checkpoint_rows(session, self.run, self.links, CHECKPOINT)]
+
+    def misplaced(self, sequence: int) -> CheckpointCorruptedError:
+        """Return the error for a checkpoint of the last attempt that readers do not see."""
+        link = self.links[-1]
+        detail = (
+            f"attempt {link.attempt} continues from checkpoint {link.after_sequence}, so it cannot have made this one"
+        )
+        return self.corrupt(f"checkpoint {sequence}", detail)
 
     def verified_head(self, session: Session, row: Row) -> str:
         """Return the head of the attempt of a row of `CHECKPOINT`, after the row was compared with its digest."""

@@ -292,6 +292,9 @@ CREATE TABLE result_index (
 )
 """The fifth version adds the index of results, which `.cache()` reads; it is made of the runs, and may be emptied."""
 
+VERSION_6 = ("DROP INDEX IF EXISTS checkpoints_by_attempt",)
+"""The sixth version drops an index that each save had to write: checkpoints are found by the primary key (`AttemptLink`)."""
+
 
 # The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
 #
@@ -302,7 +305,14 @@ CREATE TABLE result_index (
 Step = str | Callable[[Session], None]
 """A statement, or work on the rows that are there."""
 
-MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4, VERSION_5)
+MIGRATIONS: Sequence[Sequence[Step]] = (
+    VERSION_1,
+    VERSION_2,
+    (*VERSION_3, add_missing_tags),
+    VERSION_4,
+    VERSION_5,
+    VERSION_6,
+)
 """The steps that lead from version n to n + 1, at index n."""
 
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant

@@ -186,6 +186,10 @@ def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[Checkp
 def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> list[CheckpointData]:
     """Verify a run as an attempt left it; return its checkpoints, newest first."""
     image.read_results(session, fetch)
+    misplaced = "SELECT min(sequence) FROM checkpoints WHERE run = ? AND attempt = ? AND sequence <= ?"
+    ((sequence,),) = session.execute(misplaced, (image.run, attempt, image.links[-1].after_sequence))
+    if sequence is not None:
+        raise image.misplaced(sequence)
     _check_columns(session, image, attempt)
     _check_verified(session, image)
     found = image.all(session, fetch)

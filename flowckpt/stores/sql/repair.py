@@ -188,6 +188,8 @@ class _Repair:
             select = f"SELECT {CHECKPOINT} FROM checkpoints WHERE run = ? AND sequence = ?"  # noqa: S608
             steps = 0
             try:
+                if sequence <= image.links[-1].after_sequence:
+                    raise image.misplaced(sequence)
                 (row,) = self.session.execute(select, (self.run, sequence))
                 image.verified_head(self.session, row)
                 steps, chain = row[5], row[7]
