@@ -255,7 +255,7 @@ class GroupCommit:
     def now(self, item: Item) -> Any:
         """Write an item on this thread, with those that wait, and return what it returns."""
         self._leave_to_parent()
-        if threading.current_thread() is threading.main_thread():  # a Ctrl-C there concerns no other run
+        if threading.get_ident() == threading.main_thread().ident:  # a Ctrl-C there concerns no other run
             return answer_of(self._write([item])[0])
         outcomes: list[Outcome] = []
         is_written = threading.Event()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -82,24 +83,25 @@ from flowckpt.stores.sqlite.library import Guard, has_guard, library
 # its work done again: among readers who come all the time, a large migration again and again.
 
 
+T = TypeVar("T")
+
 _PAUSE_SECONDS = 0.001
-
-
 _NO_GUARD: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def transaction(
+def in_transaction(
     connection: sqlite3.Connection,
-    begin: str | Callable[[sqlite3.Connection], None],
+    act: Callable[[], T],
+    begin: Callable[[sqlite3.Connection], None] | None = None,
     before_commit: Callable[[], None] | None = None,
     guard: contextlib.AbstractContextManager[None] = _NO_GUARD,
-) -> Iterator[None]:
-    """Do the block in a transaction, which is rolled back where the block or the COMMIT fails.
+) -> T:
+    """Return what a function returns in a transaction, which is rolled back if the function or the COMMIT fails.
 
     Args:
         connection: the connection.
-        begin: the statement that begins it, or what begins it.
+        act: what is done in the transaction.
+        begin: what begins it; None for a plain BEGIN.
         before_commit: called before the COMMIT.
         guard: held around all of it.
 
@@ -107,12 +109,12 @@ def transaction(
         sqlite3.Error: what SQLite says.
     """
     with guard:
-        if isinstance(begin, str):
-            connection.execute(begin)
+        if begin is None:
+            connection.execute("BEGIN")
         else:
             begin(connection)
         try:
-            yield
+            done = act()
             if before_commit is not None:
                 before_commit()
             commit(connection)
@@ -120,6 +122,7 @@ def transaction(
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        return done
 
 
 def commit(connection: sqlite3.Connection) -> None:
@@ -144,9 +147,6 @@ def commit(connection: sqlite3.Connection) -> None:
 
 
 # How long something is tried again that a file did not take, because another process keeps it locked.
-
-
-T = TypeVar("T")
 
 
 class Retry:
@@ -335,8 +335,8 @@ class SqliteDatabase(GroupingDatabase):
                 connection = self._opened_to_read()
                 if connection.in_transaction:
                     return work(SqliteSession(connection, self._clock))
-                with transaction(connection, "BEGIN"):
-                    done = work(SqliteSession(connection, self._clock))
+                session = SqliteSession(connection, self._clock)
+                done = in_transaction(connection, partial(work, session))
                 if self._is_as_it_was():
                     return done
 
@@ -386,8 +386,8 @@ class SqliteDatabase(GroupingDatabase):
         connection = self._opened()
         session = SqliteSession(connection, self._clock)
         outcomes: list[Outcome] = []
-        self._is_committing = False
-        with self._writing(connection):
+
+        def write_each() -> None:
             for item in items:
                 connection.execute("SAVEPOINT item")
                 try:
@@ -401,6 +401,9 @@ class SqliteDatabase(GroupingDatabase):
                     is_ours = not isinstance(error, (sqlite3.Error, UnicodeDecodeError))
                     outcomes.append(error if is_ours else self._error_of(error, item))
                 connection.execute("RELEASE item")
+
+        self._is_committing = False
+        self._write_in(connection, write_each)
         if self._is_wal_lost():
             self._disconnect()
             raise _WalLostError
@@ -432,8 +435,7 @@ class SqliteDatabase(GroupingDatabase):
             if work.operation not in _MAKES_THE_FILE and not self.path.exists():
                 return self._on_nothing(work.do)
             connection = self._opened()
-            with self._writing(connection):
-                done = work.do(SqliteSession(connection, self._clock))
+            done = self._write_in(connection, partial(work.do, SqliteSession(connection, self._clock)))
             return write_once() if self._is_wal_lost() else done
 
         with self._alone, self._translated(work.workflow_id, work.operation):
@@ -522,22 +524,24 @@ class SqliteDatabase(GroupingDatabase):
 
     def _is_there(self, addition: Addition) -> bool:
         connection = self._opened()
-        with transaction(connection, "BEGIN"):
-            return bool(connection.execute(rows.IS_THERE, addition.identity).fetchall())
+        found = partial(connection.execute, rows.IS_THERE, addition.identity)
+        return bool(in_transaction(connection, lambda: found().fetchall()))
 
     def _add_once(self, addition: Addition) -> bool:
         connection = self._opened(is_in_place=True)
         self._is_committing = False
         try:
-            with self._writing(connection):
-                if not self._add_rows(connection, addition):
-                    raise _FencedError
+            self._write_in(connection, partial(self._add_fenced, connection, addition))
         except _FencedError:
             return False
         if self._is_wal_lost():
             self._disconnect()
             return self._is_there(addition) or self._add_once(addition)
         return True
+
+    def _add_fenced(self, connection: sqlite3.Connection, addition: Addition) -> None:
+        if not self._add_rows(connection, addition):
+            raise _FencedError
 
     @staticmethod
     def _add_rows(connection: sqlite3.Connection, addition: Addition) -> bool:
@@ -670,9 +674,9 @@ class SqliteDatabase(GroupingDatabase):
         name, wal = self._names[1], self._identity[1]
         return name != "" and (wal is None or identity_of(name) != wal)
 
-    def _writing(self, connection: sqlite3.Connection) -> contextlib.AbstractContextManager[None]:
-        """Do the block in a transaction that writes, while no other program does."""
-        return transaction(connection, self._begin, self._note_commit, self._guard or _NO_GUARD)
+    def _write_in(self, connection: sqlite3.Connection, act: Callable[[], T]) -> T:
+        """Return what a function returns in a transaction that writes, while no other program does."""
+        return in_transaction(connection, act, self._begin, self._note_commit, self._guard or _NO_GUARD)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin to write, unless another program has changed the journal mode to one that is not safe here."""
@@ -730,11 +734,15 @@ class SqliteDatabase(GroupingDatabase):
             check_version(version)
             if version == len(MIGRATIONS):
                 return
-        with contextlib.ExitStack() as until_committed, self._writing(connection):
-            if version:
-                until_committed.enter_context(told_to_others(self.path))
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            migrate(session, self.dialect, str(self.path))
+        with contextlib.ExitStack() as until_committed:
+
+            def bring() -> None:
+                if version:
+                    until_committed.enter_context(told_to_others(self.path))
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                migrate(session, self.dialect, str(self.path))
+
+            self._write_in(connection, bring)
         self._tries.reserve.make()
 
     def _tell_empty(self) -> None:
