@@ -81,20 +81,20 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
     )
     attempts = {row[0]: row[1:] for row in rows}
     links: list[AttemptLink] = []
-    upto_sequence = upto_position = _ENDLESS
+    each, upto_sequence, upto_position = attempt, _ENDLESS, _ENDLESS
     while True:
-        if attempt not in attempts or (links and attempt >= links[-1].attempt):
+        if each not in attempts or (links and each >= links[-1].attempt):
             raise CheckpointCorruptedError(
                 workflow_id,
                 location="attempts",
-                detail=f"attempt {attempt} is missing or out of order, and a later one continues it",
+                detail=f"attempt {each} is missing or out of order, and a later one continues it",
                 remedy="Nothing was changed. Restore the database from a backup.",
             )
-        continued, sequence, results = attempts[attempt]
-        links.append(AttemptLink(attempt, sequence or 0, upto_sequence, upto_position))
+        continued, sequence, results = attempts[each]
+        links.append(AttemptLink(each, sequence or 0, upto_sequence, upto_position))
         if continued is None:
             return links[::-1]
-        attempt, upto_sequence, upto_position = continued, sequence, results
+        each, upto_sequence, upto_position = continued, sequence, results
 
 
 def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: int) -> tuple[int, int, int] | None:
