@@ -12,7 +12,7 @@ from flowckpt.errors import CheckpointNotFoundError, SettingError
 from flowckpt.stores.base import Ability, Finding, StoreBase
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, Reason
+    from flowckpt.core.records import CheckpointData
     from flowckpt.core.records.listing import CheckpointRef
 
 
@@ -136,18 +136,9 @@ class AdaptedStore(StoreBase):
         """Remove a run; see `CheckpointStore.clear`."""
         await self.store.clear(workflow_id)
 
-    async def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointRef]:
+    async def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
-        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
-        return wanted.of(await self.store.list_checkpoints(workflow_id))
+        return Selection(**wanted).of(await self.store.list_checkpoints(workflow_id))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Return what the adapted store finds, and what its records hold; see `StoreBase.check`."""

@@ -472,17 +472,9 @@ class RunsBase(Medium[W]):
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
-    def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointRef]:
+    def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
         """Return the selected checkpoints, newest first."""
-        return self._chosen(workflow_id, Selection(attempt=attempt, reason=reason, verified=verified, limit=limit))
+        return self._chosen(workflow_id, Selection(**wanted))
 
     def _chosen(self, workflow_id: str, wanted: Selection) -> Sequence[CheckpointRef]:
         return wanted.of(self.references(workflow_id))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import click
@@ -154,7 +153,7 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     values: dict[str, Any] = {}
     if edits or texts:
         workflow = program.loaded()
-        values, load = convert_inputs(workflow, texts), partial(_same, workflow)
+        values, load = convert_inputs(workflow, texts), lambda: workflow
     options = RunOptions(
         verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
     )
@@ -171,10 +170,6 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     else:
         write("".join(f"{line}\n" for line in _fork_lines(made)))
         show_resume_hint(made.workflow_id, choice)
-
-
-def _same(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
-    return workflow
 
 
 def _fork_lines(made: Forked) -> list[str]:

@@ -155,10 +155,10 @@ class LiveProgress:
         in_cell: bool = False,
     ) -> None:
         self._restored_attempt = restored_attempt
-        self._new_screen = partial(CellScreen, no_color=no_color) if in_cell else self._on_terminal
         self._console = console or Console(
             file=sys.stderr, highlight=False, markup=False, emoji=False, no_color=no_color or None, force_terminal=True
         )
+        self._new_screen = partial(CellScreen, no_color=no_color) if in_cell else partial(Screen, self._console)
         self._is_utf8 = self._console.encoding.lower().startswith("utf")
         self._lock = threading.Lock()
         self._run = ""
@@ -180,9 +180,6 @@ class LiveProgress:
         _forget_in_children(self)
         with contextlib.suppress(OSError):
             self._screen.start()
-
-    def _on_terminal(self, frame: Callable[[], Group], refreshes: float) -> Screen:
-        return Screen(self._console, frame, refreshes)
 
     def tell(self, event: Event) -> None:
         """Take note of the event."""

@@ -317,6 +317,15 @@ _synced: dict[tuple[int, int], int] = {}
 """When the directories that this process has synced were last changed before that, by device and inode."""
 
 
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
 def _sync_names(directory: int) -> None:
     """Sync an open directory, unless no name in it has changed since this process has synced it.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import aiofiles
 
 from flowckpt.core.system.blocking import on_own_thread
+from flowckpt.core.system.filesystem import sync_directory
 
 CHUNK = 1 << 20
 _GZIP_WBITS = 31
@@ -113,8 +114,4 @@ def _remove(name: str) -> None:
 
 def _put_in_place(written: Path, file: Path) -> None:
     written.replace(file)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(file.parent)

@@ -19,6 +19,7 @@ import attrs
 
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.filesystem import sync_directory
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -107,7 +108,7 @@ class _Repair:
             self.place.rename(aside / RUNS / self.place.name)
             (aside / RUNS / self.place.name / LOCK).unlink()  # who has waited for it looks again
             for directory in (aside / RUNS, aside, aside.parent, self.store.path / RUNS):
-                _sync(directory)
+                sync_directory(directory)
         finally:
             os.close(lock)
         return await self._put_back(aside)
@@ -249,11 +250,3 @@ def _names(directory: Path) -> list[str]:
 
 def _blobs(copy: Path) -> list[Path]:
     return [*(copy / BLOBS).iterdir()] if (copy / BLOBS).is_dir() else []
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.filesystem import sync_directory
 from flowckpt.errors import KeyFileError
 
 SECRET_BYTES = 32
@@ -192,11 +193,7 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
                 os.link(draft, target)  # never replaces: a key that is lost takes what it locked with it
             else:
                 draft.replace(target)
-            directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(target.parent)
         finally:
             with contextlib.suppress(OSError):
                 draft.unlink()
