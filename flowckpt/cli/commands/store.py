@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -70,33 +71,29 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     """
     checkpoints = opened_store(store, runs_nothing=True)
     findings = waited(checkpoints.check(None if run is None else chosen_run(checkpoints, run)))
+    choice = choose_store(store)
     with suppress(FlowckptError):  # a file that is not a database is among the findings
         if medium := checkpoints.medium():
-            say(f"flowckpt: {choose_store(store).shown} is kept by {medium}")
-    if mirror := choose_store(store).mirror:
-        say(f"flowckpt: compared with the mirror {shown_spec(mirror)}")
+            say(f"flowckpt: {choice.shown} is kept by {medium}")
+    if choice.mirror:
+        say(f"flowckpt: compared with the mirror {shown_spec(choice.mirror)}")
     if as_json:
         write_document([finding_document(finding) for finding in findings])
     else:
         write("".join(f"{_line(finding)}\n" for finding in findings))
-    corrupt = sum(finding.severity == "corrupt" for finding in findings)
+    counts = Counter(finding.severity for finding in findings)
+    corrupt, locked, failed = counts["corrupt"], counts["locked"], counts["failed"]
+    of_all = f"of {counted(len(findings), 'finding')}"
     if corrupt:
-        say(
-            f"flowckpt: {corrupt} of {counted(len(findings), 'finding')} in {choose_store(store).shown} {'is' if corrupt == 1 else 'are'} corrupt"
-        )
-    locked = sum(finding.severity == "locked" for finding in findings)
+        say(f"flowckpt: {corrupt} {of_all} in {choice.shown} {'is' if corrupt == 1 else 'are'} corrupt")
     if locked:
         say(
-            f"flowckpt: {locked} of {counted(len(findings), 'finding')} in {choose_store(store).shown} "
-            f"{'needs' if locked == 1 else 'need'} a key that is not here"
+            f"flowckpt: {locked} {of_all} in {choice.shown} {'needs' if locked == 1 else 'need'} a key that is not here"
         )
     elif not findings:
-        say(f"flowckpt: {choose_store(store).shown} holds no run")
-    failed = sum(finding.severity == "failed" for finding in findings)
+        say(f"flowckpt: {choice.shown} holds no run")
     if failed:
-        say(
-            f"flowckpt: {failed} of {counted(len(findings), 'finding')} could not be read now, which says nothing about the record"
-        )
+        say(f"flowckpt: {failed} {of_all} could not be read now, which says nothing about the record")
     if corrupt or failed:
         return ExitCode.CORRUPT if corrupt else ExitCode.STORE_FAILED
     return ExitCode.USAGE if locked else ExitCode.DONE
