@@ -225,7 +225,7 @@ class WorkflowEngine:
         `run_sync` and `flowckpt run` do this by themselves. If the loop ends first, the runs are suspended, and `flowckpt recover`
         continues them.
         """
-        await session.outbox.company().join(execution.interrupts.Interrupts())
+        await session.outbox.loop_runs().join(execution.interrupts.Interrupts())
 
     # --- without running anything ------------------------------------------------------------------------------------
 

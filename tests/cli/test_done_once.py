@@ -148,7 +148,7 @@ def test_what_was_not_undone_stops_before_anything_runs(shop: Shop) -> None:
     (shop.folder / "orders").write_text("3 books")
     before = shop.command.log()
     ran = shop.command("resume", "one").expect(10)
-    assert "a step before it runs again, and what this one did was not undone" in ran.err
+    assert "an earlier step runs again, and the effect of this one was not undone" in ran.err
     shop.command("plan", "one").expect(10)
     assert shop.command.log() == before
     shop.command("resume", "one", "--on-stale", "rerun").expect(0)

@@ -96,7 +96,7 @@ def test_a_run_that_has_completed_is_not_said_to_wait(flowckpt):
     flowckpt("approve", "one", "ok?", "--resume").expect(0)
     for words in (["approve", "one", "ok?"], ["reject", "one", "ok?"], ["signal", "one", "ok?"]):
         ran = flowckpt(*words).expect(2)
-        assert "the run is complete" in ran.err and "says how it ended" in ran.err
+        assert "the run is complete" in ran.err and "shows how the run ended" in ran.err
         assert "what it waits for with" not in ran.err
 
 

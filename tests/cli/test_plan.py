@@ -154,7 +154,7 @@ def test_behind_a_stale_step_results_can_be_reused_by_their_arguments(shop):
 
 def test_from_a_step_on_everything_is_run_again(shop):
     assert shop.decisions("--from", "clean", code=0) == FROM_CLEAN
-    assert "forced: everything is run again from this step on" in shop("plan", "one", "--from", "clean").out
+    assert "forced: everything from this step on runs again" in shop("plan", "one", "--from", "clean").out
     ran = shop("resume", "one", "--from", "nix").expect(12)
     assert "run 'one' has no step 'nix'" in ran.err and "It has: fetch, clean, count, load." in ran.err
     assert "Did you mean" not in ran.err

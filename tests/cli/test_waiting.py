@@ -284,7 +284,7 @@ def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
     (flowckpt.directory / "shop.py").write_text(SIGNALS)
     flowckpt("run", "shop.py", "--id", "r").expect(3)
     misspelt = flowckpt("signal", "r", "og").expect(0)
-    assert "warning: run r has never asked for the signal 'og'; it waits for 'go'" in misspelt.err
+    assert "warning: run r has never waited for the signal 'og'; it is waiting for 'go'" in misspelt.err
     assert "it is kept until it does" in misspelt.err and "Resume with" not in misspelt.err
     awaited = flowckpt("signal", "r", "go").expect(0)
     assert "warning" not in awaited.err and "Resume with: flowckpt resume r" in awaited.err

@@ -453,7 +453,7 @@ def test_a_call_with_a_secret_is_never_taken(caplog):
     with caplog.at_level(logging.WARNING, "flowckpt"):
         engine.run_sync(secretive, token="second-users-token")
     assert calls == [1, 1]
-    assert "its arguments hold a secret" in caplog.text
+    assert "its arguments contain a secret" in caplog.text
 
 
 def test_an_argument_that_cannot_be_compared_is_named(caplog):

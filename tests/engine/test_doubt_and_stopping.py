@@ -129,7 +129,7 @@ def test_what_a_stopped_step_may_yet_do_is_not_done_beside_it_by_a_resume_in_the
     fails.clear()
     plan = WorkflowEngine(store).plan_sync(beside, workflow_id="run")
     assert plan.stopped_by == "parallel/[pay]"
-    with pytest.raises(StepInDoubtError, match="its work is still running, though the run no longer waits for it"):
+    with pytest.raises(StepInDoubtError, match="its function still runs after the timeout"):
         resume(store, beside)
     assert world == []
     may_pay.set()

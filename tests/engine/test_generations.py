@@ -367,7 +367,7 @@ def parent():
         (delegates, "return continue_as"),
         (forgets_to_call, "without calling it"),
         (by_position, "by name, got 2 (at "),
-        (parent, "a child has no generations of its own"),
+        (parent, "but a child has no generations"),
     ],
 )
 def test_only_the_workflow_of_a_run_returns_it(wrong: Any, said: str) -> None:

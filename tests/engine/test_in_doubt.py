@@ -530,7 +530,7 @@ def test_of_a_run_that_was_stolen_nothing_is_known_to_be_undone(
     if error is None:
         assert resume(reopen(), flow, steal=True).status == "completed"
     else:
-        with pytest.raises(error, match="may still be at it"):
+        with pytest.raises(error, match="may still be running it"):
             resume(reopen(), flow, steal=True)
     assert log == calls
 
@@ -661,7 +661,7 @@ def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again(l
     assert left.wait(120)
     assert result.error.failed_with(StepTimeoutError)
     assert (log, paid, result.error.tries) == (["called"], [5], 1)
-    assert "it was left running" in latest(store).error.traceback
+    assert "its function still runs after the timeout" in latest(store).error.traceback
     assert resume(store, one(made)).status == "completed"
     assert (log, paid) == (["called"], [5])
 

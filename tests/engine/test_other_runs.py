@@ -331,7 +331,7 @@ def test_a_reply_names_a_wait_of_its_scope_or_a_path() -> None:
     def unknown() -> Generator[Any, Any, Any]:
         yield step("answer").reply("yes", "sorry")
 
-    assert "replies to 'yes', and no .wait() of this name or path has ended" in str(engine.run_sync(unknown).error)
+    assert "replies to 'yes', but no .wait() with this name or path has ended" in str(engine.run_sync(unknown).error)
 
 
 def test_what_a_start_and_a_signal_do_not_take_is_refused_where_it_is_written() -> None:

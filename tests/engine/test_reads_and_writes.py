@@ -80,8 +80,8 @@ def test_a_file_that_was_not_recorded_makes_the_result_stale_and_one_that_is_no_
     plain = step("copy").python(copy).checkpoint()
     one_engine.run_sync(one(plain), workflow_id="run")
     assert reasons(one_engine, one(COPY)) == [
-        "reads: a.txt: the step reads it, and has not recorded it",
-        "evidence: b.txt: the step writes it, and has not recorded it",
+        "reads: a.txt: the step reads it, but did not record it",
+        "evidence: b.txt: the step writes it, but did not record it",
     ]
     one_engine.resume_sync(one(COPY), workflow_id="run")
     Path("a.txt").write_text("other")

@@ -154,7 +154,7 @@ def test_where_it_fails_the_step_fails_undone_and_is_undone_at_the_next_resume(r
         assert isinstance(result.error, StepFailedError)
         assert result.error.failed_with(OSError)
         recorded = latest(reopen())
-        assert "It was raised by .on_rerun(), before step 'book' was to be run again." in recorded.error.traceback
+        assert "It was raised by .on_rerun(), which runs before a rerun of step 'book'." in recorded.error.traceback
     assert (log, booked) == (["a", "cancel 5", "cancel 5"], [5])
     assert resume(reopen()).output == 5
     assert (log[3:], booked) == (["cancel 5", "book 5"], [5])

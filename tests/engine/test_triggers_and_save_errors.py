@@ -401,7 +401,7 @@ def test_what_a_store_raises_beyond_its_contract_is_a_failed_save_too(reopen: Ca
     result, events = told(WorkflowEngine(store, on_save_error="continue"), saved, n=3)
     failed = [event.error for event in events if event.kind == "CheckpointFailed"]
     assert (result.status, len(failed)) == ("completed", 1)
-    assert "raised ZeroDivisionError while it saved: a bug" in failed[0]
+    assert "raised ZeroDivisionError during a save: a bug" in failed[0]
 
 
 class FullDisk(PosixFileSystem):

@@ -148,7 +148,7 @@ def test_to_ask_for_a_step_again_settles_no_doubt_about_it(reopen: Callable[[], 
 def test_a_run_that_is_stolen_does_not_take_not_done_yet_for_not_done(reopen: Callable[[], Any]) -> None:
     world["dies"] = "before paying"
     dies(reopen())
-    with pytest.raises(StepInDoubtError, match="may still be at it"):
+    with pytest.raises(StepInDoubtError, match="may still be running it"):
         WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run", options=RunOptions(steal=True))
     result = WorkflowEngine(reopen()).resume_sync(shop, workflow_id="run", options=RunOptions(steal=True, force=True))
     assert (result.status, account) == ("completed", [100])

@@ -93,7 +93,7 @@ def test_a_name_that_no_argument_has_is_refused_before_the_step_runs(made: Any) 
 
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(flow)
     assert isinstance(result.error, StepDefinitionError)
-    assert "wants the argument" in result.error.message and result.steps.executed == 0
+    assert "has a parameter" in result.error.message and result.steps.executed == 0
 
 
 def test_a_function_without_a_place_for_the_output_is_refused() -> None:
@@ -126,7 +126,7 @@ def test_a_result_that_was_reused_in_spite_of_an_edit_is_not_undone_with_the_new
     kind: str, amount: int | None, then: int | None, reuse: str, reopen: Callable[[], Any]
 ) -> None:
     WorkflowEngine(reopen()).run_sync(edited(kind, amount), workflow_id="run")
-    engine, later, said = WorkflowEngine(reopen()), edited(kind, then), "the code passes another 'amount' now"
+    engine, later, said = WorkflowEngine(reopen()), edited(kind, then), "the code now passes another 'amount'"
     with pytest.raises(NotUndoableError, match=said):
         engine.cancel_sync("run", workflow=later)
     engine.signal_sync("run", "go")
@@ -170,7 +170,7 @@ def test_the_compensation_of_a_child_gets_the_default_of_an_input(form: str, hel
 def test_an_edited_default_of_a_child_is_a_changed_argument(form: str, path: str, ends: Any, reopen: Any) -> None:
     WorkflowEngine(reopen()).run_sync(with_children(2, form), workflow_id="run")
     later = with_children(5, form)
-    with pytest.raises(NotUndoableError, match="the code passes another 'factor' now"):
+    with pytest.raises(NotUndoableError, match="the code now passes another 'factor'"):
         WorkflowEngine(reopen()).cancel_sync("run", workflow=later)
     WorkflowEngine(reopen()).signal_sync("run", "go")
     with pytest.raises(StaleStepError, match="factor: 2 → 5") as refused:  # what can be undone is not repeated unasked

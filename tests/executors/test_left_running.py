@@ -59,7 +59,7 @@ def test_what_was_given_up_may_yet_do_its_work_so_no_evidence_denies_it(kind, tm
         assert engine.run_sync(paying, workflow_id="r").error.failed_with(StepTimeoutError)
         assert seen(Path(began)) == "began"
         engine = WorkflowEngine(store, executors={"theirs": ThreadPoolExecutor(1)})
-        with pytest.raises(StepInDoubtError, match="its work is still running, though the run no longer waits for it"):
+        with pytest.raises(StepInDoubtError, match="its function still runs after the timeout"):
             engine.resume_sync(paying, workflow_id="r").unwrap()
         Path(gate).touch()
         assert seen(Path(paid)) == "paid"

@@ -266,7 +266,7 @@ def test_what_stays_on_this_machine_is_taken_from_a_record(harmless):
 
 @pytest.mark.parametrize("address", ["dask://local:8786", "dask:localhost", "dask:localhost:2", "dask", "ray:local"])
 def test_what_may_be_an_address_is_not(address):
-    with pytest.raises(UnknownExecutorError, match="not taken from a record"):
+    with pytest.raises(UnknownExecutorError, match="is not used unless given again"):
         chosen_executors({"executors": {"gpu": address}}, {}, {})
 
 

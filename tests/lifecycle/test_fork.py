@@ -87,7 +87,7 @@ def test_several_edits_stand_side_by_side(reopen: Reopen) -> None:
     assert latest(reopen(), "new").step_results[3].marks == ("edited", "at_most_once")
     assert resumed(reopen).output == "1 names, paid by hand"
     assert ran == ["report"]
-    with pytest.raises(InputError, match="'pay' stands between"):
+    with pytest.raises(InputError, match="'pay' is between"):
         WorkflowEngine(reopen()).fork_sync("run", outputs={"clean": [], "report": ""}, workflow=shop)
     with pytest.raises(InputError, match="does not fit the edits"):
         WorkflowEngine(reopen()).fork_sync("run", outputs={"clean": []}, from_step="report", workflow=shop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowckpt.core.records import StepError, StepResult
-from flowckpt.engine.rules.paths import below, failures_behind, is_within, nested_in, results_behind
+from flowckpt.engine.rules.paths import below, is_within, nested_in, results_after, root_failures
 
 
 def result(path: str, step_type: str = "python", *, failed: str | None = None) -> StepResult:
@@ -28,7 +28,7 @@ def test_behind_a_step_is_what_comes_later_in_its_own_generator_and_in_those_abo
     again: str, behind: list[str]
 ) -> None:
     history = [result(path) for path in ("a", "b/[0]", "b/[1]", "b", "c/x", "c/y", "c", "d")]
-    assert [each.path for each in results_behind(history, again)] == behind
+    assert [each.path for each in results_after(history, again)] == behind
 
 
 def test_a_name_that_begins_like_another_is_not_within_it() -> None:
@@ -52,7 +52,7 @@ def test_the_failures_behind_a_failed_fan_out_are_those_of_its_members_down_to_t
         result("m/[2]", failed=""),
         result("m", "map", failed="m"),
     ]
-    assert failures_behind(history, "m") == ["m/[2]", "m/[1]/x"]
+    assert root_failures(history, "m") == ["m/[2]", "m/[1]/x"]
 
 
 def test_a_failure_that_was_on_its_way_up_when_the_fan_out_was_stopped_is_one_of_them() -> None:
@@ -64,4 +64,4 @@ def test_a_failure_that_was_on_its_way_up_when_the_fan_out_was_stopped_is_one_of
         result("m/[3]/y"),
         result("m", "map", failed="m"),
     ]
-    assert failures_behind(history, "m") == ["m/[0]", "m/[1]/n/[0]", "m/[2]/x"]
+    assert root_failures(history, "m") == ["m/[0]", "m/[1]/n/[0]", "m/[2]/x"]

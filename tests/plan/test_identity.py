@@ -279,4 +279,4 @@ def test_how_often_a_step_was_tried_is_no_part_of_what_it_is() -> None:
 def test_behind_a_rerun_what_cannot_be_compared_is_named(then: Any, now: Any, names: list[str]) -> None:
     result = recorded(step("x").python(named, then))
     found = [str(reason) for reason in incomparable_reasons(step("x").python(named, now), result)]
-    assert found == [f"arguments: {name}: cannot be compared, and a step before it runs again" for name in names]
+    assert found == [f"arguments: {name}: cannot be compared, and an earlier step runs again" for name in names]

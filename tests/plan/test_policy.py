@@ -33,7 +33,7 @@ UNSURE = Reason(ReasonKind.EVIDENCE, "the server did not answer", is_proved=Fals
 ARGUMENTS = Reason(ReasonKind.ARGUMENTS, "limit: 1 → 2")
 VERSION = Reason(ReasonKind.VERSION, "recorded 'a', now 'b'")
 CODE = Reason(ReasonKind.CODE, "fetch() was edited")
-FROM = Reason(ReasonKind.FORCED, "everything is run again from this step on")
+FROM = Reason(ReasonKind.FORCED, "everything from this step on runs again")
 UPSTREAM = Reason(ReasonKind.UPSTREAM, "fetch runs again before it")
 FAILED = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
 STARTED = Reason(ReasonKind.STARTED, "it was started")

@@ -2,8 +2,8 @@
 
     replay ──Restore | Execute | Enter──► responder ──answer, sent or thrown──► replay ──► … ──► Finish | Crash
 
-A run, its plan, the search for what can be undone and the check of determinism differ in their responders alone: what
-they answer, and whether answering has an effect. `expand` takes a composite apart for all of them.
+A run, its plan, the search for steps to undo, and the determinism check differ only in their responders: what they
+answer, and whether answering has effects. All of them use `expand` to get the members of a fan-out.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.errors import StepFailedError
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
-"""The answer that a generator gets for a step: its output, or its failure."""
+"""The generator's answer for a step: its output, or its failure."""
 
 
 class Responder(Protocol):
     """Answers the commands of a generator. An answer of None ends the drive at the command."""
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute | None:
-        """Answer a step that has a recorded result; return an `Execute` where the step runs instead."""
+        """Answer a step that has a recorded result, or return an `Execute` if the step must run instead."""
         ...
 
     def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
@@ -44,7 +44,7 @@ class Responder(Protocol):
         ...
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        """Answer a composite, whose steps have records of their own."""
+        """Answer a composite, whose steps have their own records."""
         ...
 
 
@@ -58,11 +58,11 @@ async def drive(
     Args:
         replay: the generator and its record.
         responder: answers its commands.
-        start: where an earlier drive stopped; None starts the generator.
-        glance: answers recorded plain steps in the responder's place.
+        start: the command at which an earlier drive stopped; None starts the generator.
+        glance: a fast path that answers recorded plain steps instead of the responder.
 
     Raises:
-        WorkflowChangedError: the generator does something else than the record says.
+        WorkflowChangedError: the generator does not follow the record.
         WorkflowDefinitionError: the generator yields something that is not a step.
     """
     command: Command = replay.start(glance) if start is None else start
@@ -88,11 +88,11 @@ async def drive(
 
 @lazy_define(eq=False, repr=False)
 class Expansion:
-    """The members of a fan-out, made one by one, each with its share of the record.
+    """The members of a fan-out, created one by one, each with its part of the record.
 
     Attributes:
         enter: the fan-out.
-        own: the recorded results of the members that were not made yet.
+        own: the recorded results of the members that were not created yet.
         nested: the recorded results below them, by member.
     """
 
@@ -110,14 +110,14 @@ class Expansion:
             yield Enter(path, step, enter.location, result, nested, enter.is_spare, enter.is_bound)
 
     def take_rest(self) -> list[StepResult]:
-        """Take the recorded results whose member was not made out of the record."""
+        """Remove and return the recorded results of members that were not created."""
         rest = [*all_of(self.own, self.nested)]
         self.own, self.nested = {}, {}
         return rest
 
 
 def expand(enter: Enter) -> Expansion:
-    """Take a fan-out apart into its members; iterate over it to make them.
+    """Split a fan-out into its members; iterate over the value to create them.
 
     Args:
         enter: the fan-out and its record.

@@ -1,4 +1,4 @@
-"""Whether the code of a workflow that runs just now is a repetition: it ran in an earlier attempt, up to the same place."""
+"""Whether the current code of a workflow only repeats an earlier attempt, and a logger that is silent then."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 _is_repeated: ContextVar[bool] = ContextVar("flowckpt_is_repeated", default=False)
 
 is_repeated = _is_repeated.get
-"""Tell whether the generator that calls this is being driven through its record."""
+"""Return whether the calling generator is being replayed from its record."""
 
 
 begin_repeating, end_repeating = _is_repeated.set, _is_repeated.reset
-"""Set and reset for each recorded step: a context manager takes 1.2 µs more."""
+"""Set and reset for each recorded step; a context manager would take 1.2 µs more."""
 
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ else:
 
 
 class WorkflowLogger(_Adapter):
-    """A logger for the code of workflows: it says nothing twice because of a resume."""
+    """A logger for the code of workflows: a resume does not repeat its messages."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
-        """Tell whether a message of that level is said now."""
+        """Return whether a message of this level is logged now."""
         return not is_repeated() and self.logger.isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Leave the message as it is."""
+        """Return the message unchanged."""
         return msg, kwargs
 
 

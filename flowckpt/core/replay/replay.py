@@ -2,20 +2,20 @@
 
 The rules:
 
-1. The generator is driven by `start()`, then by `send(value)` or `throw(error)` for each command it was given.
+1. The generator is driven by `start()`, then by `send(value)` or `throw(error)` in answer to each command.
 2. A yielded step has a *path*: its name, and its occurrence where the name was used before. Paths are counted in the
    order of the yields, which is the same in every execution of a deterministic generator.
-3. A path that is in the record is a `Restore`, whatever place it has there. A path that is not is an `Execute`,
-   but only when the whole record has been used: while recorded results wait for their step, a step that the record
-   does not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`.
-   The exception is `patched()`, which is answered with False then: the run came by before the patch was there.
+3. A path that is in the record is a `Restore`, wherever it is in the record. A path that is not is an `Execute`,
+   but only when the whole record has been used: while recorded results wait for their step, a step that the record does
+   not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`. The
+   exception is `patched()`, which is then answered with False: the run passed this place before the patch existed.
 4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
 5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
-6. The driver may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
-   `Execute`. From then on the record binds nothing: what the generator yields may depend on what the step returns now.
-   The results that wait are dropped, or become spare: a step that is yielded again may get its spare result back.
+6. The driver may answer a `Restore` with `rerun`: the result is no longer valid, and the command becomes an
+   `Execute`. From then on the record does not bind the generator, because what it yields may depend on the new result.
+   The waiting results are dropped or become spare: a step that is yielded again may reuse its spare result.
 
-So nothing is executed (but ephemeral steps) until every recorded result has found its step, or one was found untrue.
+So nothing except ephemeral steps is executed until every recorded result has found its step, or one is no longer valid.
 
     start() ──► Restore ──send/throw──► … ──► Execute ──send/throw──► … ──► Finish | Crash
 """
@@ -61,24 +61,24 @@ class Restore:
     step: Step[Any]
     result: StepResult
     is_spare: bool = False
-    """Whether the result is no longer, or not yet again, part of the run."""
+    """Whether the result is set aside: no longer part of the run, unless its step reuses it."""
 
 
 @lazy_define(eq=False, repr=False)
 class Enter:
-    """Go into this step, which is made of steps: they have records of their own, and some may have to run."""
+    """Enter this composite: its steps have their own records, and some may have to run."""
 
     path: str
     step: Step[Any]
     location: str
     result: StepResult | None = None
-    """Its own recorded result; None where it has not ended."""
+    """Its own recorded result; None if it has not ended."""
     nested: Sequence[StepResult] = ()
-    """The recorded results of its steps, and of theirs."""
+    """The recorded results of all steps nested in it."""
     is_spare: bool = False
-    """Whether the results are no longer, or not yet again, part of the run."""
+    """Whether the results are set aside: no longer part of the run, unless their steps reuse them."""
     is_bound: bool = True
-    """Whether its steps must be those of the record."""
+    """Whether its steps must match the record."""
 
 
 @lazy_define(eq=False, repr=False)
@@ -98,23 +98,23 @@ class Crash(FieldEquality):
 Command: TypeAlias = Execute | Restore | Enter | Finish | Crash
 
 Glance: TypeAlias = Callable[[Step[Any], StepResult], Any]
-"""Returns the output of a recorded plain step where nothing has to be asked or emitted; else `UNREAD`."""
+"""A fast path: returns the output of a recorded plain step if nothing needs a check or an event, else `UNREAD`."""
 
 
-# Where a generator stands, for records and for people.
+# The position of a generator, for records and messages.
 
 
 _STEP_ITER: CodeType = Step.__iter__.__code__
 
 
 def where_of(generator: Any, *, full: bool = False) -> str:
-    """Return `file:line` of the `yield` that a generator stands at, inside generators it delegates to.
+    """Return `file:line` of the `yield` at which a generator is suspended, inside generators that it delegates to.
 
     The record gets the bare file name: the same code in another directory is the same code.
 
     Args:
-        generator: the generator; where it has ended, an empty text is returned.
-        full: with the file's directory.
+        generator: the generator; after its end, the result is empty.
+        full: whether to include the file's directory.
     """
     frames = standing_frames(generator)
     if not frames:
@@ -124,7 +124,7 @@ def where_of(generator: Any, *, full: bool = False) -> str:
 
 
 def standing_frames(generator: Any) -> list[FrameType]:
-    """Return the frames of a generator that stands at a `yield`, then those of the generators it delegates to."""
+    """Return the frames of a suspended generator, then those of the generators that it delegates to."""
     found = generator
     frames: list[FrameType] = []
     while type(found) is GeneratorType and found.gi_code is not _STEP_ITER and found.gi_frame is not None:
@@ -138,14 +138,14 @@ def _base_name(file: str) -> str:
     return PurePath(file).name
 
 
-# The recorded results as a generator meets them: its own steps by path, and what is nested in them.
+# The recorded results from a generator's point of view: those of its own steps, by path, and those nested in them.
 #
-# The history is flat, in the order in which results came. A generator knows the paths of its own steps alone; a result
-# further down (`pages/[17]`, `train/fit`) belongs to the step that it is nested in, and waits together with it.
+# The history is flat, in the order in which results were recorded. A generator knows only the paths of its own steps; a
+# result further down (`pages/[17]`, `train/fit`) belongs to the step that contains it, and waits together with it.
 
 
 Own = dict[str, StepResult | None]
-"""The results of a generator's own steps; None for one that has not ended, although steps nested in it have."""
+"""The results of a generator's own steps; None for an unfinished step that has results nested in it."""
 Nested = dict[str, list[StepResult]]
 
 
@@ -154,10 +154,10 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
 
     Args:
         recorded: the results, in the order of the history.
-        prefix: what the paths of its steps begin with.
+        prefix: the prefix of the paths of its steps.
     """
     own: Own = {result.path: result for result in recorded}
-    if prefix:  # in a member that a race stopped: how its steps were undone answers no step
+    if prefix:  # in a stopped member of a race: undo results do not belong to a step
         undoing = [path for path in own if path.endswith("@rollback") and "/" not in path[len(prefix) :]]
         for path in undoing:
             del own[path]
@@ -178,11 +178,11 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
 
 @attrs.define(eq=False, repr=False)
 class DroppedResults:
-    """Results and waits that a record holds beside those of the run: one for all the generators of a run.
+    """Recorded results and waits that are not part of the run now, shared by all generators of the run.
 
     Attributes:
         dropped: recorded results that are no longer part of the run.
-        spare: results that steps may get back when they are yielded, by path.
+        spare: results that steps may reuse when they are yielded, by path.
         waiting: the steps that the record shows as waiting.
     """
 
@@ -213,12 +213,12 @@ class Replay:
         generator: the generator, not yet started.
         recorded: the results of its run.
         workflow_name: its workflow, for errors.
-        prefix: what the paths of its steps begin with: those of a child have their place under it.
-        drops_what_changed: whether the record gives way where the generator yields something else.
-        spare: results that are not part of the run, and that its steps may get back when they are yielded.
-        aside: where results go that no longer count, and spare ones come from: that of the run, for a child.
-        is_repeated: whether the generator ran before, so that its code is repeated until a step is run again.
-        is_muted: whether it counts as repeated to its end: nothing is run.
+        prefix: the prefix of the paths of its steps; for a child, the path of its step.
+        drops_what_changed: whether recorded results are dropped if the generator yields something else.
+        spare: results that are not part of the run, and that its steps may reuse when they are yielded.
+        aside: takes dropped results and provides spare ones; a child shares that of the run.
+        is_repeated: whether the generator ran before, so that its code is repeated until a step runs again.
+        is_muted: whether the generator counts as repeated to its end, because no step runs.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each part of the record
@@ -238,20 +238,20 @@ class Replay:
         self._generator = generator
         self._workflow_name = workflow_name
         self.prefix = prefix
-        """The start of the paths of its steps."""
+        """The prefix of the paths of its steps."""
         self._is_bound = not drops_what_changed
         self._waiting, self._nested = split_record(recorded, prefix)
         self.aside = DroppedResults(spare=dict(spare or {}), waiting={*waiting}) if aside is None else aside
-        """Results that are no longer, or not yet again, part of the run."""
+        """Results that are dropped or set aside for reuse."""
         self.is_handling = False
-        """Whether a failure was raised in the generator, and what it does about it has not started."""
+        """Whether a failure was raised in the generator, and its next step has not started yet."""
         self._uses: dict[str, int] = {}
         self._places: dict[int, str] = {}
         self._ephemeral: set[str] = set()
         self._patches: dict[str, bool] = {}
         self._is_repeated = is_repeated or is_muted
         self._is_muted = is_muted
-        self._is_new = False  # the command that stands is run now, and was not answered from the record
+        self._is_new = False  # whether the current command is executed, instead of answered from the record
 
     def start(self, glance: Glance | None = None) -> Command:
         """Run the generator up to its first step.
@@ -260,7 +260,7 @@ class Replay:
             glance: as for `send`.
 
         Raises:
-            WorkflowChangedError: what it did is not what the record says; the generator is closed.
+            WorkflowChangedError: the generator does not follow the record; it is closed.
         """
         return self.send(None, glance)
 
@@ -269,11 +269,11 @@ class Replay:
 
         Args:
             value: the step's output.
-            glance: answers the recorded plain steps that follow: they are no commands.
+            glance: answers the recorded plain steps that follow, without a command.
 
         Raises:
-            WorkflowChangedError: what the generator does next is not what the record says; it is closed.
-            WorkflowDefinitionError: it yields something that is not a step; it is closed.
+            WorkflowChangedError: the generator does not follow the record; it is closed.
+            WorkflowDefinitionError: the generator yields something that is not a step; it is closed.
         """
         if glance is not None and self._waiting and self._is_repeated and not self._is_new:
             return self._restore_plainly(value, glance)
@@ -286,7 +286,7 @@ class Replay:
         return self._command(yielded)
 
     def _restore_plainly(self, value: Any, glance: Glance) -> Command:
-        """Send a value, then the outputs of plain steps, up to the first step that a glance is not enough for."""
+        """Send a value, then the outputs of plain steps, up to the first step that needs the full check."""
         send, prefix, waiting, uses = self._generator.send, self.prefix, self._waiting, self._uses
         created, name, first = CREATED.get(), "", ""
         ended: BaseException | None = None
@@ -320,13 +320,13 @@ class Replay:
         try:
             return self._finished(ended.value) if isinstance(ended, StopIteration) else self._raised(ended)
         finally:
-            ended = None  # its traceback holds this frame
+            ended = None  # break the cycle: its traceback holds this frame
 
     def throw(self, error: BaseException) -> Command:
         """Answer the last command with an error, raised at its `yield`.
 
         Args:
-            error: what to raise there.
+            error: the exception to raise.
 
         Raises:
             WorkflowChangedError: as for `send`.
@@ -343,7 +343,7 @@ class Replay:
         return self._command(yielded)
 
     def _again(self, go_on: Callable[[Any], Any], answer: Any) -> Any:
-        """Drive the generator where its code may be repeated."""
+        """Advance the generator, with the flag set that its code may be a repetition."""
         if self._is_new and not self._is_muted:
             self._is_repeated = False
             return go_on(answer)
@@ -354,21 +354,21 @@ class Replay:
             end_repeating(token)
 
     def rerun(self, command: Restore, *, keeps_rest: bool) -> Execute:
-        """Answer a `Restore` with the news that its result is no longer true.
+        """Answer a `Restore` whose result is no longer valid.
 
         Args:
             command: the command.
-            keeps_rest: whether the results that still wait become spare; else they are dropped, too.
+            keeps_rest: whether the results that still wait become spare; otherwise they are dropped, too.
 
         Returns:
-            What to do instead.
+            The command to execute instead.
         """
         self.aside.dropped.append(command.result)
-        self.begin_anew(keeps_rest=keeps_rest)
+        self.begin_again(keeps_rest=keeps_rest)
         return Execute(command.path, command.step, self.where())
 
-    def begin_anew(self, *, keeps_rest: bool) -> None:
-        """Free the generator from its record: a step of it, or one nested in that, is no longer true.
+    def begin_again(self, *, keeps_rest: bool) -> None:
+        """Release the generator from its record, because the result of a step or of a nested step is no longer valid.
 
         Args:
             keeps_rest: as for `rerun`.
@@ -380,7 +380,7 @@ class Replay:
         self._drop_rest()
 
     def begin(self, command: Enter) -> None:
-        """Note that a step that is made of steps starts or continues: some of its steps have to run.
+        """Note that a composite starts or continues, because some of its steps have to run.
 
         Args:
             command: the command.
@@ -396,7 +396,7 @@ class Replay:
             self._drop_rest()
 
     def close(self) -> BaseException | None:
-        """Close the generator, so that its `finally` blocks run; return what they raised, if anything."""
+        """Close the generator, so that its `finally` blocks run; return the exception that they raised, if any."""
         try:
             self._generator.close()
         except BaseException as error:
@@ -443,7 +443,7 @@ class Replay:
         return Restore(path, step, result, is_spare)
 
     def _check_modifiers(self, step: Step[Any]) -> None:
-        """Refuse modifiers that make no sense with the action, or with each other."""
+        """Refuse modifiers that do not fit the action or each other."""
         action, modifiers = step.action, step.modifiers
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self.where(full=True)))
@@ -453,10 +453,10 @@ class Replay:
             raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
 
     def _is_patched(self, name: str) -> bool | None:
-        """Return what a patch was answered before; None where the record, or a new result, says it.
+        """Return False if the run passed this place before the patch existed; None if a recorded or new result decides.
 
-        A run that has recorded results after this place and none for it came by before the patch was there, and so did a run
-        that waits at a step after it.
+        A run passed this place before the patch existed if it has recorded results after it and none for it, or if it
+        waits at a later step.
         """
         known = self._patches.get(name)
         if known is None:
@@ -466,7 +466,7 @@ class Replay:
         return known
 
     def _waits_later(self) -> bool:
-        """Return whether the record shows that the generator came to a wait that it has not come to in this replay."""
+        """Return whether the record has a wait of the generator that this replay has not reached yet."""
         start = len(self.prefix)
         own = {each[start:].partition("/")[0] for each in self.aside.waiting if each.startswith(self.prefix)}
         return bool(own) and not own <= {
@@ -476,7 +476,7 @@ class Replay:
         }
 
     def _entered(self, path: str, step: Step[Any]) -> Enter:
-        """Return the command for a step that is made of steps."""
+        """Return the command for a composite."""
         check_depth(path)
         is_spare = path not in self._waiting
         if is_spare:
@@ -492,7 +492,7 @@ class Replay:
         return Enter(path, step, self.where(), result, nested, is_spare, self._is_bound)
 
     def _refuse_unknown(self, path: str, step: Step[Any]) -> None:
-        """Refuse a step that the record does not have while recorded results wait; or drop these."""
+        """Refuse a step without a record while recorded results still wait, or drop those results."""
         if self._is_bound:
             what = f"yields the step {path!r}, which the record does not have"
             raise self._changed(what, self._describe(path, step))
@@ -532,7 +532,8 @@ class Replay:
     def _raised(self, error: BaseException) -> Command:
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:
-                return Crash(error)  # it failed now: a server that is down is not a changed workflow
+                # a new failure, such as a server that is down, does not mean that the workflow changed
+                return Crash(error)
             if self._is_bound:
                 raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
             self._drop_rest()
@@ -540,7 +541,7 @@ class Replay:
 
     def _changed(self, what: str, yielded: str) -> BaseException:
         path, first = next(iter(self._waiting.items()))
-        if first is None:  # a step that is made of steps, and was not finished
+        if first is None:  # an unfinished composite
             recorded = f"step {path!r}, with {len(self._nested.get(path, ()))} steps of its own"
         else:
             recorded = f"step {path!r} ({first.step_type} {first.function}".rstrip() + ")"
@@ -553,8 +554,8 @@ class Replay:
                 recorded=recorded,
                 yielded=yielded,
                 remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume; "
-                "or resume with --from STEP, to run everything again from a step on, or with --force, to run everything "
-                "again from here on.",
+                "or resume with --from STEP to run everything from that step on again, or with --force to run everything "
+                "from here on again.",
             )
         )
 
@@ -567,11 +568,11 @@ class Replay:
         return error
 
     def frames(self) -> list[FrameType]:
-        """Return the frames of the generator that stands at a `yield`, and of those it delegates to."""
+        """Return the frames of the suspended generator, and of those that it delegates to."""
         return standing_frames(self._generator)
 
     def where(self, *, full: bool = False) -> str:
-        """Return `file:line` of the `yield` that the generator stands at; empty after its end."""
+        """Return `file:line` of the `yield` at which the generator is suspended; empty after its end."""
         generator = self._generator
         if full or type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
             return where_of(generator, full=full)
@@ -597,7 +598,7 @@ def _qualname(function: str) -> str:
 
 
 def is_another(step: Step[Any], result: StepResult) -> bool:
-    """Tell whether a recorded result is that of another step: of another kind, or of another function.
+    """Return whether a recorded result belongs to another step: of another kind, or with another function.
 
     Args:
         step: the step as it is yielded now.
@@ -612,24 +613,24 @@ def is_another(step: Step[Any], result: StepResult) -> bool:
 
 def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
     action = step.action
-    remedy = "Give it to the steps that it is made of."
+    remedy = "Give it to the steps inside it."
     if modifier == "on":
-        remedy = "It is for .python(), and for a .map() of a function: leave it out."
+        remedy = "Remove it: it is only for .python(), and for a .map() of a function."
     elif action.is_waiting:
-        remedy = "Leave it out."
+        remedy = "Remove it."
         if modifier == "timeout":
-            remedy = f"Say how long to wait: .{action.step_type}(…, timeout=60)."
+            remedy = f"Give the time to wait to the action: .{action.step_type}(…, timeout=60)."
         elif modifier == "evidence":
-            remedy = "An approval is bound to claims by .approval(of=[…]); else claim it of the step that follows."
-    return refused_step(step.name, f".{modifier}() makes no sense with .{action.step_type}()", remedy, where=where)
+            remedy = "Bind an approval to claims with .approval(of=[…]), or give the claims to the next step."
+    return refused_step(step.name, f".{modifier}() cannot be used with .{action.step_type}()", remedy, where=where)
 
 
 def _no_such_argument(step: Step[Any], parameter: str, where: str) -> StepDefinitionError:
-    known = ", ".join(map(repr, step.action.parameters)) or "none that has a name"
+    known = ", ".join(map(repr, step.action.parameters)) or "no named arguments"
     return refused_step(
         step.name,
-        f".rollback() wants the argument {parameter!r}, which the step does not have",
-        f"Its first parameter gets the output, the others arguments of the step by name; the step has {known}.",
+        f"the function of .rollback() has a parameter {parameter!r}, but the step has no such argument",
+        f"Its first parameter gets the output, the others get arguments of the step by name; the step has {known}.",
         where=where,
     )
 
@@ -638,17 +639,17 @@ def _needless_adopt(name: str, where: str) -> StepDefinitionError:
     return refused_step(
         name,
         "it has .adopt(), but no .at_most_once()",
-        "Only a step that is to be done at most once is ever adopted: add .at_most_once(), or leave .adopt() out.",
+        "Only at-most-once steps are adopted: add .at_most_once(), or remove .adopt().",
         where=where,
     )
 
 
 def _no_generation(workflow_name: str, prefix: str, where: str) -> WorkflowDefinitionError:
     return WorkflowDefinitionError(
-        f"child workflow {workflow_name!r} at {prefix[:-1]!r} returned continue_as(…): a child has no generations of its own",
+        f"child workflow {workflow_name!r} at {prefix[:-1]!r} returned continue_as(…), but a child has no generations",
         where=where,
         remedy="Return continue_as(…) from the workflow of the run, repeat the child in a loop of its parent, or start it as "
-        "a run of its own: step(…).start(workflow, …).",
+        "a separate run: step(…).start(workflow, …).",
     )
 
 

@@ -28,7 +28,7 @@ from flowckpt.engine.rules.in_doubt import (
     settle_done,
     settle_started,
 )
-from flowckpt.engine.rules.judge import GOES_ON, evidence_reasons, kept_partial, moved_reasons, partial_reasons
+from flowckpt.engine.rules.judge import CONTINUES, evidence_reasons, kept_partial, moved_reasons, partial_reasons
 from flowckpt.engine.rules.plan import Decision, PlannedStep, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.result_cache import Cached, ResultCache
@@ -190,12 +190,12 @@ class PlannedSteps(DryResponder):
             *more: what else speaks against it.
         """
         result, judge = command.result, self.resumption.judge
-        is_behind_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
+        is_after_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
         is_first = not (self.again.paths or self.again.has_ephemeral or command.is_spare)
         reasons = judge.reasons(
             command.step,
             result,
-            is_behind_rerun=is_behind_rerun,
+            is_after_rerun=is_after_rerun,
             is_first=is_first,
             rewritten=self.again.rewritten,
         )
@@ -269,7 +269,7 @@ class PlannedSteps(DryResponder):
         """Add a step that would run, and return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
-        of_state = of_state or (GOES_ON,) * is_saved
+        of_state = of_state or (CONTINUES,) * is_saved
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
         identify(step.action, resumption.judge.secrets)  # a secret that it passes is learned, and shown nowhere
         done = None if resumption.is_undone(path) else old
@@ -301,7 +301,7 @@ class PlannedSteps(DryResponder):
             self.again.paths.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was running when its process died; it runs again")
-            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.INTERRUPTED
+            decision = Decision.RERUN if of_state not in ((), (CONTINUES,)) else Decision.INTERRUPTED
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))

@@ -230,7 +230,7 @@ class Planning(PlannedSteps):
         """Add a composite and its steps; return what it returned before, if the record says it."""
         answer, is_reused = await self.plan_member(replay, command)
         if not is_reused and command.result is not None:
-            replay.begin_anew(keeps_rest=True)
+            replay.begin_again(keeps_rest=True)
         elif answer is None:
             replay.begin(command)
         return answer

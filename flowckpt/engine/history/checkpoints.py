@@ -23,7 +23,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, step_of, undone_in_races, undone_paths
+from flowckpt.engine.rules.paths import ROLLBACK, root_failures, step_of, undone_in_races, undone_paths
 from flowckpt.engine.run.lease import existing, saved_after, taken
 from flowckpt.engine.run.notify import answer_documents
 from flowckpt.engine.run.resumption import without_reusable
@@ -370,6 +370,6 @@ def length_to_go_on_from(data: CheckpointData) -> int:
     """
     results = data.step_results
     if data.status is Status.FAILED and data.error is not None and data.error.path:
-        failed = set(failures_behind(results, data.error.path))
+        failed = set(root_failures(results, data.error.path))
         return next((index for index, result in enumerate(results) if result.path in failed), len(results))
     return len(results)

@@ -1,11 +1,12 @@
-"""Rules over the record of a run, without I/O: when a crash loop is left alone.
+"""Rules that detect a crash loop in the record of a run, without I/O.
 
-A crash is an attempt that ended without a word: the record still says `running`, and no process owns the run. Crashes are
-counted while each next one is at the same step as the one before and the attempt saved nothing new: no result, and no
-other partial state. An attempt that came further, died elsewhere, or ended in any other way, resets the count.
+A crash is an attempt that ended without recording an outcome: the record still has the status `running`, and no process
+owns the run. A crash adds to the count if it happened at the same step as the one before, and the attempt saved nothing
+new: no result and no other partial state. An attempt that made progress, crashed elsewhere, or ended in any other way
+resets the count.
 
-The count is part of the checkpoint that each resume saves before it runs anything, so it survives whatever the attempt
-dies of. It says how often the run had died *before* that attempt; the process that reads the record adds the attempt's own end.
+The count is part of the checkpoint that each resume saves before it runs anything, so it survives every kind of crash.
+It holds the crashes *before* that attempt; the process that reads the record adds the attempt's own crash.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
 
 
 KEY = "deaths"
-"""In the metadata: what `CrashCount.written_to` writes."""
+"""Metadata key: the document that `CrashCount.written_to` writes."""
 _MOST_PATHS = 20
 
 
 @attrs.frozen(eq=False, repr=False)
 class CrashCount(FieldEquality):
-    """How often a run has died at one place, with nothing new saved between.
+    """How often a run crashed at one place with nothing new saved in between.
 
     Attributes:
-        count: how often.
-        paths: the steps that it may have died at, in the order in which they began; none if unknown.
-        since: when the first of these attempts had saved last, as in the record; empty where there was none.
-        seen: the last sign of life of the last one; empty where the store does not know it.
+        count: the number of crashes.
+        paths: the steps at which it may have crashed, in the order of their starts; empty if unknown.
+        since: the last save of the first crashed attempt, as recorded; empty if it saved nothing.
+        seen: the last sign of life of the last attempt; empty if the store does not know it.
     """
 
     count: int = 0
@@ -50,26 +51,26 @@ class CrashCount(FieldEquality):
 
     @property
     def path(self) -> str:
-        """The step that was begun last; empty if unknown."""
+        """The step that was started last; empty if unknown."""
         return self.paths[-1] if self.paths else ""
 
     def is_crash_loop(self, most: int) -> bool:
-        """Tell whether that was often enough.
+        """Return whether the run reached its crash limit.
 
         Args:
-            most: how often a run may die at one step; 0 for no limit.
+            most: how often a run may crash at one step; 0 for no limit.
         """
         return 0 < most <= self.count
 
     def written_to(
         self, metadata: Mapping[str, Any], *, results: int, partial: Mapping[str, PartialState]
     ) -> dict[str, Any]:
-        """Return metadata that say so, and from where the attempt that starts now resumes.
+        """Return metadata with this count, and with the point from which the new attempt resumes.
 
         Args:
-            metadata: of the run.
-            results: how many results it continues from.
-            partial: the partial states that it continues from.
+            metadata: the metadata of the run.
+            results: how many results the attempt resumes from.
+            partial: the partial states that it resumes from.
         """
         kept = {name: value for name, value in metadata.items() if name != KEY}
         if self.count:
@@ -85,12 +86,12 @@ class CrashCount(FieldEquality):
 
 
 def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int = 0) -> CrashCount:
-    """Return how often a run has died at the place where it died last. Its owner must be gone.
+    """Return how often a run crashed at its last crash site. The run must have no owner.
 
     Args:
-        latest: its newest checkpoint.
-        begun: the steps that the attempt which saved it had begun since, as far as it left word.
-        silent: how many attempts after it died before they saved anything.
+        latest: the newest checkpoint.
+        begun: the steps that its attempt started afterwards, as far as they were noted.
+        silent: how many later attempts died before they saved anything.
     """
     if latest.status is not Status.RUNNING:
         return CrashCount(silent)
@@ -100,18 +101,18 @@ def crash_count_of(latest: CheckpointData, begun: Sequence[str], *, silent: int 
         del started[path]
     paths = (*started,)[-_MOST_PATHS:]
     moment = encode_time(latest.saved_at)
-    said = latest.metadata.get(KEY)
-    if said is None or _is_new(latest, said):
+    recorded = latest.metadata.get(KEY)
+    if recorded is None or _is_new(latest, recorded):
         return CrashCount(1 + silent, paths, moment)
-    before = tuple(said["paths"])
+    before = tuple(recorded["paths"])
     common = tuple(path for path in paths if path in before)
     if before and paths and not common:
         return CrashCount(1 + silent, paths, moment)
-    return CrashCount(said["count"] + 1 + silent, common or paths or before, said["since"])
+    return CrashCount(recorded["count"] + 1 + silent, common or paths or before, recorded["since"])
 
 
 def digest_of(partial: Mapping[str, PartialState]) -> str:
-    """Return what tells one set of partial states from another; an empty text for none.
+    """Return a digest of partial states; empty for none.
 
     Args:
         partial: the states, by path.
@@ -119,17 +120,17 @@ def digest_of(partial: Mapping[str, PartialState]) -> str:
     if not partial:
         return ""
     held = {path: each.held_state for path, each in sorted(partial.items())}
-    said = {path: each.digest if isinstance(each, Blob) else plain_tree(each, path) for path, each in held.items()}
-    return sha256(dumps(said).encode()).hexdigest()
+    tree = {path: each.digest if isinstance(each, Blob) else plain_tree(each, path) for path, each in held.items()}
+    return sha256(dumps(tree).encode()).hexdigest()
 
 
 def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int = MAX_CRASHES) -> int:
-    """Return how often a run may die at one step.
+    """Return how often a run may crash at one step.
 
     Args:
-        metadata: of its newest checkpoint.
-        asked: what is asked for now, or None.
-        default: what holds where nothing was ever said.
+        metadata: the metadata of its newest checkpoint.
+        asked: the limit requested now, or None.
+        default: the limit if none was ever requested.
     """
     if asked is not None:
         return asked
@@ -137,6 +138,6 @@ def limit_of(metadata: Mapping[str, Any], asked: int | None = None, default: int
     return int(found)
 
 
-def _is_new(latest: CheckpointData, said: Mapping[str, Any]) -> bool:
-    results: int = said["results"]
-    return len(latest.step_results) > results or digest_of(latest.partial) != said["partial"]
+def _is_new(latest: CheckpointData, recorded: Mapping[str, Any]) -> bool:
+    results: int = recorded["results"]
+    return len(latest.step_results) > results or digest_of(latest.partial) != recorded["partial"]

@@ -3,13 +3,13 @@
 Such a step is marked `.at_most_once()`, or has a `.rollback()` that was not called.
 
 started, its end not recorded     its claims, with the facts that the program states, decide (at-most-once steps only)
-done, and called otherwise now    stop, unless a person chose
-done, and dropped with an         the recorded claims decide
-earlier step
+done with another call            stop, unless the user has decided
+done, and dropped because of      the recorded claims decide
+an earlier step
 
 claims hold         do not run it again: adopt the effect, or reuse the recorded result
 claims are denied   it was not done, or is undone: run it
-it is unknown       ask, and never guess
+unknown             ask, never guess
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class Settlement(StrEnum):
 
 
 class Question(StrEnum):
-    """The question that must be answered before a step is run."""
+    """The question to answer before a step runs."""
 
     NONE = "none"
     STARTED = "started"
-    """It was started, and its end is not known or was a failure: was it done?"""
+    """The step was started and failed, or its end is unknown: was it done?"""
     DONE = "done"
-    """It was done, by the same call, and its result was dropped with an earlier one: does what it did still hold?"""
+    """The step was done by the same call, and its result was dropped with an earlier one: does its effect hold?"""
     MOVED = "moved"
-    """It was done, by another call: is it to be done by this one, too?"""
+    """The step was done by another call: should this call do it too?"""
 
 
 NOT_STARTED = "not_started"
-"""The only mark of a failure before the function of an at-most-once step was called."""
-LEFT_DONE = Reason(ReasonKind.UPSTREAM, "a step before it runs again, and what this one did was not undone")
-"""Why a step with a `.rollback()` is not simply run again after an earlier one."""
+"""The only mark of an at-most-once step that failed before its function was called."""
+LEFT_DONE = Reason(ReasonKind.UPSTREAM, "an earlier step runs again, and the effect of this one was not undone")
+"""Why a step with `.rollback()` is not simply run again after an earlier step."""
 
 
 def repeats_effect(step: Step[Any], result: StepResult) -> bool:
-    """Return whether a rerun of a step would repeat an effect that must not be repeated without a person.
+    """Return whether a rerun would repeat an effect that must not be repeated without the user's decision.
 
-    With `.on_rerun()`, the effect is undone before it happens again.
+    `.on_rerun()` undoes the effect before it happens again.
 
     Args:
         step: the step as it is yielded now.
@@ -78,14 +78,14 @@ def open_question(
     is_moved: bool,
     is_in_doubt: bool = False,
 ) -> Question:
-    """Return what must be known before a step is run.
+    """Return the question to answer before a step runs; None if there is none.
 
     Args:
         step: the step as it is yielded now.
         path: its path.
-        old: its result that no longer counts, if there is one.
-        policy: what was asked for; to ask for this very step settles no doubt.
-        is_moved: whether its arguments or its version tag are no longer those of the old result.
+        old: its earlier result that no longer counts, if there is one.
+        policy: the policy of the resume; `--from` with this step does not resolve a doubt about it.
+        is_moved: whether its arguments or version tag differ from those of the old result.
         is_in_doubt: whether its start was recorded and its end was not.
     """
     is_at_most_once = step.modifiers.is_at_most_once
@@ -103,12 +103,12 @@ def open_question(
 
 
 def settle_started(report: VerificationReport, *, may_be_running: bool = False) -> Settlement:
-    """Settle a step that was started and whose end was not recorded.
+    """Decide about a step with a recorded start and no recorded end.
 
     Args:
-        report: the answers to its claims, asked as of a step in doubt.
-        may_be_running: whether the process that started it may still be at it, as after a run was stolen from a live owner: what
-            is not done yet may be done in a moment.
+        report: the verdicts on its claims, checked as for a step in doubt.
+        may_be_running: whether the process that started it may still be running it, as after `--steal` from a live
+            owner. Then an effect that is missing now may still happen.
     """
     if report.verified:
         return Settlement.ADOPT
@@ -116,24 +116,24 @@ def settle_started(report: VerificationReport, *, may_be_running: bool = False) 
 
 
 def is_same_call(result: StepResult, arguments: Mapping[str, Any], version: str | None) -> bool:
-    """Tell whether a step, run now, would repeat the effect of a recorded result.
+    """Return whether running a step now would repeat the effect of a recorded result.
 
     Args:
         result: the recorded result.
-        arguments: what the record would keep of the arguments now.
-        version: its version tag now.
+        arguments: the present arguments, in the form of the record.
+        version: the present version tag.
     """
     return not argument_differences(result.arguments, arguments) and result.version == version
 
 
 def settle_done(report: VerificationReport) -> Settlement:
-    """Settle a step that was done with the same arguments, and would run again because one before it does.
+    """Decide about a step that was done with the same arguments, and would run again because an earlier step does.
 
     Args:
-        report: the answers to its recorded claims.
+        report: the verdicts on its recorded claims.
     """
     if report.verified:
         return Settlement.REUSE
     if any(verdict.evidence.role == "reads" and verdict.is_against for verdict in report.verdicts):
-        return Settlement.ASK  # it was done, of other files
+        return Settlement.ASK  # it was done with other files
     return Settlement.RUN if report.outcome == "failed" else Settlement.ASK

@@ -1,8 +1,8 @@
-"""Says of one recorded result whether it is still true, and what follows.
+"""Decide whether a recorded result is still valid, and what to do if it is not.
 
-First by identity: whether the step is still the step that made the result, or saved a state (its code, arguments, version
-tag). Its place, its action and the name of its function are replay's business: where those differ, it is another step.
-Then by the world: whether the claims of the result still hold.
+First by identity: whether the step is the one that made the result or saved the state (same code, arguments, version
+tag). Replay compares the step's place, its action and the name of its function: if those differ, it is another step.
+Then by evidence: whether the claims of the result still hold.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 def identity_reasons(
     step: Step[Any], result: StepResult | PartialState, secrets: KnownSecrets = NONE
 ) -> tuple[Reason, ...]:
-    """Return why a recorded result is not the result of this step; nothing where it is.
+    """Return why a recorded result does not belong to this call; nothing if it does.
 
     Args:
         step: the step as it is yielded now.
-        result: the recorded result of its path, or what it saved of itself.
-        secrets: what the record does not hold, and is never shown.
+        result: the recorded result or saved state of its path.
+        secrets: the secrets of the run, which are neither recorded nor shown.
     """
     action = step.action
     call = identify(action, secrets, step.modifiers.version)
@@ -58,22 +58,22 @@ def identity_reasons(
         and call.version == result.version
         and repr(call.arguments) == repr(result.arguments)  # as values, 1 == 1.0 == True
     ):
-        return ()  # as nearly always
+        return ()  # the usual case
     return tuple(_reasons(action, call, result, secrets))
 
 
 def moved_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
-    """Return what makes a step another call than the one that was recorded, whatever became of its code."""
+    """Return how the call differs from the recorded one, apart from its code."""
     return tuple(each for each in identity_reasons(step, result, secrets) if each.kind is not ReasonKind.CODE)
 
 
 def plainly_same(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> FunctionInfo | None:
-    """Return what is known of the function of a step if a glance shows that a recorded result is that of the same call.
+    """Return the facts about a step's function, if a quick comparison shows that a result belongs to the same call.
 
     Args:
         step: the step as it is yielded now.
         result: the recorded result of its path.
-        secrets: what the record does not hold.
+        secrets: the secrets of the run.
     """
     action: Any = step.action
     info = function_info(action)
@@ -100,12 +100,12 @@ def plainly_same(step: Step[Any], result: StepResult, secrets: KnownSecrets = NO
 
 
 PlainCall: TypeAlias = tuple[Any, int, bytes, FunctionInfo | None]
-"""A function, with how many arguments it is called, the format of their bytes if they are whole numbers, and what is known of it:
-None if the code that made a result is another."""
+"""A function, the number of its arguments, the format of their bytes if they are integers, and the facts about the
+function (None if the results were made by other code)."""
 
 
 def plain_call(action: PythonAction, origin: bytes) -> PlainCall:
-    """Return what a glance needs to know of a call to compare it with plain results of an origin."""
+    """Return the facts that the fast path needs to compare a call with plain results of one origin."""
     function, count, info, form = action.function, len(action.args), function_info(action), b""
     if info is not None:
         made = origin_fields(origin)
@@ -116,17 +116,17 @@ def plain_call(action: PythonAction, origin: bytes) -> PlainCall:
 
 
 def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
-    """Return which arguments cannot be compared with the recorded ones: a model, a connection, a plain object.
+    """Return the arguments that cannot be compared with the recorded ones: a model, a connection, a plain object.
 
     Args:
         step: the step as it is yielded now.
         result: the recorded result of its path.
-        secrets: what the record does not hold.
+        secrets: the secrets of the run.
     """
     now = identify(step.action, secrets).arguments
     names = [name for name in now if UNKNOWN in (now[name], result.arguments.get(name))]
     return tuple(
-        Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and a step before it runs again") for name in names
+        Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and an earlier step runs again") for name in names
     )
 
 
@@ -150,28 +150,28 @@ def _reasons(
 
 
 def _form(fingerprint: str) -> str:
-    """Return the number of the normal form: digests of two forms cannot be compared."""
+    """Return the number of the normal form: digests of different forms cannot be compared."""
     return fingerprint.partition(":")[0]
 
 
-# What a step saved of itself before it was interrupted.
+# The state that an interrupted step saved.
 
 
-GOES_ON = Reason(ReasonKind.STARTED, "it continues from its saved state")
-"""The text of a plan for a step whose state is still its own."""
+CONTINUES = Reason(ReasonKind.STARTED, "it continues from its saved state")
+"""The reason in a plan for a step whose saved state is still valid."""
 
 
 def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
-    """Return what has moved since a step saved a state; nothing where it is the same step, called with the same.
+    """Return what has changed since a step saved its state; nothing for the same step with the same arguments.
 
     Args:
         step: the step as it is yielded now.
-        partial: what a step of its path saved.
-        secrets: what the record does not hold, and is never shown.
+        partial: the state saved under its path.
+        secrets: the secrets of the run, which are neither recorded nor shown.
     """
     now, was = (name.rpartition(":")[2] for name in (step.action.function_name, partial.function))
     if now != was:
-        return (Reason(ReasonKind.CODE, f"its saved state is that of {was}(), and now it is {now}()"),)
+        return (Reason(ReasonKind.CODE, f"its saved state was saved by {was}(), but the step now calls {now}()"),)
     return tuple(
         Reason(each.kind, f"since it saved its state: {each.detail}")
         for each in identity_reasons(step, partial, secrets)
@@ -179,11 +179,11 @@ def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecret
 
 
 def kept_partial(partial: Mapping[str, PartialState], policy: ResumePolicy) -> dict[str, PartialState]:
-    """Return the states that a resume begins with: not those of steps that somebody wants to be run again.
+    """Return the states that a resume starts with: all except those of steps that the user wants to run again.
 
     Args:
-        partial: those of its newest checkpoint.
-        policy: what the resume was told.
+        partial: the states of the newest checkpoint.
+        policy: the policy of the resume.
     """
     wanted = policy.from_path
     if not wanted:
@@ -198,18 +198,18 @@ _NONE: Mapping[str, str] = {}
 
 @attrs.frozen(eq=False, repr=False, slots=False)  # with slots, attrs compiles a `__getattr__` for the cached property
 class Judge:
-    """Compares recorded results with the steps as they are yielded now, and with the answers of the world.
+    """Compares recorded results with the steps as they are yielded now, and with the evidence.
 
     Attributes:
-        policy: what follows when something has moved.
-        reports: the answers to the claims of the recorded results, by path; asked again where the world has moved on.
-        secrets: the secrets of the run, which no record holds.
+        policy: what to do with a stale result.
+        reports: the verdicts on the claims of recorded results, by path; renewed after steps have run.
+        secrets: the secrets of the run, which are never recorded.
         newest: the attempt that saved last; 0 for none.
         is_same_code: returns whether the workflow's code is that of the newest attempt.
-        history: the results among which may be failures that the workflow handled.
-        packages: installed packages that have another version now than recorded, by the attempt that used them;
-            empty if not asked for.
-        saved: those of the answers that a checkpoint of this attempt holds.
+        history: the recorded results, which may include handled failures.
+        packages: installed packages with another version than recorded, by the attempt that used them; empty if not
+            requested.
+        saved: the verdicts that a checkpoint of this attempt already holds.
     """
 
     policy: ResumePolicy
@@ -231,7 +231,7 @@ class Judge:
         step: Step[Any],
         result: StepResult,
         *,
-        is_behind_rerun: bool = False,
+        is_after_rerun: bool = False,
         is_first: bool = False,
         rewritten: Mapping[str, str | None] | None = None,
     ) -> tuple[Reason, ...]:
@@ -240,25 +240,27 @@ class Judge:
         Args:
             step: the step as it is yielded now.
             result: the recorded result of its path.
-            is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
-            rewritten: for a plan: the digests of what the steps that run again wrote before, by path; they are assumed to
-                write the same again. None for a file of a step that has no result: whatever stands there may be what it writes.
-            is_first: whether every step before it was restored, so that none returned anything new.
+            is_after_rerun: whether an earlier step runs again, so that arguments which cannot be compared may have
+                changed.
+            rewritten: for a plan: the digests of the files that the rerun steps wrote before, by path; the steps are
+                assumed to write the same again. None for a file of a step without a result: any content may be what it
+                writes.
+            is_first: whether every earlier step was restored, so that none returned a new value.
         """
         reasons = identity_reasons(step, result, self.secrets)
         if reasons and is_first and result.attempt == self.newest and _are_other_arguments(reasons):
             reasons += (NONDETERMINISM,) * self.is_same_code()
-        if is_behind_rerun:
+        if is_after_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:
             reasons += self.evidence_reasons(result, step, rewritten or _NONE)
         if self.packages:
             reasons += self._package_reasons(step, result)
         if self.is_forced(result.path):
-            reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
+            reasons += (Reason(ReasonKind.FORCED, "everything from this step on runs again"),)
         if any(each.makes_stale for each in reasons) and (handled := self._handled_after(result.path)):
             detail = (
-                f"a rerun would try {handled} again, whose failure the workflow handled; what followed is not undone"
+                f"a rerun would try {handled} again, whose failure the workflow handled; later steps are not undone"
             )
             reasons += (Reason(ReasonKind.HANDLED, detail),)
         return reasons
@@ -266,11 +268,11 @@ class Judge:
     def evidence_reasons(
         self, result: StepResult, step: Step[Any] | None = None, rewritten: Mapping[str, str | None] = _NONE
     ) -> tuple[Reason, ...]:
-        """Return what the world says against a recorded result.
+        """Return why a recorded result is stale according to its evidence.
 
         Args:
             result: the recorded result.
-            step: the step as it is yielded now, whose files count; None for those of the record.
+            step: the step as it is yielded now, whose declared files are checked; None to check the recorded files.
             rewritten: as in `reasons`.
         """
         report = self.reports.get(result.path)
@@ -286,11 +288,11 @@ class Judge:
         if declared and (result.evidence is not None or step is None or not step.modifiers.is_at_most_once):
             recorded = {_file(verdict) for verdict in verdicts}
             found += tuple(
-                Reason(_FILE_KINDS[role], f"{path}: the step {role} it, and has not recorded it")
+                Reason(_FILE_KINDS[role], f"{path}: the step {role} it, but did not record it")
                 for role, path in declared
                 if (role, path) not in recorded
             )
-        if self.secrets.is_any:  # what was found in the world may be one
+        if self.secrets.is_any:  # a found value may be a secret
             found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
         return found
 
@@ -313,11 +315,11 @@ class Judge:
         return self.policy.decide(reasons, is_done=bool(reasons) and self.repeats_effect(step, result))
 
     def repeats_effect(self, step: Step[Any], result: StepResult) -> bool:
-        """Return whether a rerun repeats an effect that must not be repeated without a person."""
+        """Return whether a rerun repeats an effect that must not be repeated without the user's decision."""
         return in_doubts.repeats_effect(step, result)
 
     def proves_done(self, step: Step[Any], result: StepResult) -> bool:
-        """Tell whether a step that must not be done twice was done, by the same call: an edit does not undo it.
+        """Return whether a step that must not be done twice was done by the same call: an edit does not undo it.
 
         Args:
             step: the step as it is yielded now.
@@ -330,28 +332,24 @@ class Judge:
         return not self.is_forced(result.path) and in_doubts.is_same_call(result, arguments, modifiers.version)
 
     def is_forced(self, path: str) -> bool:
-        """Tell whether somebody asked for a step to be run again, or for one that it is nested in.
-
-        Args:
-            path: the step.
-        """
+        """Return whether the user requested a rerun of a step, or of a step that contains it."""
         wanted = self.policy.from_path
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
 def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
-    """Return whether the same code, under the same version tag, is called with other arguments."""
+    """Return whether only the arguments differ, and not the code or the version tag."""
     return {reason.kind for reason in reasons} == {ReasonKind.ARGUMENTS}
 
 
 def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()) -> tuple[Reason, ...]:
-    """Return why a report does not let a result be reused; nothing where its claims hold.
+    """Return why a report prevents the reuse of a result; nothing if the claims hold.
 
-    Claims that need not hold at a resume do not count, nor does a step without claims.
+    Claims that need not hold at a resume do not count; a step without claims has no reasons.
 
     Args:
-        report: the answers to the claims of one step.
-        skipped: those of its answers that do not count.
+        report: the verdicts on the claims of one step.
+        skipped: the verdicts that do not count.
     """
     if report.verified or report.outcome == "no_evidence":
         return ()
@@ -374,10 +372,10 @@ _FILE_KINDS = {"reads": ReasonKind.READS, "writes": ReasonKind.EVIDENCE}
 
 
 def _declared(step: Step[Any]) -> list[tuple[str, str]] | None:
-    """Return the files of a step as it is yielded now; None if its own functions cannot say."""
+    """Return the files of a step as it is yielded now; None if the step's own functions fail."""
     try:
         return [(role, path) for role in _FILE_KINDS for path in declared_files(step, role)]
-    except Exception:  # it fails again when the step runs, where the error belongs
+    except Exception:  # it fails again when the step runs, and is reported there
         return None
 
 
@@ -386,7 +384,7 @@ def _file(verdict: Verdict) -> tuple[str, str]:
 
 
 def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str | None]) -> bool:
-    """Return whether a step that runs again is assumed to write what was read."""
+    """Return whether a rerun step is assumed to write the file that was read."""
     claim = verdict.evidence
     if claim.role != "reads" or not rewritten:
         return False

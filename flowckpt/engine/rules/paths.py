@@ -1,11 +1,11 @@
 """Dependencies between steps, from paths and their order alone.
 
-The steps of a generator come one after another: each may depend on all before it. The members of a fan-out (in brackets,
-`pages/[17]`) are there each for itself. So when a step is run again, these no longer count:
+The steps of a generator run one after another: each may depend on all earlier ones. The members of a fan-out (in
+brackets, `pages/[17]`) are independent of each other. So when a step runs again, these results no longer count:
 
-- the step, and what is nested in it;
-- what its own generator yielded later;
-- the step that it is nested in, and what depends on that in the same way, up to the run itself.
+- those of the step and of everything nested in it;
+- those of the steps that its own generator yielded later;
+- those of the step that contains it, and of what depends on that one in the same way, up to the run itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from flowckpt.errors import InputError, StepStoppedError
 _FAN_OUT = frozenset({"map", "parallel"})
 
 
-def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:
-    """Yield the results that do not count when a step is run again, without its own and those nested in it.
+def results_after(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:
+    """Yield the results that no longer count when a step runs again, except its own and those nested in it.
 
     Args:
         results: the history.
@@ -41,19 +41,19 @@ def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepRes
             if is_within(at, path):
                 continue
         elif not begun:
-            continue  # as nearly all of a long history
+            continue  # the usual case in a long history
         if at in above or any(
             at.startswith(scope) and each in begun and not is_within(at, each) for each, scope in sequential
         ):
             yield result
 
 
-def is_behind(path: str, earlier: str) -> bool:
-    """Tell whether a step that has not ended depends on one that has, so that it starts from the beginning when that runs again.
+def is_after(path: str, earlier: str) -> bool:
+    """Return whether an unfinished step depends on a finished one, so that it starts over when that one runs again.
 
     Args:
-        path: the step that has not ended.
-        earlier: the step that has.
+        path: the unfinished step.
+        earlier: the finished step.
     """
     for each in (earlier, *_above(earlier)):
         scope = each[: each.rfind("/") + 1]
@@ -63,17 +63,17 @@ def is_behind(path: str, earlier: str) -> bool:
 
 
 def is_within(path: str, outer: str) -> bool:
-    """Tell whether a path is that of a step, or of one nested in it.
+    """Return whether a path is that of a step or of a step nested in it.
 
     Args:
         path: the path.
-        outer: the step's.
+        outer: the path of the step.
     """
     return path == outer or (path.startswith(outer) and path[len(outer) : len(outer) + 1] == "/")
 
 
 def nested_in(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return which steps lie in which: by path, those directly in it that are in `paths`, or have one further down.
+    """Return, by path, the direct children of each step that are in `paths` or have a descendant in `paths`.
 
     Args:
         paths: the steps.
@@ -91,10 +91,10 @@ def nested_in(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
-    """Return what lies in some steps, at any depth.
+    """Return the steps nested in some steps, at any depth.
 
     Args:
-        nested: what `nested_in` returned.
+        nested: the value of `nested_in`.
         paths: the steps.
     """
     found: list[str] = []
@@ -106,8 +106,8 @@ def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
     return found
 
 
-def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
-    """Return the steps whose failures made a step fail: itself, or those that it is made of.
+def root_failures(results: Sequence[StepResult], path: str) -> list[str]:
+    """Return the steps whose failures made a step fail: the step itself, or steps nested in it.
 
     Args:
         results: the history.
@@ -123,7 +123,7 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
         if result is None or result.success or error is None:
             continue
         deeper: list[str] = []
-        if result.step_type in _FAN_OUT:  # also those that failed while the others were being stopped
+        if result.step_type in _FAN_OUT:  # includes those that failed while the others were being stopped
             members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
             deeper = [each for each in members if not by_path[each].success] + _stranded(results, by_path, at)
         elif error.path != at and is_within(error.path, at) and error.path in by_path:
@@ -136,7 +136,7 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
 
 @lazy_frozen(eq=False, repr=False)
 class HandledFailure(FieldEquality):
-    """A failure that the workflow handled before the run failed: it is history, and a resume does not retry it.
+    """A failure that the workflow handled before the run failed: a resume keeps it and does not retry the step.
 
     Attributes:
         path: the step that failed.
@@ -152,26 +152,26 @@ class HandledFailure(FieldEquality):
 
 
 def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:
-    """Return a failure as handled if the workflow yielded another step after it; None if it ended the workflow directly.
+    """Return a failure if the workflow handled it by yielding another step; None if it ended the workflow directly.
 
     Args:
         results: the history.
         path: the step that failed.
     """
     above = {*_above(path)}
-    later = (each for each in results_behind(results, path) if each.path not in above and each.step_type != ROLLBACK)
+    later = (each for each in results_after(results, path) if each.path not in above and each.step_type != ROLLBACK)
     followed_by = tuple(each.path for each in later)
     return HandledFailure(path, followed_by) if followed_by else None
 
 
 def handled_after(results: Sequence[StepResult], *, drops_what_follows: bool) -> Callable[[str], str]:
-    """Return what tells, for a step, the newest handled failure that is dropped if the step runs again; empty for none.
+    """Return a function from a step to the newest handled failure that a rerun of the step drops; empty for none.
 
-    A member of a map that tolerates failures does not count: no handler ran because of it.
+    The failed member of a map that tolerates failures does not count: no handler ran because of it.
 
     Args:
         results: the history.
-        drops_what_follows: whether a rerun drops everything after the step, and not the step alone.
+        drops_what_follows: whether a rerun also drops everything after the step.
     """
 
     @functools.cache
@@ -189,29 +189,31 @@ def handled_after(results: Sequence[StepResult], *, drops_what_follows: bool) ->
     def after(path: str) -> str:
         if not handled():
             return ""
-        dropped = [path, *(each.path for each in results_behind(results, path))] if drops_what_follows else [path]
+        dropped = [path, *(each.path for each in results_after(results, path))] if drops_what_follows else [path]
         return next((each for each in reversed(dropped) if each in handled()), "")
 
     return after
 
 
 def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | None:
-    """Return the handled failure that a run failed with; None where a resume has something to run again.
+    """Return the handled failure with which a run failed; None if a resume has something to run again.
 
     Args:
         results: the history.
-        path: the step whose failure the run failed with; may be empty.
+        path: the step with whose failure the run failed; may be empty.
     """
     if not path or undone_paths(results) - undone_in_races(results).keys():
         return None
-    found = [handled_failure(results, each) for each in failures_behind(results, path)]
+    found = [handled_failure(results, each) for each in root_failures(results, path)]
     return found[0] if found and all(found) else None
 
 
 def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
-    """Return the failures that were on their way up when the fan-out was stopped: what they lie in has not ended.
+    """Return the failures that were propagating when the fan-out was stopped.
 
-    A failure that a child workflow has handled is none of them: it has continued to another step.
+    The steps that contain them have not ended.
+
+    A failure that a child workflow has handled does not count: the child has continued to another step.
     """
     start = f"{fan_out}/"
     last: dict[str, str] = {}
@@ -230,29 +232,29 @@ def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], 
 
 
 def _above(path: str) -> Iterator[str]:
-    """Yield the steps that a step is nested in, the nearest first."""
+    """Yield the steps that contain a step, innermost first."""
     while "/" in path:
         path = path[: path.rfind("/")]
         yield path
 
 
-# Which results of a run a new one takes over, told from paths and their order alone.
+# Which results of a run a fork takes over, from paths and their order alone.
 #
-# What is run again from a step on is what a resume with the same step runs again: the step with all that is nested in it,
-# and what depends on it. Members of a fan-out beside it stay. An edited step is there already; what depends on it goes.
+# A fork from a step runs the same steps again as a resume from it: the step, everything nested in it, and what depends
+# on it. Parallel members of a fan-out stay. An edited step keeps its new output; what depends on it is dropped.
 
 
 def taken_over(results: Sequence[StepResult], length: int, from_path: str, edited: Collection[str]) -> list[StepResult]:
-    """Return the results that are taken over as they are, in their order.
+    """Return the results that are taken over unchanged, in their order.
 
     Args:
         results: the history of the source.
-        length: how many of them stand: what failed, or was undone, and what follows it do not.
-        from_path: the step from which on everything is run again; empty for none.
+        length: how many of them count: up to the first one that failed or was undone.
+        from_path: the step from which everything runs again; empty for none.
         edited: the steps whose outputs are replaced.
 
     Raises:
-        InputError: an edit would be dropped, because something before it is run again; or the edits and `from_path`
+        InputError: an edit would be dropped, because an earlier step runs again; or the edits and `from_path`
             contradict each other.
     """
     gone = _gone(results, from_path) if from_path else set()
@@ -262,68 +264,60 @@ def taken_over(results: Sequence[StepResult], length: int, from_path: str, edite
         if from_path and behind_edits != gone - {*edited}:
             names = ", ".join(map(repr, edited))
             raise InputError(
-                f"to run again from {from_path!r} on does not fit the edits: what depends on {names} is dropped, and "
-                "nothing else is",
+                f"--from {from_path!r} does not fit the edits: an edit of {names} drops only what depends on it",
                 parameter=from_path,
-                remedy="Leave --from out.",
+                remedy="Leave out --from.",
             )
         gone = behind_edits | {*edited}
     return [result for result in results[:length] if result.path not in gone]
 
 
 def _gone(results: Sequence[StepResult], path: str) -> set[str]:
-    """Return what does not count any more when a step is run again."""
+    """Return the results that no longer count when a step runs again."""
     within = {each.path for each in results if is_within(each.path, path)}
-    return within | {each.path for each in results_behind(results, path)}
+    return within | {each.path for each in results_after(results, path)}
 
 
 def _refuse_dropped_edits(results: Sequence[StepResult], edited: Collection[str]) -> None:
-    """Refuse two edits between which a step stands that depends on the first, and that the second depends on."""
+    """Refuse two edits if a step between them depends on the first, and the second depends on that step."""
     order = [result.path for result in results if result.path in edited]
     for at, first in enumerate(order):
-        dropped = [each.path for each in results_behind(results, first) if each.path not in edited]
+        dropped = [each.path for each in results_after(results, first) if each.path not in edited]
         for second in order[at + 1 :]:
-            beside = [each for each in dropped if not is_within(second, each)]  # what it is made of may stay
+            beside = [each for each in dropped if not is_within(second, each)]  # steps nested in it may stay
             between = next((each for each in beside if second in _gone(results, each)), None)
             if between is not None:
                 raise InputError(
-                    f"step {between!r} stands between {first!r} and {second!r}: what follows an edited step is dropped, "
-                    "and would be run again",
+                    f"step {between!r} is between {first!r} and {second!r}: the steps after an edited one are dropped, "
+                    "and would run again",
                     parameter=between,
                     remedy=f"Set {between!r} too, or only one of the others.",
                 )
 
 
-# Which steps are undone when a run fails, and which were: told from the history alone.
+# Which steps to undo when a run fails, and which are already undone, from the history alone.
 #
-# What `.rollback(fn)` did is a result of its own, with the path of the step and `@rollback` behind it, so a second crash in
-# the middle of undoing leaves no doubt about what is left to undo. No step has such a path: an `@` in a name is encoded.
+# Each call of a compensation (`.rollback(fn)`) has a result of its own, under the path of the step plus `@rollback`. So
+# after a crash in the middle of a rollback, the record shows what remains to be undone. No step has such a path: an `@`
+# in a name is encoded.
 
 
 ROLLBACK = "rollback"
 """The step type of the result of undoing a step."""
 UNFINISHED = "rolling_back"
-"""In the metadata of a run, while its steps are undone: how it ends then."""
+"""Metadata key while a run is rolled back: how the run ends afterwards."""
 _SUFFIX = "@rollback"
 UNDOABLE = "undoable"
-"""Marks the result of a step that said how it is undone: where edited code no longer yields it, that is known."""
+"""Marks the result of a step with a compensation, so that this is known even if edited code no longer yields it."""
 
 
 def undo_path(path: str) -> str:
-    """Return the path of the result of undoing a step.
-
-    Args:
-        path: the step.
-    """
+    """Return the path under which the undo of a step is recorded."""
     return path + _SUFFIX
 
 
 def step_of(path: str) -> str:
-    """Return the step whose undoing left a result.
-
-    Args:
-        path: of that result.
-    """
+    """Return the step whose undo is recorded under a path."""
     return path.removesuffix(_SUFFIX)
 
 
@@ -340,14 +334,14 @@ _STOPPED = type_name(StepStoppedError)
 
 
 def is_stopped(result: StepResult | None) -> bool:
-    """Return whether a result says that its step was stopped because enough others had succeeded."""
+    """Return whether a step was stopped because enough other members of its race had succeeded."""
     return result is not None and result.error is not None and result.error.type == _STOPPED
 
 
 def undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepResult]]:
-    """Return how steps were undone that lie in a stopped member of a race, by step.
+    """Return the undo results of steps in stopped members of a race, by step.
 
-    They stay undone for as long as the race stands, whatever becomes of the run.
+    They stay undone as long as the end of the race counts, however the run continues.
 
     Args:
         results: the history.
@@ -366,26 +360,26 @@ def undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepResult]
 def standing_in_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], list[StepResult]]:
     """Return which results of a stopped member still count if it runs after all, and which do not.
 
-    What was undone does not count, with everything in the member that depends on it.
+    Undone results do not count, and neither does anything in the member that depends on them.
 
     Args:
-        nested: the results of its steps, and how some were undone.
+        nested: the results of the member's steps, including undo results.
     """
     undone = undone_paths(nested)
     steps = [each for each in nested if each.step_type != ROLLBACK]
     gone = set(undone)
     for path in undone:
-        gone.update(each.path for each in results_behind(steps, path))
+        gone.update(each.path for each in results_after(steps, path))
     kept = [each for each in steps if each.path not in gone]
     return kept, [each for each in nested if each.step_type == ROLLBACK or each.path in gone]
 
 
 def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
-    """Return the results that were to be undone and whose step is no longer yielded, the oldest first.
+    """Return the results that should be undone but whose step is no longer yielded, oldest first.
 
     Args:
         results: the history.
-        yielded: the steps that the code yields now; what they say of undoing counts, and not what the record says.
+        yielded: the steps that the code yields now; their compensations count, not the recorded marks.
     """
     view = [*results]
     undone = undone_paths(view)
@@ -397,11 +391,11 @@ def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list
 
 
 def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
-    """Return the results that are to be undone, the newest first.
+    """Return the results that remain to be undone, newest first.
 
     Args:
         results: the history.
-        undoable: the steps that say how they are undone.
+        undoable: the steps with a compensation.
     """
     if not undoable:
         return []
@@ -410,7 +404,7 @@ def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> li
 
 
 def ended_wait(results: Sequence[StepResult], to: str, path: str) -> StepResult | None:
-    """Return the wait that a step replies to: the last one of a name in the step's own scope, or of a path.
+    """Return the ended wait that a step replies to: the last one with a name in the step's own scope, or with a path.
 
     Args:
         results: the results so far.

@@ -38,9 +38,9 @@ class Decision(StrEnum):
     CACHED = "cached"
     ORPHANED = "orphaned"
     UNDO = "undo"
-    """Undo what it did: the run stopped while its steps were undone."""
+    """Undo its effect: the run stopped during a rollback."""
     KEEP = "keep"
-    """Neither run nor undo it: nothing but undoing is done."""
+    """Neither run nor undo it: the resume only undoes."""
 
 
 @attrs.frozen
@@ -88,7 +88,7 @@ class PlannedStep:
 
 
 def hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
-    """Return planned steps without the secrets of the run."""
+    """Return planned steps with the run's secrets removed."""
     if not secrets.is_any:
         return tuple(steps)
     return tuple(
@@ -103,7 +103,7 @@ def hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[Planned
 
 
 NEXT_GENERATION = "the workflow continues as its next generation"
-"""Why the plan of such a run ends: the inputs are known, and nothing of what follows is recorded."""
+"""Why the plan of such a run ends: the inputs are known, but no later step is recorded."""
 
 
 @attrs.frozen
@@ -178,15 +178,15 @@ class ResumePlan(ShownInNotebook):
         }
 
 
-# What a resume does with a step that waits, in a sentence. Rules, without I/O.
+# What a resume does with a waiting step, as a sentence; without I/O.
 
 
 def message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
-    """Return the message that ends a wait: the first that was sent before its deadline; None where there is none.
+    """Return the message that ends a wait: the first one sent before its deadline; None without one.
 
     Args:
         wait: the wait.
-        messages: those that are not taken, in the order in which they are taken.
+        messages: the unconsumed messages, in the order in which they are consumed.
     """
     for message in messages:
         if message.ends(wait) and (wait.due_at is None or message.sent_at < wait.due_at):
@@ -195,12 +195,12 @@ def message_for(wait: Wait, messages: Iterable[Signal]) -> Signal | None:
 
 
 def wait_reason(wait: Wait, message: Signal | None, moved: Sequence[str] = ()) -> Reason:
-    """Return what a resume finds at a step that waits.
+    """Return what a resume does with a waiting step.
 
     Args:
         wait: the wait.
-        message: what ends it, if that was sent.
-        moved: what speaks against what is to be approved, claim by claim; empty where it is as it was asked for.
+        message: the message that ends it, if one was sent.
+        moved: how the facts to approve have changed, claim by claim; empty if they are unchanged.
     """
     found = f"it {wait.said} since {shown_moment(wait.since)}"
     is_rejected = message is not None and wait.kind is WaitKind.APPROVAL and not message.data.get("approved")

@@ -1,4 +1,4 @@
-"""Why a recorded result is no longer the result of its step."""
+"""Why a recorded result is no longer valid, and what a resume does then."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ class ReasonKind(StrEnum):
     """
 
     EVIDENCE = "evidence"
-    """The outside world is not as the record says, or cannot be checked."""
+    """A claim does not hold, or cannot be checked."""
     READS = "reads"
-    """A file that the step reads is not as it was when the step read it."""
+    """A file that the step reads has changed since the step read it."""
     PACKAGES = "packages"
-    """An installed package that its code uses has another version; by default this is only mentioned."""
+    """An installed package that its code uses has another version; by default this is only reported."""
     ARGUMENTS = "arguments"
     """The step is called with other arguments."""
     CODE = "code"
     """Its function was edited."""
     VERSION = "version"
-    """Its `.version()` tag is another one."""
+    """Its `.version()` tag differs."""
     NONDETERMINISM = "nondeterminism"
-    """Its arguments moved, and nothing else did."""
+    """Only its arguments changed."""
     FORCED = "forced"
-    """Somebody asked for it: `--from`."""
+    """A rerun was requested with `--from`."""
     UPSTREAM = "upstream"
-    """A step before it runs again."""
+    """An earlier step runs again."""
     FAILED = "failed"
-    """It failed the last time, and that ended the run."""
+    """It failed last time, and that ended the run."""
     HANDLED = "handled"
-    """A rerun from here on would try a step again whose failure the workflow handled."""
+    """A rerun from here on would retry a step whose failure the workflow handled."""
     UNDONE = "undone"
     """Its effect was undone when the run failed."""
     UNDOING = "undoing"
-    """Undoing its effect has begun, and is not finished."""
+    """Undoing its effect has started and is not finished."""
     STARTED = "started"
     """It was started, and its end was never recorded."""
     CACHED = "cached"
-    """A step with an equal call has the result, which `.cache()` takes."""
+    """`.cache()` takes the result of an equal call."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -80,7 +80,7 @@ class Reason(FieldEquality):
 
     @property
     def makes_stale(self) -> bool:
-        """Whether it means that the recorded result is stale, rather than that a rerun was requested."""
+        """Whether the recorded result is stale, rather than a rerun requested."""
         return self.kind in _STALE
 
     def __str__(self) -> str:
@@ -108,36 +108,36 @@ NONDETERMINISM = Reason(
 )
 
 
-# What follows when a recorded result is stale: chosen per resume, decided by one function.
+# What to do with a stale result: chosen per resume, decided by one function.
 
 
 class OnStale(StrEnum):
-    """The answer to a result whose facts, or whose code, have moved."""
+    """What to do with a stale result."""
 
     RERUN = "rerun"
     """Run the step again."""
     REUSE = "reuse"
-    """Take the recorded result all the same."""
+    """Use the recorded result anyway."""
     FAIL = "fail"
-    """Stop before anything is run."""
+    """Stop before any step runs."""
 
 
 class ReuseMode(StrEnum):
     """How far a resume compares results after a stale one."""
 
     PREFIX = "prefix"
-    """Everything from the first stale step on is run again."""
+    """Everything from the first stale step on runs again."""
     INPUTS = "inputs"
-    """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
+    """After a stale step, a recorded result is reused if the step gets the same arguments, as in build tools."""
 
 
 @lazy_frozen(eq=False, repr=False)
 class Settled(FieldEquality):
-    """A person's decision about an at-most-once step in doubt; it counts for one resume.
+    """A user's decision about an at-most-once step in doubt; it counts for one resume.
 
     Attributes:
         is_done: whether its effect happened.
-        make: returns its output, given the annotation of its function; None for what `.adopt()` makes.
+        make: returns its output, given the annotation of its function; None to use `.adopt()`.
         by: the person.
         comment: the reason.
     """
@@ -159,15 +159,15 @@ class ResumePolicy(FieldEquality):
     """The policy of a resume for stale results.
 
     Attributes:
-        on_stale: what to do where evidence, arguments or the version tag have moved. Not given, what has moved is run
-            again, and what cannot be checked stops the resume.
-        on_code_change: what to do where the function was edited.
-        on_package_change: what to do where an installed package that its code uses has another version.
-        reuse: how far to continue comparing.
-        from_path: the step from which on everything is run again; empty for none.
-        is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
-            from where the workflow yields something else than the record says.
-        is_taken_over: whether the run was taken from an owner that may still be running a step of it.
+        on_stale: what to do if evidence, arguments or the version tag have changed. By default, such a step runs again,
+            and evidence that cannot be checked stops the resume.
+        on_code_change: what to do if the function was edited.
+        on_package_change: what to do if an installed package that its code uses has another version.
+        reuse: which results after a stale one may be reused.
+        from_path: the step from which everything runs again; empty for none.
+        is_forced: whether to run again what would stop a resume: stale results, steps in doubt, and everything from the
+            place where the workflow yields another step than the recorded one.
+        is_taken_over: whether the run was taken from an owner that may still be running one of its steps.
         settled: decisions about steps in doubt, by path.
         takes_cached: whether steps with `.cache()` may take results of other runs.
     """
@@ -184,19 +184,19 @@ class ResumePolicy(FieldEquality):
 
     @property
     def reruns_what_follows(self) -> bool:
-        """Whether a person asked for a rerun, of a step or of whatever is stale, and so of what follows it."""
+        """Whether the user requested a rerun, of a step or of stale results, and thus of what follows them."""
         is_answer = OnStale.RERUN in (self.on_stale, self.on_code_change)
         return is_answer or self.is_forced or bool(self.from_path)
 
     def decide(self, reasons: Iterable[Reason], *, is_done: bool = False) -> OnStale:
         """Return what to do with a recorded result.
 
-        What somebody asked to be run again is run, whatever else has moved. Else to stop weighs more than to run again,
-        and that more than to reuse: the reasons are answered one by one, and the heaviest answer wins.
+        A requested rerun always happens, whatever the other reasons. Otherwise each reason is answered separately, and
+        the strictest answer wins: stop over rerun, rerun over reuse.
 
         Args:
-            reasons: why the result is stale; none, and it is reused.
-            is_done: whether a rerun repeats an effect that must not be repeated without a person.
+            reasons: why the result is stale; without reasons, it is reused.
+            is_done: whether a rerun repeats an effect that must not be repeated without the user's decision.
         """
         reasons = tuple(reasons)
         if any(reason.kind is ReasonKind.FORCED for reason in reasons):
@@ -218,16 +218,16 @@ class ResumePolicy(FieldEquality):
             return OnStale.RERUN
         if self.on_stale is not None:
             return self.on_stale
-        if is_done and reason.kind is not ReasonKind.EVIDENCE:  # evidence that is denied says that the effect is gone
+        if is_done and reason.kind is not ReasonKind.EVIDENCE:  # denied evidence means that the effect is gone
             return OnStale.FAIL
-        # Hours of work are not thrown away because a server did not answer, nor is its answer guessed.
+        # If a server does not answer, neither discard hours of work nor guess its answer.
         return OnStale.RERUN if reason.is_proved else OnStale.FAIL
 
 
-# What limits a run has: their place in its record, and what holds by default.
+# The limits of a run: their metadata keys and defaults.
 
 
 LIMITS = "limits"
-"""In the metadata of a run: the limits that were asked for."""
+"""Metadata key: the requested limits."""
 MAX_CRASHES = 5
-"""How often a run may die at one step before a resume refuses it, where nothing else is said."""
+"""How often a run may crash at one step before a resume refuses it, by default."""

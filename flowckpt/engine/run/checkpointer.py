@@ -1,4 +1,4 @@
-"""The policy of saving for one run: it numbers the checkpoints, fills in what the run says once, and hands them over."""
+"""Saving the checkpoints of one run: number them, add the facts of the run, and pass them to the store."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flowckpt")
 
-# A store that hangs takes a minute to refuse. Steps are not to wait for it each time: it is asked again after ten times as
-# long, and at the end of the run. One that refuses at once is asked at each save.
+# A store that hangs takes a minute to refuse a save, and steps must not wait that long each time. After a slow refusal,
+# the next save waits ten times as long as the refusal took, or until the end of the run. A fast refusal is retried at
+# each save.
 
 _HANGS_NS = 1_000_000_000
 _REST = 10
 
 
 class Evicting(Protocol):
-    """Says, before each save, which older checkpoints go with it."""
+    """Chooses, before each save, which older checkpoints it removes."""
 
     async def before_save(self, data: CheckpointData) -> None:
-        """Hand what goes to the store; never raises.
+        """Pass the checkpoints to remove to the store; never raises.
 
         Args:
-            data: what is about to be saved.
+            data: the checkpoint about to be saved.
         """
         ...
 
     def after_save(self, data: CheckpointData) -> None:
-        """Take note of what is durable now.
+        """Take note of a durable checkpoint.
 
         Args:
-            data: what was saved.
+            data: the saved checkpoint.
         """
         ...
 
@@ -60,9 +61,9 @@ class RunFacts:
         workflow_id: the run.
         workflow_name: its workflow.
         inputs_hash: the digest of its inputs.
-        inputs: the inputs, as the record holds them.
+        inputs: the encoded inputs.
         fingerprint: the identity of the workflow's code.
-        remedy: how to find out what a save of unknown outcome has saved; by default a resume.
+        remedy: how to find out whether a save with unknown outcome succeeded; by default a resume.
     """
 
     workflow_id: str
@@ -75,14 +76,14 @@ class RunFacts:
 
 @attrs.define(eq=False, repr=False)
 class SavePolicy:
-    """When a checkpoint is taken without a step asking for it, what goes with it, and what follows if it fails.
+    """When to save besides the steps' checkpoints, what to remove then, and whether to continue after a failure.
 
     Attributes:
         trigger: requests checkpoints in addition to the explicit ones, or None.
         continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
         evictor: selects older checkpoints to remove, or None.
-        is_timed: whether somebody listens, who is told how long a save took.
-        took: the sequence of the last checkpoint that was timed, and how many milliseconds the store took for it.
+        is_timed: whether a listener gets the duration of each save.
+        took: the sequence of the last timed checkpoint, and how many milliseconds its save took.
     """
 
     trigger: options.Trigger | None = None
@@ -123,19 +124,19 @@ class SavePolicy:
 
 
 @lazy_define(eq=False, repr=False)
-class _Behind:
-    """The store did not take the last save.
+class _Backoff:
+    """The last save failed.
 
     Attributes:
-        refusal: why it cannot be saved to, if it took long to say so.
-        ask_at_ns: when to ask it again, by the clock's `elapsed_ns`.
+        refusal: the error of the save, if the store was slow to refuse.
+        ask_at_ns: when to try the next save, by the clock's `elapsed_ns`.
     """
 
     refusal: FlowckptError | None = None
     ask_at_ns: int = 0
 
     def note_refusal(self, failure: FlowckptError, started_ns: int, ended_ns: int) -> None:
-        """Note why the store cannot be saved to, if it took long to say so."""
+        """Keep the error of a slow refusal, and when to try the next save."""
         took_ns = ended_ns - started_ns
         self.refusal = failure if took_ns >= _HANGS_NS else None
         self.ask_at_ns = ended_ns + _REST * took_ns
@@ -149,19 +150,19 @@ class Checkpointer:
 
     Attributes:
         clock: the time.
-        run: what every checkpoint says of the run.
+        run: the facts that every checkpoint repeats.
         metadata: target, tags and more.
         attempt: the attempt, the fencing number.
         sequence: the sequence of the last checkpoint.
         history: the run's results, which grow during the run.
-        policy: when checkpoints are taken, what goes with them, and what follows if one cannot be saved.
+        policy: when to save, which older checkpoints to remove, and whether to continue after a failed save.
         partial: the partial state of steps that have not succeeded, by path.
         is_usable: whether another save makes sense: not after one with unknown outcome, unless the run continues
             anyway.
         attempted: the checkpoint of the last save, successful or not.
         last_saved: the id of the last checkpoint known to be saved, or None.
-        secrets: what no checkpoint may hold.
-        searched: how many results were searched for them.
+        secrets: values that no checkpoint may contain.
+        searched: how many results were searched for secrets.
     """
 
     store: StoreBase
@@ -178,12 +179,12 @@ class Checkpointer:
     last_saved: str | None = None
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     searched: int = 0
-    _behind: _Behind | None = attrs.field(init=False, default=None)
+    _backoff: _Backoff | None = attrs.field(init=False, default=None)
 
     @property
     def is_store_away(self) -> bool:
-        """Whether the store did not take the last save."""
-        return self._behind is not None or not self.is_usable
+        """Whether the last save failed."""
+        return self._backoff is not None or not self.is_usable
 
     def is_due(self) -> bool:
         """Return whether the trigger asks for a checkpoint now, after a step that has none of its own."""
@@ -198,18 +199,18 @@ class Checkpointer:
         evidence: tuple[Any, ...] = (),
         status: Status | None = None,
     ) -> CheckpointData | FlowckptError:
-        """Make the next checkpoint durable, or return why that was not possible if the run continues then.
+        """Make the next checkpoint durable; if that fails and the run continues anyway, return the error.
 
         Args:
-            reason: why it is taken.
-            checkpoint_id: what to call it; see `save`.
+            reason: why the checkpoint is saved.
+            checkpoint_id: the id of the checkpoint; see `save`.
             in_flight: the paths of steps that were started and have not ended.
             evidence: claims about the outside world, as recorded.
-            status: where the run stands; implied by the reason where not given.
+            status: the status of the run; by default implied by the reason.
 
         Raises:
             FencedError: the run was taken over by another owner.
-            FlowckptError: it could not be saved, and the run is to stop then.
+            FlowckptError: the save failed, and the run must stop.
         """
         try:
             return await self.save(reason, checkpoint_id, in_flight=in_flight, evidence=evidence, status=status)
@@ -217,7 +218,7 @@ class Checkpointer:
             if not self.policy.continues_after(failure):
                 raise
             self.is_usable = True
-            self._behind = self._behind or _Behind()
+            self._backoff = self._backoff or _Backoff()
             return failure
 
     async def save(
@@ -232,22 +233,22 @@ class Checkpointer:
         status: Status | None = None,
         snapshot: Any = None,
     ) -> CheckpointData:
-        """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
+        """Make the next checkpoint durable. A cancel during the save waits until its outcome is known.
 
         Args:
-            reason: why it is taken.
-            checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
-            output: what the workflow returned, as the record holds it.
+            reason: why the checkpoint is saved.
+            checkpoint_id: the id of the checkpoint; by default `@reason`, from the second attempt on `@reason.N`.
+            output: the encoded output of the workflow.
             error: how the run failed.
             in_flight: the paths of steps that were started and have not ended.
             evidence: claims about the outside world, as recorded.
-            status: where the run stands; implied by the reason where not given.
-            snapshot: a state of the program, as the record holds it.
+            status: the status of the run; by default implied by the reason.
+            snapshot: the encoded state of the program.
 
         Raises:
-            FlowckptError: one of the store's errors, or `CheckpointStorageError` for what it may not raise.
+            FlowckptError: an error of the store; `CheckpointStorageError` if the store raised anything else.
         """
-        refused = await self._renewed(self._behind, reason) if self._behind is not None else None
+        refused = await self._renewed(self._backoff, reason) if self._backoff is not None else None
         self.sequence += 1
         data = self.attempted = self._next(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
         if self.secrets.is_any:
@@ -263,10 +264,10 @@ class Checkpointer:
         self.is_usable = False
         started_ns = self.clock.elapsed_ns() if policy.is_timed else 0
         try:
-            saving = self.store.save(run, data)  # in place if nothing else runs in the loop
+            saving = self.store.save(run, data)  # blocks in place if nothing else runs in the loop
             await (saving if may_block() else finish_despite_cancel(saving))
         except FlowckptError as failed:
-            self.is_usable = isinstance(failed, EncodingError)  # refused before anything was written
+            self.is_usable = isinstance(failed, EncodingError)  # refused before any write
             failed.__dict__.setdefault("ref", f"{run}@{data.checkpoint_id}")
             raise
         except Exception as failure:
@@ -275,7 +276,7 @@ class Checkpointer:
             policy.took = data.sequence, (self.clock.elapsed_ns() - started_ns) / 1e6
         self.is_usable = True
         self.last_saved = data.checkpoint_id
-        self._behind = None
+        self._backoff = None
         if policy.evictor is not None or policy.trigger is not None:
             policy.after_save(data, self.clock)
         return data
@@ -283,7 +284,7 @@ class Checkpointer:
     def _unknown_outcome(self, failure: Exception, data: CheckpointData) -> CheckpointStorageError:
         run = self.run
         error = CheckpointStorageError(
-            f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
+            f"{self.store.kind} raised {type(failure).__name__} during a save: {failure}",
             workflow_id=run.workflow_id,
             operation="save",
             is_outcome_unknown=True,
@@ -303,7 +304,7 @@ class Checkpointer:
         evidence: tuple[Any, ...],
         snapshot: Any,
     ) -> CheckpointData:
-        """Return the next checkpoint, with what every checkpoint of the run says."""
+        """Return the next checkpoint, with the facts of the run."""
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
         run, history = self.run, self.history
@@ -334,19 +335,19 @@ class Checkpointer:
             fields["partial"] = {**self.partial}
         return checkpoint_of(fields)
 
-    async def _renewed(self, behind: _Behind, reason: Reason) -> FlowckptError | None:
-        """Continue in another attempt if the store asks for that after a failed save, or return why it cannot."""
+    async def _renewed(self, backoff: _Backoff, reason: Reason) -> FlowckptError | None:
+        """Continue as a new attempt if the store requires that after a failed save; return the error if it cannot."""
         started_ns = self.clock.elapsed_ns()
         is_last = STATUS_OF_REASON[reason] is not Status.RUNNING
-        if behind.refusal is not None and not is_last and started_ns < behind.ask_at_ns:
-            return behind.refusal
+        if backoff.refusal is not None and not is_last and started_ns < backoff.ask_at_ns:
+            return backoff.refusal
         try:
             renewing = self.store.renew(self.run.workflow_id, self.history.view())
             lease = await (renewing if may_block() else finish_despite_cancel(renewing))
         except FlowckptError as failure:
-            behind.note_refusal(failure, started_ns, self.clock.elapsed_ns())
+            backoff.note_refusal(failure, started_ns, self.clock.elapsed_ns())
             return failure
-        behind.refusal = None
+        backoff.refusal = None
         if lease is not None:
             for notice in lease.notices:
                 _log.warning("run %s: %s", self.run.workflow_id, notice)

@@ -28,28 +28,28 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Nondeterminism, StepRunner
 
 LOOK_NS = 1_000_000_000
-"""How often at most the owner of a run looks for requests."""
+"""The shortest interval at which the owner of a run looks for requests."""
 
 
 @attrs.define(eq=False, repr=False, slots=False)
 class RunContext:
-    """One attempt of a run, as all its generators and steps know it.
+    """One attempt of a run, as its generators and steps share it.
 
     Attributes:
         world: random numbers and UUIDs.
         clock: the time.
         interrupts: the signals.
-        recorder: what the attempt records, and how it becomes durable.
+        recorder: records the attempt and makes it durable.
         notifier: emits its events and counts its steps.
         judge: decides whether recorded results are reused.
-        claims: checks what the steps claim.
+        claims: checks the steps' claims.
         runner: runs the steps.
-        waits: what its steps wait for.
-        budget: how many retries its steps may make.
-        look_at_ns: when to look for requests to cancel the run, by the clock's `elapsed_ns`.
-        rest: waits as long as another run of this process may end a wait; returns whether a wait can end.
-        generators: the generators that were started, to be closed at the end.
-        services: what its steps can ask of the engine while they run.
+        waits: the pending waits of its steps.
+        budget: the remaining retries of its steps.
+        look_at_ns: when to look for requests next, by the clock's `elapsed_ns`.
+        rest: waits while another run of this process may still end a wait; returns whether a wait can end.
+        generators: the started generators, to be closed at the end.
+        services: the engine's services for running steps.
         generation: the number of the run's generation.
     """
 
@@ -70,8 +70,8 @@ class RunContext:
     generation: int = attrs.field(init=False, default=1)
 
     def __attrs_post_init__(self) -> None:
-        said = self.recorder.checkpointer.metadata.get(generation.KEY)
-        self.generation = int(said["number"]) if said else 1
+        recorded = self.recorder.checkpointer.metadata.get(generation.KEY)
+        self.generation = int(recorded["number"]) if recorded else 1
         self.services = RunServices(self.recorder, self.notifier, self.interrupts, self.clock)
 
     @property
@@ -86,7 +86,7 @@ class RunContext:
 
     @property
     def secrets(self) -> KnownSecrets:
-        """The secrets of the run, including those that its steps return."""
+        """The secrets of the run, including those returned by its steps."""
         return self.judge.secrets
 
     @cached_property
@@ -104,17 +104,17 @@ class RunContext:
 
     @cached_property
     def requests(self) -> run.inbox.Requests:
-        """Requests to the run that were left in the store."""
+        """Requests to the run in the store."""
         saves = self.recorder.checkpointer
         birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
         return run.inbox.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
 
     async def look_for_requests(self) -> None:
-        """Look for requests to the run: one to cancel it stops it, the others are followed at once."""
+        """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""
         asked = await self.requests.look()
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
         recorder = self.recorder
-        if not asked or not recorder.start_saved:  # while results are restored, there is nothing to save yet
+        if not asked or not recorder.start_saved:  # nothing to save while results are still being restored
             return
         checkpointer = recorder.checkpointer
         for each in asked:
@@ -131,7 +131,7 @@ class RunContext:
         await run.undo_steps.undo_stopped(self, stopped)
 
     def in_doubt_resolver(self) -> run.in_doubt.InDoubtResolver:
-        """Return what settles a step that was started or done before."""
+        """Return the resolver for steps that an earlier attempt started or finished."""
         recorder = self.recorder
         return run.in_doubt.InDoubtResolver(
             self.workflow_id,
@@ -144,10 +144,10 @@ class RunContext:
         )
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
-        """Refuse to run anything while an at-most-once step was started and its effect is unknown.
+        """Refuse the resume if an at-most-once step was started and its effect is unknown.
 
         Raises:
-            StepInDoubtError: it is unknown whether it was done.
+            StepInDoubtError: it is unknown whether the step was done.
         """
         if path in self.recorder.in_doubt:
             await self.in_doubt_resolver().refuse_doubt(step, path)

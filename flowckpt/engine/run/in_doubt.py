@@ -1,4 +1,4 @@
-"""Before a step that was started or done earlier is run: look at what it left behind, and undo or adopt it."""
+"""Before a step runs that an earlier attempt started or finished: check its effect, and undo or adopt it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Resolution:
-    """The finding about a step before it is run.
+    """What to do with a step that may have been done before.
 
     Attributes:
-        reused: its earlier result, which still holds: nothing is run.
-        outcome: what it comes to without being run: adopted, or refused by what only its result could tell.
-        undo: its earlier result, whose effect is to be undone before it is run.
-        report: the answers that decided, if any were asked for.
+        reused: the earlier result, which is still valid; the step does not run.
+        outcome: the outcome of a step that does not run: it is adopted, or adopting it failed.
+        undo: the earlier result, whose effect must be undone before the step runs.
+        report: the verdicts that decided, if claims were checked.
     """
 
     reused: StepResult | None = None
@@ -46,16 +46,16 @@ RUN = Resolution()
 
 @attrs.frozen
 class InDoubtResolver:
-    """Settles the steps of one attempt.
+    """Decides about steps that may have been done before.
 
     Attributes:
         workflow_id: the run.
-        attempt: its attempt.
+        attempt: the number of the attempt.
         judge: decides about stale results.
         superseded: results that no longer count.
-        in_doubt: the paths of steps whose start was recorded and whose end was not.
-        runner: calls what the steps give for adopting and undoing.
-        claims: asks the world.
+        in_doubt: the paths of steps with a recorded start and no recorded end.
+        runner: calls the steps' functions for adopting and undoing.
+        claims: checks the steps' claims.
     """
 
     workflow_id: str
@@ -67,11 +67,12 @@ class InDoubtResolver:
     claims: ClaimChecker
 
     async def before(self, call: StepCall) -> Resolution:
-        """Settle a step that is about to run.
+        """Decide about a step that is about to run.
 
         Raises:
-            StepInDoubtError: it must not be done twice, and it is unknown whether it was done.
-            StaleStepError: it was done by another call, or what it did was not undone, and no person chose.
+            StepInDoubtError: it is unknown whether the step was done, and it must not be done twice.
+            StaleStepError: the step was done with other arguments, or its effect was not undone, and the user has not
+                decided.
         """
         path, step = call.path, call.step
         settled = self.policy.settled.get(path) if step.modifiers.is_at_most_once else None
@@ -98,14 +99,14 @@ class InDoubtResolver:
         return self.judge.policy
 
     def _moved(self, old: StepResult, moved: tuple[Reason, ...]) -> Resolution:
-        """Settle a step that was done by another call."""
+        """Decide about a step that was done with another call."""
         answer = self.policy.decide(moved, is_done=True)
         if answer is OnStale.FAIL:
             raise stale_step(self.workflow_id, old.path, moved, repeats_effect=True)
         return Resolution(reused=old) if answer is OnStale.REUSE else RUN
 
     async def _settled(self, call: StepCall, settled: Settled) -> Resolution:
-        """Do what a person decided; where the step was recorded before, its own result counts as its output."""
+        """Follow the user's decision; if the step has an earlier result, that is its output."""
         old = self.superseded.get(call.path)
         if not settled.is_done:
             return RUN
@@ -115,7 +116,7 @@ class InDoubtResolver:
         return Resolution(outcome=await self.runner.adopted(call, is_vouched=True, make=settled.make))
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
-        """Settle a step that was started, and whose end is not known or was a failure."""
+        """Decide about a step that was started and has failed, or has no recorded end."""
         report = await self.claims.report_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
@@ -126,17 +127,13 @@ class InDoubtResolver:
         return Resolution(report=report)
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
-        """Refuse the resume before anything runs, if a step that was started cannot be settled.
-
-        Args:
-            step: the step.
-            path: its path.
+        """Refuse the resume before any step runs, if a started step stays in doubt.
 
         Raises:
-            StepInDoubtError: it is unknown whether it was done.
+            StepInDoubtError: it is unknown whether the step was done.
         """
         if not step.modifiers.is_at_most_once:
-            self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
+            self.in_doubt.discard(path)  # it runs again in any case, or is never reached
         elif path in self.in_doubt and path not in self.policy.settled:
             report = await self.claims.report_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
@@ -146,26 +143,26 @@ class InDoubtResolver:
         return self.policy.is_taken_over or is_left_running(self.workflow_id, path)
 
     def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
-        detail = _said(report) if report.verdicts else "it has no evidence"
+        detail = _undecided(report) if report.verdicts else "it has no evidence"
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if self.policy.is_taken_over:
-            ended += ", and the owner that the run was stolen from may still be at it"
+            ended += ", and the previous owner of the run may still be running it"
         elif is_left_running(self.workflow_id, path):
-            ended += ", and its work is still running, though the run no longer waits for it"
+            ended += ", and its function still runs after the timeout"
         self._ask(path, f"{ended}; {detail}")
 
     async def retried(self, call: StepCall) -> Resolution:
-        """Settle a step before it is tried again: to force a resume does not cover the tries that it makes.
+        """Decide about a step before it is retried; `--force` does not apply to retries.
 
         Raises:
-            StepInDoubtError: it is unknown whether it was done.
+            StepInDoubtError: it is unknown whether the step was done.
         """
         judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False, settled={}))
         unforced = attrs.evolve(self, judge=judge)
         return await unforced._started(call, has_failed=True)
 
     async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
-        """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
+        """Decide about a step that was done with the same call; its result was dropped because of an earlier step."""
         report = None if old.evidence is None else await self.claims.look_again(step, old, restored_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
@@ -175,27 +172,27 @@ class InDoubtResolver:
                 return Resolution(reused=old, report=report)
             raise stale_step(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
-            detail = "it has no evidence" if report is None else _said(report)
+            detail = "it has no evidence" if report is None else _undecided(report)
             changed = f"it was done, something that it depends on has changed since, and {detail}"
             self._ask(old.path, changed, was_done=True)
         return Resolution(report=report)
 
     async def undone(self, call: StepCall, old: StepResult) -> Outcome | None:
-        """Undo what an earlier execution left behind; return the failure of the try if that is not possible.
+        """Undo the effect of an earlier execution; return the failure of the try if that is not possible.
 
         Args:
-            call: the try that follows.
-            old: its earlier result.
+            call: the next try.
+            old: the step's earlier result.
         """
         undo = call.modifiers.on_rerun
         assert undo is not None
-        identity = CallIdentity(arguments=old.arguments)  # of the call that is undone
+        identity = CallIdentity(arguments=old.arguments)  # the identity of the undone call
         try:
             value = restored_value(call.step, old)
             earlier = attrs.evolve(call, tries=1, identity=identity, services=NO_SERVICES)
             await self.runner.call(undo, (value,), {}, earlier)
         except Exception as error:
-            error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
+            error.add_note(f"It was raised by .on_rerun(), which runs before a rerun of step {old.path!r}.")
             return Outcome(error=error)
         return None
 
@@ -204,6 +201,6 @@ class InDoubtResolver:
             raise StepInDoubtError(self.workflow_id, path, detail=detail, was_done=was_done)
 
 
-def _said(report: VerificationReport) -> str:
+def _undecided(report: VerificationReport) -> str:
     found = found_in(report)
     return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

@@ -1,8 +1,8 @@
-"""The messages and requests that others leave in the store for the owner of a run.
+"""The messages and requests that other processes leave in the store for the owner of a run.
 
-Messages answer waits; the attempt that owns the run sees those that it has not taken. Requests ask the owner of a live run
-to cancel it, to save a checkpoint, or to change the tags. The owner looks for them between steps, at most once in a while;
-a run that ends sooner never looks.
+Messages answer waits; the owner sees those that the run has not consumed. Requests ask the owner of a live run to
+cancel it, to save a checkpoint, or to change the tags. The owner looks for requests between steps, at most once per
+interval; a run that ends before the first interval never looks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import Ability, StoreBase
 
 _FRESH_NS = 50_000_000
-"""For so long the last reading counts: a thousand waits at the same time need one look."""
+"""How long a read of the messages stays valid: a thousand waits at the same time need one read."""
 
 _SHOWN = 8
 
@@ -36,12 +36,12 @@ class Inbox:
     """The messages for one run.
 
     Args:
-        store: where they lie.
+        store: the store of the run.
         workflow_id: the run.
-        metadata: of the run; its messages repeat the birth in it.
+        metadata: the run's metadata; messages to the run repeat the birth in it.
         clock: the time.
-        waits: the waits of the run, which know what was taken by results that no longer count.
-        history: the results at the beginning of the attempt, which name what they took.
+        waits: the waits of the run, with the messages consumed by results that no longer count.
+        history: the results at the start of the attempt, with the messages that they consumed.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Inbox:
         self._has_warned = False
 
     async def first_for(self, wait: Wait, *, is_fresh: bool = False) -> Signal | None:
-        """Return the message that ends a wait: the first that was sent before its deadline; None where there is none.
+        """Return the message that ends a wait: the first one sent before its deadline; None without one.
 
         Args:
             wait: the wait.
-            is_fresh: whether to look into the store, however short ago that was done.
+            is_fresh: whether to read the store even if the last read is still valid.
         """
         if wait.is_timed:
             return None
@@ -79,7 +79,7 @@ class Inbox:
         return None
 
     async def can_end_any(self, waits: Iterable[Wait], *, is_fresh: bool = False) -> bool:
-        """Tell whether one of some waits can end now.
+        """Return whether one of these waits can end now.
 
         Args:
             waits: the waits.
@@ -89,44 +89,32 @@ class Inbox:
         for wait in waits:
             if wait.is_due(now) or await self.first_for(wait, is_fresh=is_fresh) is not None:
                 return True
-            is_fresh = is_fresh and wait.is_timed  # one look will do
+            is_fresh = is_fresh and wait.is_timed  # one read is enough
         return False
 
     def take(self, signal: Signal) -> None:
-        """Take a message, so that no other wait gets it.
-
-        Args:
-            signal: the message.
-        """
+        """Consume a message, so that no other wait gets it."""
         assert self._taken is not None
         self._taken.add(signal.signal_id)
 
     def answers_to(self, wait: Wait) -> list[str]:
-        """Return the ids of all messages that were read and would have ended a wait, besides the one that did.
-
-        Args:
-            wait: the wait.
-        """
+        """Return the ids of all messages read that could have ended a wait, including the one that did."""
         return [signal.signal_id for signal in self._found if signal.ends(wait)]
 
     async def remove(self, signal_ids: Iterable[str]) -> None:
-        """Remove messages that are recorded as taken; those that stay are known to be taken.
-
-        Args:
-            signal_ids: which.
-        """
+        """Remove messages that are recorded as consumed; one that stays in the store is not consumed again."""
         try:
             await self._store.remove_signals(self._workflow_id, tuple(signal_ids))
         except CheckpointStorageError as error:
-            _log.warning("run %s: a signal that was taken could not be removed: %s", self._workflow_id, error)
+            _log.warning("run %s: a consumed signal could not be removed: %s", self._workflow_id, error)
 
     async def tidy(self) -> None:
-        """Remove what earlier attempts have taken, and could not remove any more."""
+        """Remove messages that earlier attempts consumed but did not remove."""
         if any(result.signal for result in self._history.notable()) and self._store.has(Ability.SIGNALS):
             try:
                 await self._pending(is_fresh=True)
-            except FlowckptError as error:  # the run is done; what cannot be read now is nothing to it
-                _log.warning("run %s: its signals could not be tidied up: %s", self._workflow_id, error)
+            except FlowckptError as error:  # the run is done, and does not need its messages any more
+                _log.warning("run %s: its consumed signals could not be removed: %s", self._workflow_id, error)
 
     async def _pending(self, *, is_fresh: bool) -> list[Signal]:
         now_ns = self._clock.elapsed_ns()
@@ -141,36 +129,36 @@ class Inbox:
             found = await store.signals(self._workflow_id)
             self._found, self._read_ns = sent_to(self._metadata, found), now_ns
             if len(found) > len(self._found) and not self._has_warned:
-                said = "run %s: messages of an earlier run with the same id are ignored: %s"
+                message = "run %s: messages of an earlier run with the same id are ignored: %s"
                 strange = [each.signal_id for each in found if each not in self._found]
-                _log.warning(said, self._workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
+                _log.warning(message, self._workflow_id, ", ".join(map(repr, strange[:_SHOWN])))
                 self._has_warned = True
         if self._taken is None:
             self._taken = {result.signal for result in self._history.notable() if result.signal}
             self._taken.update(self._waits.taken)
             left = [signal.signal_id for signal in self._found if signal.signal_id in self._taken]
-            if left:  # by an attempt that died between the two
+            if left:  # by an attempt that crashed before it removed them
                 await self.remove(left)
         return [signal for signal in self._found if signal.signal_id not in self._taken]
 
 
 _MOST_DOUBLINGS = 6
 _MOMENT = 0.05
-"""For how many seconds a step waits for the answer of a look."""
+"""How many seconds a step waits for the store's answer."""
 _ROLLS_BACK = "rolls_back"
 _ATTEMPT = "attempt"
 TAGS = "tags"
-"""In the metadata: the tags of the run."""
+"""Metadata key: the tags of the run."""
 
 
 def new_request(signal_id: str, sent_at: datetime, newest: CheckpointData, *, rolls_back: bool) -> Signal:
     """Return a request to cancel a run.
 
     Args:
-        signal_id: names this very request.
-        sent_at: when it is made.
+        signal_id: the id of the request.
+        sent_at: when the request is made.
         newest: the newest checkpoint of the run. The request does not count for an attempt after the run was cancelled.
-        rolls_back: whether what the run did is to be undone.
+        rolls_back: whether to undo the run's effects.
     """
     asked = {_ROLLS_BACK: rolls_back, _ATTEMPT: newest.attempt}
     return Signal(signal_id, "cancel", sent_at, asked, kind=WaitKind.CANCEL, birth=birth_of(newest.metadata))
@@ -180,20 +168,15 @@ def tagged(metadata: Mapping[str, Any], change: Mapping[str, str | None]) -> dic
     """Return the metadata of a run with changed tags.
 
     Args:
-        metadata: of its newest checkpoint.
-        change: the new value of each tag; None removes it.
+        metadata: the metadata of its newest checkpoint.
+        change: the new value of each tag; None removes the tag.
     """
     tags = {**metadata.get(TAGS, {}), **change}
     return {**metadata, TAGS: {name: value for name, value in tags.items() if value is not None}}
 
 
 async def remove_requests(store: StoreBase, workflow_id: str) -> None:
-    """Remove the requests of a run that was cancelled.
-
-    Args:
-        store: where it lies.
-        workflow_id: the run.
-    """
+    """Remove the requests to a cancelled run."""
     found = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
     if found:
         await store.remove_signals(workflow_id, found)
@@ -201,15 +184,15 @@ async def remove_requests(store: StoreBase, workflow_id: str) -> None:
 
 @attrs.define(eq=False, repr=False)
 class Requests:
-    """The requests to a run, as one attempt knows them.
+    """The requests to a run, as one attempt sees them.
 
     Attributes:
-        store: where the run lies.
+        store: the store of the run.
         workflow_id: the run.
-        birth: what distinguishes it from other runs of the same id.
+        birth: distinguishes the run from other runs with the same id.
         clock: the time.
-        interrupts: what stops the run.
-        ended: the attempt that a person ended last, and when; requests to cancel that were made before do not count.
+        interrupts: stops the run.
+        ended: the attempt that was last cancelled, and when; requests to cancel from before that do not count.
     """
 
     store: StoreBase
@@ -224,21 +207,21 @@ class Requests:
 
     @property
     def slowdown(self) -> int:
-        """How many times as long as usual to wait before the next look: more, the longer the store has been away."""
+        """The factor for the interval until the next look; it grows while the store is unavailable."""
         return int(2 ** min(self._failures, _MOST_DOUBLINGS))
 
     async def forget(self) -> None:
-        """Remove the requests that this run has followed; those that stay are older than its end."""
+        """Remove the requests to cancel this run; one that stays is older than the run's end and has no effect."""
         try:
             await remove_requests(self.store, self.workflow_id)
         except FlowckptError as error:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 
     async def look(self) -> Sequence[Signal]:
-        """Look for requests; stop the run if one asks for that, and return those for checkpoints and tags.
+        """Look for requests: stop the run for a cancel, and return the requests for checkpoints and tags.
 
-        A store that does not answer at once is not waited for: its answer is read at the next look. That it cannot be
-        read is reported once, until it can be again.
+        If the store does not answer at once, its answer is read at the next look. A failure to read is reported once,
+        until a read succeeds again.
         """
         if self.interrupts.noted:
             return ()
@@ -254,7 +237,7 @@ class Requests:
         except FlowckptError as error:
             self._failures += 1
             if not self._is_reported:
-                _log.warning("run %s: requests to cancel it could not be read: %s", self.workflow_id, error)
+                _log.warning("run %s: requests to the run could not be read: %s", self.workflow_id, error)
             self._is_reported = True
             return ()
         self._failures, self._is_reported = 0, False
@@ -266,7 +249,7 @@ class Requests:
         return [each for each in meant if each.kind in (WaitKind.CHECKPOINT, WaitKind.TAG)]
 
     def _counts(self, request: Signal) -> bool:
-        """Return whether a request to cancel was made since the run was last ended, whatever was put back since."""
+        """Return whether a request to cancel is newer than the run's last end, even after a rollback."""
         if self.ended is None:
             return True
         attempt, ended = request.data.get(_ATTEMPT, 0), self.ended["attempt"]
@@ -274,9 +257,9 @@ class Requests:
             return bool(attempt > ended)
         return request.sent_at > datetime.fromisoformat(self.ended["at"])  # the next attempt may have saved nothing yet
 
-    async def remove(self, followed: Sequence[Signal]) -> None:
-        """Remove requests that this run has followed; one that stays is followed again, which changes nothing."""
+    async def remove(self, completed: Sequence[Signal]) -> None:
+        """Remove requests that the run has carried out; carrying one out again changes nothing."""
         try:
-            await self.store.remove_signals(self.workflow_id, [each.signal_id for each in followed])
+            await self.store.remove_signals(self.workflow_id, [each.signal_id for each in completed])
         except FlowckptError as error:
-            _log.warning("run %s: a request that was followed could not be removed: %s", self.workflow_id, error)
+            _log.warning("run %s: a completed request could not be removed: %s", self.workflow_id, error)

@@ -1,4 +1,4 @@
-"""A run taken for a while, and given back whatever happens; for what changes a record without running anything."""
+"""Hold the lease of a run for a while, to change its record without running anything."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from flowckpt.stores.leases import released
 T = TypeVar("T")
 
 _MOMENT = 1.0
-"""For how many seconds the end of a run waits for a store that did not take its last save."""
+"""How many seconds the end of a run waits for a store whose last save failed."""
 
 _log = logging.getLogger("flowckpt")
 
 
 def existing(workflow_id: str, found: T | None) -> T:
-    """Return what a store has found of a run: its newest checkpoint, or its description.
+    """Return the checkpoint or description that a store has found.
 
     Raises:
-        CheckpointNotFoundError: the run does not exist.
+        CheckpointNotFoundError: the store has found nothing: the run does not exist.
     """
     if found is None:
         raise CheckpointNotFoundError(workflow_id)
@@ -38,15 +38,15 @@ def existing(workflow_id: str, found: T | None) -> T:
 
 @asynccontextmanager
 async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, None]:
-    """Own a run for the block.
+    """Hold the lease of a run during the block.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         workflow_id: the run; it need not exist.
 
     Raises:
-        RunLockedError: another process owns it.
-        CheckpointCorruptedError: its record is damaged.
+        RunLockedError: another process owns the run.
+        CheckpointCorruptedError: the run's record is damaged.
     """
     lease = await finish_despite_cancel(store.acquire(workflow_id))
     try:
@@ -58,7 +58,7 @@ async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, Non
 async def saved_after(
     store: StoreBase, clock: Clock, lease: Lease, latest: CheckpointData, name: str, **changes: Any
 ) -> CheckpointData:
-    """Save the newest checkpoint of a run with some changes as its next one, under a name and the number of the attempt."""
+    """Save a changed copy of a run's newest checkpoint as the next one; its id is the name and the attempt's number."""
     data = attrs.evolve(
         latest,
         checkpoint_id=f"{name}.{lease.attempt}",
@@ -72,14 +72,14 @@ async def saved_after(
 
 
 async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -> None:
-    """Give a run back. If that fails, the run has ended all the same, and how must not be hidden.
+    """Release a run. A failure is only logged: it must not hide how the run ended.
 
     Args:
-        store: where it lies.
-        lease: what says that it is owned.
-        is_away: whether the store did not take the last save, so that its answer is not worth a long wait.
+        store: the store of the run.
+        lease: the lease of the run.
+        is_away: whether the last save failed, so that the store gets little time to answer.
     """
-    failure: object = "it does not answer; the lease expires by itself"
+    failure: object = "the store does not answer; the lease expires by itself"
     try:
         if not is_away:
             await released(store, lease)
@@ -90,10 +90,10 @@ async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -
             return
     except CheckpointStorageError as error:
         failure = error
-    _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, failure)
+    _log.warning("run %s: its lease could not be released: %s", lease.workflow_id, failure)
 
 
-# The runs that this very process drives, so that they can be stopped without a signal.
+# The runs that this process drives, so that they can be stopped without a signal.
 
 
 _live: dict[str, list[tuple[StoreBase, Interrupts]]] = {}
@@ -101,12 +101,12 @@ _live: dict[str, list[tuple[StoreBase, Interrupts]]] = {}
 
 @contextmanager
 def known_as_live(store: StoreBase, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
-    """Let a run be found for the block.
+    """Register a run as driven by this process during the block.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         workflow_id: the run.
-        interrupts: what stops it.
+        interrupts: stops the run.
     """
     entry = store, interrupts
     interrupts.is_alone = is_alone
@@ -122,35 +122,30 @@ def known_as_live(store: StoreBase, workflow_id: str, interrupts: Interrupts) ->
 
 
 def is_alone() -> bool:
-    """Tell whether this process drives one run at most."""
+    """Return whether this process drives at most one run."""
     return sum(map(len, _live.values())) <= 1
 
 
 def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
-    """Return what stops a run that is driven in this process on this store, or None.
-
-    Args:
-        store: where it lies.
-        workflow_id: the run.
-    """
+    """Return the `Interrupts` of a run that this process drives on this store; None for any other run."""
     return next((interrupts for place, interrupts in _live.get(workflow_id, ()) if place == store), None)
 
 
-# The end of work for a run that another process has taken over.
+# A run that another process has taken over must stop.
 
 
 def stop_when_lost(store: StoreBase, workflow_id: str, interrupts: Interrupts, *, continue_on_save_error: bool) -> None:
-    """Let the store stop a run once it is lost, where it can tell; else the next save finds out.
+    """Have the store stop a run once its lease is lost, if the store can notice; otherwise the next save finds out.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         workflow_id: the run; this process owns it.
-        interrupts: what stops it.
-        continue_on_save_error: whether it continues where it was removed, and has no other owner.
+        interrupts: stops the run.
+        continue_on_save_error: whether the run continues if it was removed and has no other owner.
     """
 
-    def tell(error: FencedError) -> None:
+    def stop(error: FencedError) -> None:
         if error.newest_attempt or not continue_on_save_error:
             interrupts.lose(error)
 
-    store.call_when_lost(workflow_id, tell)
+    store.call_when_lost(workflow_id, stop)

@@ -1,12 +1,13 @@
-"""The live note of a run: which steps are in flight, since when, and how far they are, for the process that looks from outside.
+"""The live note of a run: which steps are in flight, since when, and their progress, for other processes to show.
 
-The record says what has ended. What runs now is in no checkpoint until one is saved, which may take hours. So one thread of
-each process looks about once a second at the runs that the process drives, and writes what has changed into a note beside
-the record, without a sync. A step pays nothing for it.
+The record holds what has ended. The running steps are in no checkpoint until the next save, which may be hours away. So
+one thread per process looks about once a second at the runs that the process drives, and writes changes into a note
+next to the record, without a sync. Steps pay nothing for it.
 
-The note is a hint. It does not belong to the record, and decides nothing: a resume does not read it. It may be lost, damaged, or
-older than the record. It names its run's life and attempt, so that the note of an earlier attempt is never taken for the
-newest one's, and only a run with a live owner is shown as running now. A note that cannot be written fails nothing.
+The note is only a hint: it is not part of the record, and a resume does not read it. It may be lost, damaged, or older
+than the record. It contains the birth and the attempt of its run, so the note of an earlier attempt is never mistaken
+for the newest one's, and only a run with a live owner is shown as running. A note that cannot be written causes no
+failure.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _log = logging.getLogger("flowckpt")
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the runs of this process."""
 MOST_STEPS = 100
-"""How many steps a note names: those that have been in flight longest."""
+"""How many steps a note lists: those that have been in flight longest."""
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -52,9 +53,9 @@ class LiveStep:
         path: the step.
         step_type: its type.
         since: when it started, in this attempt.
-        tries: which try runs.
-        progress: how much is done, the total or None, and a few words; None if it reported nothing.
-        figures: what it has recorded of itself so far.
+        tries: the number of the current try.
+        progress: how much is done, the total or None, and a note; None if the step reported nothing.
+        figures: the figures that it has recorded so far.
     """
 
     path: str
@@ -66,7 +67,7 @@ class LiveStep:
 
     @property
     def said(self) -> str:
-        """How far it is, in a few words: `30 of 100, epoch 3`; empty if it reported nothing."""
+        """The progress as text, such as `30 of 100, epoch 3`; empty if the step reported nothing."""
         if self.progress is None:
             return f"try {self.tries}" if self.tries > 1 else ""
         done, total, note = self.progress
@@ -74,7 +75,7 @@ class LiveStep:
         return ", ".join([*([f"try {self.tries}"] if self.tries > 1 else []), amount, *([note] if note else [])])
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return plain JSON."""
         progress = None if self.progress is None else dict(zip(("done", "total", "note"), self.progress, strict=True))
         return {
             "path": self.path,
@@ -101,20 +102,20 @@ class Published:
     step: str
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return plain JSON."""
         return {"value": codec.encode(self.value), "at": encode_time(self.at), "step": self.step}
 
 
 @lazy_frozen(eq=False, repr=False)
 class LiveNote:
-    """The steps that ran at the moment of the last note of a run.
+    """The steps that were running when the last note of a run was written.
 
     Attributes:
-        at: the moment.
-        steps: the steps in flight, the one that started first first.
-        more: how many more were in flight.
-        published: what was published and may not be in the record yet, by name.
-        is_running: whether the process that wrote it still owns the run; else it died.
+        at: when the note was written.
+        steps: the steps in flight, oldest first.
+        more: how many further steps were in flight.
+        published: published values that may not be in the record yet, by name.
+        is_running: whether the process that wrote the note still owns the run; False if it died.
     """
 
     at: datetime
@@ -124,7 +125,7 @@ class LiveNote:
     published: Mapping[str, Published] = attrs.field(factory=dict)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON: the `live` of `show --json`."""
+        """Return plain JSON: the `live` of `show --json`."""
         steps = [step.to_document() for step in self.steps]
         return {"at": encode_time(self.at), "is_running": self.is_running, "steps": steps, "more": self.more}
 
@@ -133,23 +134,24 @@ class LiveNote:
 
 
 class Watch:
-    """Looks at the runs that this process drives, and writes their notes.
+    """Writes the live notes of the runs that this process drives.
 
     Attributes:
-        runs: their attempts, by identity. Each drive puts its own here, starts the thread if nothing looks, and takes it out
-            at its end.
-        is_looking: whether a thread looks.
-        beat: the thread; it looks about once a second while there are any.
+        runs: the current attempts, by identity. Each drive adds its own, starts the thread if none is running, and
+            removes its own at its end.
+        is_looking: whether the thread is running.
+        beat: the thread; it looks about once a second while there are runs.
     """
 
     def __init__(self) -> None:
         self.runs: dict[int, RunContext] = {}
         self.is_looking = False
         self.beat = Heartbeat(self.look, LOOK_SECONDS, "flowckpt-live")
-        self._written: dict[int, tuple[dict[str, Any], float]] = {}  # the last note without its time, and when
+        # the last note without its time, and when it was written
+        self._written: dict[int, tuple[dict[str, Any], float]] = {}
 
     def start(self) -> None:
-        """Start the thread; if none can be started, the next run tries again."""
+        """Start the thread; if that fails, the next run tries again."""
         self.is_looking = True
         try:
             self.beat.start()
@@ -158,7 +160,7 @@ class Watch:
             _log.debug("live notes are not written: %s", error)
 
     def forget(self) -> None:
-        """Forget all runs, in a forked child: they are its parent's, and so is the thread."""
+        """Forget all runs in a forked child: the runs and the thread belong to its parent."""
         self.runs.clear()
         self.is_looking = False
 
@@ -166,7 +168,7 @@ class Watch:
         """Look at each run once; return whether there are any.
 
         Args:
-            is_due: whether to write although the last note is not old enough.
+            is_due: whether to write even if the last note is recent.
         """
         runs = dict(self.runs)
         for key in self._written.keys() - runs.keys():
@@ -175,8 +177,8 @@ class Watch:
         for key, run in runs.items():
             try:
                 document = self._changed(key, run, is_due=is_due)
-            except Exception as error:  # a hint fails nothing: a later look tries again
-                _log.debug("run %s: its live note was not made: %s", run.workflow_id, error)
+            except Exception as error:  # the note is only a hint: a later look tries again
+                _log.debug("run %s: its live note could not be prepared: %s", run.workflow_id, error)
                 continue
             if document is not None:
                 store = run.recorder.checkpointer.store
@@ -184,12 +186,13 @@ class Watch:
         for store, documents in changed.values():
             self._write(store, documents, runs)
         if not runs:
-            self.is_looking = False  # before the runs are asked once more: what comes now starts a thread, or is found
+            # before the last check for runs: a run that arrives now starts a thread or is found by the check
+            self.is_looking = False
             self.is_looking = bool(self.runs)
         return self.is_looking
 
     def _changed(self, key: int, run: RunContext, *, is_due: bool) -> dict[str, Any] | None:
-        """Return the note of a run without its time, if it is to be written now."""
+        """Return the note of a run without its time, if it must be written now."""
         store, (written, written_at) = run.recorder.checkpointer.store, self._written.get(key, ({}, 0.0))
         if not store.has(Ability.LIVE) or (
             written and not is_due and time.monotonic() < written_at + store.live_seconds
@@ -201,7 +204,7 @@ class Watch:
     def _write(self, store: StoreBase, documents: Mapping[int, dict[str, Any]], runs: Mapping[int, RunContext]) -> None:
         """Write the notes of a store's runs."""
         moment = time.monotonic()
-        for key in documents:  # if it fails, the next note is another one, and not written at once
+        for key in documents:  # set even if the write fails: the next attempt waits for a changed note
             self._written[key] = {"steps": None}, moment
         notes = {
             runs[key].workflow_id: codec.dumps({**document, "at": encode_time(runs[key].clock.now())}).encode()
@@ -217,7 +220,7 @@ class Watch:
 
 
 WATCH = Watch()
-"""That of this process."""
+"""The watch of this process."""
 
 os.register_at_fork(after_in_child=WATCH.forget)
 
@@ -226,7 +229,7 @@ MOST_PUBLISHED = 100
 
 
 def newest_published(published: Iterable[list[Any]]) -> list[list[Any]]:
-    """Return the newest value of each name, as name, value, time and step; of many names the newest ones."""
+    """Return the newest value of each name, as name, value, time and step; if there are too many, the newest ones."""
     found: dict[str, list[Any]] = {}
     for each in published:
         if each[0] not in found or each[2] >= found[each[0]][2]:
@@ -255,14 +258,15 @@ def live_document(run: RunContext) -> dict[str, Any]:
         }
 
     def published() -> Iterator[list[Any]]:
-        # What is recorded and not saved yet, and what runs. A name or a value with a secret was refused.
+        # Values recorded but not saved yet, and those of running steps. Names and values with secrets were refused
+        # earlier.
         attempted = checkpointer.attempted or run.recorder.resumed_from
         for result in checkpointer.history.results[0 if attempted is None else len(attempted.step_results) :]:
-            for name, said in result.published.items():
-                yield [name, said["value"], said["at"], shown(result.path)]
+            for name, entry in result.published.items():
+                yield [name, entry["value"], entry["at"], shown(result.path)]
         for call in calls:
-            for name, said in run.services.so_far(call.path)[1].items():
-                yield [name, said["value"], said["at"], shown(call.path)]
+            for name, entry in run.services.so_far(call.path)[1].items():
+                yield [name, entry["value"], entry["at"], shown(call.path)]
 
     calls = [call for call in list(run.recorder.in_flight.values()) if call.since is not None]
     calls.sort(key=lambda call: call.since or run.clock.now())
@@ -286,15 +290,15 @@ async def read_live(
     metadata: Mapping[str, Any],
     results: Sequence[StepResult] = (),
 ) -> LiveNote | None:
-    """Return what runs now, or what ran when the process died, as far as the store knows.
+    """Return the steps that run now, or ran when the process died, as far as the store knows.
 
     Args:
-        store: where the run is.
+        store: the store of the run.
         workflow_id: the run.
-        status: its status: `running` if it has a live owner, `crashed` if it has none.
-        attempt: its newest attempt.
-        metadata: that of its newest checkpoint.
-        results: its results, which the note may be older than.
+        status: the status of the run: `running` with a live owner, `crashed` without one.
+        attempt: the newest attempt.
+        metadata: the metadata of the newest checkpoint.
+        results: the recorded results, which may be newer than the note.
     """
     if status not in (Status.RUNNING, Status.CRASHED):
         return None
@@ -312,14 +316,14 @@ async def read_live(
 
 
 def _parsed(content: bytes, birth: str, attempt: int) -> LiveNote | None:
-    """Return a note of an attempt; None if it is of another one, or is damaged."""
+    """Return the note of an attempt; None if it belongs to another attempt or is damaged."""
     try:
-        said = json.loads(content)
-        if said["birth"] != birth or said["attempt"] != attempt:
+        document = json.loads(content)
+        if document["birth"] != birth or document["attempt"] != attempt:
             return None
-        steps = [_step(each) for each in said["steps"][:MOST_STEPS]]
-        published = {_text(name): _published(value, at, path) for name, value, at, path in said["published"]}
-        return LiveNote(_moment(said["at"]), steps, _whole(said["more"]), is_running=False, published=published)
+        steps = [_step(each) for each in document["steps"][:MOST_STEPS]]
+        published = {_text(name): _published(value, at, path) for name, value, at, path in document["published"]}
+        return LiveNote(_moment(document["at"]), steps, _whole(document["more"]), is_running=False, published=published)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, DecodingError):
         return None
 
@@ -328,42 +332,42 @@ def _published(tree: Any, at: Any, path: Any) -> Published:
     return Published(codec.decode(tree, Any, place="published"), _moment(at), _text(path))
 
 
-def _step(said: Any) -> LiveStep:
-    progress = said["progress"]
+def _step(document: Any) -> LiveStep:
+    progress = document["progress"]
     if progress is not None:
         done, total, note = progress
         progress = _number(done), None if total is None else _number(total), _text(note)
-    figures = {name: _number(value) for name, value in said["figures"].items()}
-    moment, tries = _moment(said["since"]), _whole(said["tries"])
-    return LiveStep(_text(said["path"]), _text(said["step_type"]), moment, tries, progress, figures)
+    figures = {name: _number(value) for name, value in document["figures"].items()}
+    moment, tries = _moment(document["since"]), _whole(document["tries"])
+    return LiveStep(_text(document["path"]), _text(document["step_type"]), moment, tries, progress, figures)
 
 
-def _text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise TypeError(said)
-    return said
+def _text(document: Any) -> str:
+    if not isinstance(document, str):
+        raise TypeError(document)
+    return document
 
 
-def _moment(said: Any) -> datetime:
-    moment = datetime.fromisoformat(said)
+def _moment(document: Any) -> datetime:
+    moment = datetime.fromisoformat(document)
     if moment.tzinfo is None:
-        raise ValueError(said)
+        raise ValueError(document)
     return moment
 
 
-def _whole(said: Any) -> int:
-    if type(said) is not int or not 0 <= said < 1 << 53:
-        raise ValueError(said)
-    return said
+def _whole(document: Any) -> int:
+    if type(document) is not int or not 0 <= document < 1 << 53:
+        raise ValueError(document)
+    return document
 
 
-def _number(said: Any) -> Any:
-    if isinstance(said, bool) or not is_finite_number(said):
-        raise ValueError(said)
-    return said
+def _number(document: Any) -> Any:
+    if isinstance(document, bool) or not is_finite_number(document):
+        raise ValueError(document)
+    return document
 
 
-# What a run published: the newest value of each name, recorded or not yet.
+# The published values of a run: the newest one of each name, recorded or not.
 
 
 def published_of(results: Iterable[StepResult], live: LiveNote | None) -> dict[str, Published]:
@@ -371,15 +375,15 @@ def published_of(results: Iterable[StepResult], live: LiveNote | None) -> dict[s
 
     Args:
         results: the results of the run.
-        live: its live note, which may have newer ones.
+        live: the live note, which may have newer values.
 
     Raises:
         DecodingError: a recorded value cannot be decoded.
     """
     found: dict[str, Published] = {}
     for result in results:
-        for name, said in result.published.items():
-            each = _published(said["value"], said["at"], result.path)
+        for name, value in result.published.items():
+            each = _published(value["value"], value["at"], result.path)
             if name not in found or each.at >= found[name].at:
                 found[name] = each
     for name, each in ({} if live is None else live.published).items():
@@ -389,11 +393,11 @@ def published_of(results: Iterable[StepResult], live: LiveNote | None) -> dict[s
 
 
 async def read_published(store: StoreBase, workflow_id: str) -> dict[str, Published]:
-    """Return what a run published; see `WorkflowEngine.published`.
+    """Return the published values of a run; see `WorkflowEngine.published`.
 
     Raises:
         CheckpointNotFoundError: the run does not exist.
-        CheckpointCorruptedError: its record is damaged.
+        CheckpointCorruptedError: the run's record is damaged.
     """
     latest = existing(workflow_id, await store.load_latest(workflow_id))
     info = await store.describe_run(workflow_id)

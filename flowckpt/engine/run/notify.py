@@ -1,7 +1,8 @@
-"""Hands what a run tells to the code that iterates over its events, one at a time.
+"""Pass the events of a run to the code that iterates over them, one at a time.
 
-The run continues in a task of its own, because much of it may happen at once; but in step with its listener: what tells an
-event continues when the next one is asked for. So a listener that stops, stops the run at the very event.
+The run has a task of its own, because it may do several things in parallel. It stays in step with its listener: after
+it emits an event, it continues when the listener asks for the next one. So a listener that stops, stops the run at that
+event.
 """
 
 from __future__ import annotations
@@ -24,47 +25,47 @@ if TYPE_CHECKING:
     from flowckpt import events as events  # noqa: PLC0414 - others of the engine have it from here
     from flowckpt.events import Event
     from flowckpt.evidence.report import VerificationReport
-else:  # a run without a listener makes no event
+else:  # a run without a listener creates no events
     events = LazyModule("flowckpt.events")
 
 
 EventSink: TypeAlias = Callable[["Event"], Awaitable[None]]
-"""Takes each event; awaited, so that it can hold the run up."""
+"""Takes each event; it is awaited, so it can delay the run."""
 
 
 async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGenerator[Event, None]:
-    """Run `work` and yield what it tells.
+    """Run `work` and yield the events that it emits.
 
-    A cancel of the listener is handed on to the run, whose last events are still yielded; a listener that goes away
-    cancels it, too, and waits for its end.
+    A cancel of the listener is passed on to the run, whose last events are still yielded. If the listener stops
+    iterating, the run is cancelled too, and awaited.
 
     Args:
-        work: told whom to tell.
+        work: gets the function to call with each event.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Queue[tuple[Event, asyncio.Future[None]] | None] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[Event, asyncio.Future[None]] | None] = asyncio.Queue()
     is_heard, is_cancelled, is_stopped = True, False, False
 
-    async def tell(event: Event) -> None:
+    async def emit(event: Event) -> None:
         nonlocal is_stopped
         if is_heard:
             heard: asyncio.Future[None] = loop.create_future()
-            told.put_nowait((event, heard))
+            queue.put_nowait((event, heard))
             try:
                 if not is_stopped:
                     await heard
             except asyncio.CancelledError:
-                # Somebody else cancels the run while the listener has an event, as `asyncio.run` does after an error in
-                # the listener's loop: the listener may never come back for the last events, so they do not wait for it.
+                # The run was cancelled while the listener handles an event, as `asyncio.run` does after an error in the
+                # listener's loop. The listener may never ask for the last events, so they do not wait for it.
                 is_stopped = True
                 raise
 
-    running = asyncio.ensure_future(work(tell))
-    running.add_done_callback(lambda _: told.put_nowait(None))
+    running = asyncio.ensure_future(work(emit))
+    running.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while True:
             try:
-                item = await told.get()
+                item = await queue.get()
             except asyncio.CancelledError:
                 is_cancelled = True
                 running.cancel()
@@ -83,11 +84,11 @@ async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGen
             running.cancel()
             await asyncio.wait({running})
         if isinstance(sys.exception(), GeneratorExit) and not running.cancelled():
-            error = running.exception()  # no caller is left to raise it to
+            error = running.exception()  # no caller remains to raise it to
             if error is not None:
-                _log.warning("a run whose listener went away could not be ended: %s", error)
+                _log.warning("a run whose listener stopped iterating could not be ended: %s", error)
     if is_cancelled:
-        running.exception()  # retrieved: the cancel weighs more
+        running.exception()  # mark it as retrieved: the cancel takes precedence
         raise asyncio.CancelledError
     await running
 
@@ -97,14 +98,14 @@ class Notifier:
     """Emits the events of one attempt, and counts its steps.
 
     Attributes:
-        emit: takes an event; None without a listener: an event without a listener is not even made.
-        names_restored: whether the listener gets an event for each restored step, and not one for several in a row.
+        emit: takes an event; None without a listener, and then no events are created.
+        names_restored: whether the listener gets one event per restored step, instead of one for several in a row.
         executed: how many steps were run.
-        restored: how many results came from the store.
+        restored: how many results were restored.
         failed: how many steps failed.
-        dropped_states: the events of partial states that were dropped, not emitted yet.
-        folded: how many steps in a row were restored, and their event not emitted yet.
-        last_folded: the path of the last of them.
+        dropped_states: pending events of dropped partial states.
+        folded: how many consecutive restored steps have no event yet.
+        last_folded: the path of the last of these steps.
     """
 
     emit: EventSink | None = None
@@ -122,7 +123,7 @@ class Notifier:
         Args:
             emit: takes each event.
             workflow_id: the run.
-            folds_restored: whether steps in a row that are plainly restored have one event.
+            folds_restored: whether consecutive plain steps that are restored share one event.
         """
         self.emit, self.names_restored = emit, emit is not None and not folds_restored
         if emit is None or not folds_restored:
@@ -130,9 +131,9 @@ class Notifier:
 
         async def emit_after_restored(event: Event) -> None:
             if self.folded:
-                told = events.StepsRestored(workflow_id, self.last_folded, self.folded)
+                event_of_folded = events.StepsRestored(workflow_id, self.last_folded, self.folded)
                 self.folded = 0
-                await emit(told)
+                await emit(event_of_folded)
             await emit(event)
 
         self.emit = emit_after_restored
@@ -145,20 +146,20 @@ class Notifier:
                 await self.emit(event)
 
 
-# Events of what was saved and of what was found in the world.
+# Events of saved checkpoints and checked evidence.
 
 
 EventFactory: TypeAlias = Callable[[], "events.Event"]
-"""Makes an event once somebody listens."""
+"""Creates an event, if there is a listener."""
 
 
 def saved_event(workflow_id: str, data: CheckpointData, took: tuple[int, float]) -> events.CheckpointSaved:
-    """Return the event of a checkpoint that is durable.
+    """Return the event of a durable checkpoint.
 
     Args:
         workflow_id: the run.
         data: the checkpoint.
-        took: the sequence of the newest checkpoint, and how many milliseconds its save took.
+        took: the sequence of the last timed checkpoint, and how many milliseconds its save took.
     """
     took_ms = took[1] if took[0] == data.sequence else 0.0
     steps = len(data.step_results)
@@ -185,7 +186,7 @@ def evidence_event(
     Args:
         workflow_id: the run.
         path: the step.
-        report: the answers.
+        report: the verdicts.
         moment: `now` after the step, `resume`, or `in_doubt`.
     """
     took_ms = max((each.duration_ms for each in report.verdicts), default=0.0)
@@ -196,10 +197,10 @@ def evidence_event(
 
 
 def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
-    """Return what a checkpoint records of the answers that a resume got.
+    """Return a resume's verdicts in the form that a checkpoint records.
 
     Args:
-        reports: the answers, by the path of the step whose claims they are.
+        reports: the reports, by the path of the step.
     """
     return tuple(
         {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
@@ -208,20 +209,15 @@ def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ..
     )
 
 
-# Events and errors of a run without its secrets: the last door that they go through.
+# Removal of a run's secrets from its events and errors, the last stage before they leave the engine.
 
 
 _NOT_TEXT = ("workflow_id", "path", "output")
-"""The texts that are recorded as they are; one that holds a secret was refused."""
+"""Fields that are recorded unchanged; a text with a secret was refused earlier."""
 
 
 def redacted_event(event: Event, secrets: KnownSecrets) -> Event:
-    """Return an event whose texts hold no secret.
-
-    Args:
-        event: the event.
-        secrets: the secrets of the run.
-    """
+    """Return an event with all secrets removed from its texts."""
     if not secrets.is_any:
         return event
     changed = {}
@@ -233,21 +229,21 @@ def redacted_event(event: Event, secrets: KnownSecrets) -> Event:
 
 
 def redacting(
-    tell: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
+    emit: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
 ) -> Callable[[Event], Awaitable[None]]:
-    """Return what tells events without the secrets of their run.
+    """Return a function that removes the run's secrets from each event, then emits it.
 
     Args:
-        tell: told them then; awaited where that can be.
-        secrets: returns the secrets of the run as they are known by now.
+        emit: gets the redacted events; awaited if its result is awaitable.
+        secrets: returns the secrets known so far.
     """
 
-    async def tell_redacted(event: Event) -> None:
-        told = tell(redacted_event(event, secrets()))
-        if told is not None:
-            await told
+    async def emit_redacted(event: Event) -> None:
+        pending = emit(redacted_event(event, secrets()))
+        if pending is not None:
+            await pending
 
-    return tell_redacted
+    return emit_redacted
 
 
 def _texts_of(kind: type[Event]) -> tuple[str, ...]:
@@ -255,13 +251,9 @@ def _texts_of(kind: type[Event]) -> tuple[str, ...]:
 
 
 def redact_error(error: FlowckptError, secrets: KnownSecrets) -> None:
-    """Take the secrets out of an error of ours that is on its way to the caller.
+    """Remove the secrets from a flowckpt error before the caller gets it.
 
-    What caused it is let go of where it tells a secret: Python shows causes, and they are not ours to change.
-
-    Args:
-        error: the error.
-        secrets: the secrets of the run.
+    A cause that contains a secret is detached: Python shows causes, and other people's exceptions must not be changed.
     """
     if not secrets.is_any:
         return
@@ -269,39 +261,35 @@ def redact_error(error: FlowckptError, secrets: KnownSecrets) -> None:
     for name, value in vars(error).items():
         setattr(error, name, _hidden(value, secrets))
     for cause in (error.__cause__, error.__context__):
-        if cause is not None and _tells(cause, secrets):
+        if cause is not None and _contains_secret(cause, secrets):
             error.__cause__ = error.__context__ = None
 
 
 def redact_ending(error: BaseException, secrets: KnownSecrets) -> None:
-    """Take the secrets out of what ended a run: out of an error of ours, and out of the notes of any other.
+    """Remove the secrets from the error that ended a run: from a flowckpt error, or from the notes of any other.
 
-    An exception of the workflow's own stays as it was raised; what is recorded and shown of it is its record.
-
-    Args:
-        error: what ended the run.
-        secrets: the secrets of the run.
+    An exception of the workflow itself is otherwise unchanged; only its redacted record is saved and shown.
     """
     if not secrets.is_any:
         return
     if isinstance(error, FlowckptError):
         redact_error(error, secrets)
         return
-    if isinstance(error, SystemExit):  # Python writes its text when the program ends
+    if isinstance(error, SystemExit):  # Python prints its text when the program ends
         error.args = _hidden(error.args, secrets)
         error.code = _hidden(error.code, secrets)
     if notes := getattr(error, "__notes__", None):
         error.__notes__ = _hidden([*notes], secrets)
 
 
-def _tells(error: BaseException, secrets: KnownSecrets) -> bool:
+def _contains_secret(error: BaseException, secrets: KnownSecrets) -> bool:
     seen: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in seen:
         try:
             if secrets.is_in(str(at)) or secrets.is_in(repr(at)):
                 return True
-        except Exception:  # who cannot say what he says is not trusted
+        except Exception:  # an error whose text cannot be read may contain a secret
             return True
         seen.append(at)
         at = at.__cause__ or at.__context__
@@ -318,14 +306,14 @@ def _hidden(value: Any, secrets: KnownSecrets) -> Any:
     return value
 
 
-# Listeners of a run besides its own consumer: they hear every event, and cannot harm the run.
+# Listeners of a run besides its consumer: they get every event, and their errors do not affect the run.
 
 
 Listener: TypeAlias = Callable[["Event"], None]
-"""Called with every event of a run, in order; an error of it is logged and changes nothing."""
+"""Called with every event of a run, in order; an exception that it raises is logged and otherwise ignored."""
 
 EVENTS = logging.getLogger("flowckpt.events")
-"""The logger of the events; its records reach the handlers of the logger `flowckpt`."""
+"""The logger of events; its records reach the handlers of the logger `flowckpt`."""
 EVENTS.addHandler(logging.NullHandler())  # without handlers, Python would print warnings by itself
 _log = logging.getLogger(__name__)
 
@@ -338,9 +326,9 @@ _DETAILS = frozenset({"StepProgress", "StepOutput"})
 def heard_by(
     listeners: Sequence[Listener], consumer: Callable[[Event], Any] | None
 ) -> Callable[[Event], Awaitable[None]]:
-    """Return what emits an event to listeners and to the consumer of the run."""
+    """Return a function that emits an event to the listeners and the consumer of the run."""
 
-    async def tell(event: Event) -> None:
+    async def emit(event: Event) -> None:
         for listener in listeners:
             try:
                 listener(event)
@@ -355,11 +343,11 @@ def heard_by(
         if consumer is not None and (waited := consumer(event)) is not None:
             await waited
 
-    return tell
+    return emit
 
 
 class LogListener:
-    """Logs each event of a run as a record with its fields as attributes, as formatters of JSON expect them."""
+    """Logs each event of a run as a record whose attributes are the event's fields, as JSON formatters expect."""
 
     def __init__(self) -> None:
         self._workflow_name = ""
@@ -377,7 +365,7 @@ class LogListener:
         elif event.kind in _DETAILS:
             level = logging.DEBUG
         if EVENTS.isEnabledFor(level):
-            EVENTS.log(level, "run %s: %s", event.workflow_id, _said(event), extra=self._extra(event))
+            EVENTS.log(level, "run %s: %s", event.workflow_id, _text_of(event), extra=self._extra(event))
 
     def _extra(self, event: Event) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -394,8 +382,8 @@ class LogListener:
         return found
 
 
-def _said(event: Event) -> str:
-    """Write an event in a few words."""
+def _text_of(event: Event) -> str:
+    """Return an event as a short text."""
     path = getattr(event, "path", "")
     words = f"{path} {event.kind}" if path else event.kind
     error_type: str = getattr(event, "error_type", "")
@@ -403,6 +391,6 @@ def _said(event: Event) -> str:
         words += f" with {error_type}: {getattr(event, 'error_message', '')}"
     elif event.kind in _FAILURES:
         words += (
-            f": {next((said for each in ('error', 'reason', 'message') if (said := getattr(event, each, ''))), '')}"
+            f": {next((text for each in ('error', 'reason', 'message') if (text := getattr(event, each, ''))), '')}"
         )
     return words

@@ -1,13 +1,13 @@
 """The services of an attempt for its running steps: reports, states and signals.
 
-A step runs in one of four places, and from each of them the way to the engine is another one:
+A step runs in one of four places, and calls the engine from each of them in another way:
 
-| the step runs | and hands in |
+| the step runs | and calls the engine |
 |---|---|
-| in place: the engine owns the loop and waits for it | right there, and from threads of its own one after the other |
-| on a thread, while the loop is live | by the loop, which the thread waits for |
+| in place, while the loop stands still | directly; threads of the step take turns |
+| on a thread, while the loop runs | through the loop, which the thread waits for |
 | in the loop, as async code | by an `await` |
-| in another process | by a message of its worker, which comes to the loop: see `flowckpt.execution.remote.hearing` |
+| in another process | by a message from its worker to the loop: see `flowckpt.execution.remote.channel` |
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False, repr=False, slots=False)
 class RunServices:
-    """The services that the steps of one attempt can ask for; the engine's `StepServices`.
+    """The engine's services for the steps of one attempt; its `StepServices`.
 
     Attributes:
-        recorder: makes their partial states durable.
-        notifier: emits their progress.
-        interrupts: the signals; they know whether a step runs in place.
+        recorder: makes partial states durable.
+        notifier: emits progress.
+        interrupts: the signals; also knows whether a step runs in place.
         clock: the time.
         loop: the event loop of the run, once it runs.
         is_used: whether any step has used them.
@@ -70,7 +70,8 @@ class RunServices:
     loop: asyncio.AbstractEventLoop | None = None
     is_used: bool = False
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)  # None: taken
+    # None: the step has ended
+    _figures: dict[str, dict[str, int | float] | None] = attrs.field(init=False, factory=dict)
     _published: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
     _process: int = attrs.field(init=False, factory=os.getpid)
 
@@ -88,7 +89,7 @@ class RunServices:
         return PartialSaves(self)
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Tell how far a step is; see `CurrentStep.progress`."""
+        """Report the progress of a step; see `CurrentStep.progress`."""
         done, total, note = validate_progress(done, total, note)
         if (call := self.running(now)) is not None:
             call.done = done, total, note
@@ -97,7 +98,7 @@ class RunServices:
             self._reporting.report(now.path, done, total, note)
 
     def running(self, now: CurrentStep) -> StepCall | None:
-        """Return the try that a step calls from; None if that try has ended."""
+        """Return the running try that a call comes from; None if that try has ended."""
         call = self.recorder.in_flight.get(now.path)
         return call if call is not None and call.tries == now.tries else None
 
@@ -111,11 +112,11 @@ class RunServices:
 
     @contextlib.contextmanager
     def _taking_from(self, now: CurrentStep, what: str) -> Iterator[None]:
-        """Take figures and values of a try in the block; refuse those of one that has ended, or of another process."""
+        """Accept figures and values of a try during the block; refuse those of an ended try or another process."""
         if os.getpid() != self._process:
             raise FlowckptError(
-                f"current_step().{what}() was called in a process that step {now.path!r} started itself",
-                remedy=f"Return it to the process that calls the function of the step, and call {what}() there.",
+                f"current_step().{what}() was called in a process started by step {now.path!r}",
+                remedy=f"Return the value to the process that runs the step's function, and call {what}() there.",
             )
         with self._lock:
             if self._figures.get(now.path, {}) is None or self.running(now) is None:
@@ -123,14 +124,14 @@ class RunServices:
             yield
 
     def so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures of a step so far, and what it published."""
+        """Return the figures and published values of a step so far."""
         if not self.is_used:
             return {}, {}
         with self._lock:
             return dict(self._figures.get(path) or {}), dict(self._published.get(path, {}))
 
     def take(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
-        """Return the figures of all tries of a step that has ended, and what it published; later ones are refused."""
+        """Return the figures and published values of an ended step, from all its tries; later ones are refused."""
         with self._lock:
             found, self._figures[path] = self._figures.get(path), None
             return found or {}, self._published.pop(path, {})
@@ -140,7 +141,7 @@ class RunServices:
         self.publish_recorded(now, {name: checked_published(now, name, value)})
 
     def publish_recorded(self, now: CurrentStep, published: Any) -> None:
-        """Publish values that are in the form of the record, such as a worker sends them."""
+        """Publish values that are already encoded, as a worker sends them."""
         secrets = self.recorder.judge.secrets
         refuse_in_ephemeral(now, "publish")
         found = {}
@@ -158,7 +159,7 @@ class RunServices:
         self._saves.save(now, state, as_type)
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
-        """Make the partial state of a step durable, from the loop; see `CurrentStep.save_async`."""
+        """Make the partial state of a step durable, called in the loop; see `CurrentStep.save_async`."""
         self.is_used = True
         await self._saves.save_async(now, state, as_type)
 
@@ -168,56 +169,56 @@ class RunServices:
 
     @property
     def is_followed(self) -> bool:
-        """Whether anything shows how far the steps are: a listener, or the live note of the run."""
+        """Whether the progress of steps is shown anywhere: by a listener or in the live note."""
         return self.notifier.emit is not None or self.recorder.checkpointer.store.has(Ability.LIVE)
 
     def held(self, path: str) -> tuple[Any, ...]:
-        """Return the partial state of a step as it is recorded; nothing where it has saved none."""
+        """Return the encoded partial state of a step; nothing if it has saved none."""
         return self._saves.held(path)
 
     async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
-        """Make durable what a worker has put into the form of the record."""
+        """Make a partial state durable that a worker has already encoded."""
         self.is_used = True
         await self._saves.save_recorded(now, tree)
 
     async def settle(self, path: str) -> None:
-        """Wait until everything that a step has handed in is processed, before its end is emitted.
+        """Wait until all reports and saves of a step are processed, before its end is emitted.
 
         Args:
             path: the step.
 
         Raises:
-            FlowckptError: a save of its failed: that ends the run, whatever the step made of it.
+            FlowckptError: a save failed, which ends the run even if the step handled the error.
         """
         await self._saves.settle()
         await self._reporting.settle(path)
 
     def forget(self, path: str) -> None:
-        """Forget what was kept of a step that is no longer in flight."""
+        """Forget a step that is no longer in flight."""
         with self._lock:
             self._figures.pop(path, None)
 
     async def close(self) -> None:
-        """Take nothing more: wait for saves that were begun, and forget what was not told yet."""
+        """Accept nothing more: wait for saves in progress, and drop progress that was not emitted."""
         if self.is_used:
             await self._saves.close()
             await self._reporting.close()
 
 
-# Engine work inside a step that runs in place: the loop stands still, so nothing may have to wait for it.
+# Engine work inside a step that runs in place: the loop stands still, so this work must not wait for the loop.
 
 
 T = TypeVar("T")
 
 
 def driven(work: Awaitable[T]) -> T:
-    """Do what would be awaited, right here.
+    """Run a coroutine to its end without an event loop.
 
     Args:
-        work: something that waits for nothing but what blocks: the stores of flowckpt do, where that is allowed.
+        work: a coroutine that only blocks and never waits for the loop, as in flowckpt's own stores.
 
     Raises:
-        FlowckptError: it waits for the loop.
+        FlowckptError: the coroutine waits for the loop.
     """
     with blocking_allowed(True):
         steps = work.__await__()
@@ -236,18 +237,18 @@ def driven(work: Awaitable[T]) -> T:
     )
 
 
-# How far the steps are, told a few times a second: of each step the newest counts.
+# Progress of steps, emitted a few times a second: only the newest report of each step counts.
 
 
 EVERY_NS = 100_000_000
-"""How often at most the progress of a step is emitted."""
+"""The shortest interval between two progress events of a step."""
 
 
 class Reporting:
-    """Tells the progress of the steps of one attempt.
+    """Emits the progress of the steps of one attempt.
 
     Args:
-        services: what it is part of.
+        services: the services that it belongs to.
     """
 
     def __init__(self, services: RunServices) -> None:
@@ -260,17 +261,17 @@ class Reporting:
         self._failure: BaseException | None = None
 
     def report(self, path: str, done: float, total: float | None, note: str) -> None:
-        """Take note of how far a step is, and tell it where it was not told a moment ago.
+        """Keep the progress of a step, and emit it unless that was done a moment ago.
 
         Args:
             path: the step.
             done: how much is done.
             total: how much there is, or None.
-            note: what it is at.
+            note: a short text.
         """
         services = self._services
         if path not in services.recorder.in_flight:
-            return  # a thread that its step has left behind
+            return  # called by a thread of a step that has ended
         event = events.StepProgress(services.workflow_id, path, done, total, note)
         if services.interrupts.is_in_place:
             self._report_in_place(event)
@@ -311,7 +312,7 @@ class Reporting:
             self._told_ns[""] = self._services.clock.elapsed_ns()
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.ensure_future(self._tell(events))
-        elif events:  # the listener is slower than we are: once more, later
+        elif events:  # the listener is slow: emit the newest reports later
             with self._lock:
                 self._waiting = {**events, **self._waiting}
                 is_due, self._is_due = self._is_due, True
@@ -323,7 +324,7 @@ class Reporting:
             for path, event in events.items():
                 if self._services.notifier.emit is not None and path in self._services.recorder.in_flight:
                     await self._services.notifier.emit(event)
-        except Exception as failure:  # the listener has failed: that is raised where the step ends
+        except Exception as failure:  # the listener has failed: raised when the step ends
             self._failure = failure
 
     async def settle(self, path: str) -> None:
@@ -336,7 +337,7 @@ class Reporting:
             event = self._waiting.pop(path, None)
             self._told_ns.pop(path, None)
         if self._flushing is not None and not self._flushing.done():
-            await asyncio.wait({self._flushing})  # what it is about to tell may be of this step
+            await asyncio.wait({self._flushing})  # the events being emitted may belong to this step
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -344,26 +345,26 @@ class Reporting:
             await self._services.notifier.emit(event)
 
     async def close(self) -> None:
-        """Forget what was not told."""
+        """Drop the reports that were not emitted."""
         with self._lock:
             self._waiting.clear()
-            self._is_due = True  # nothing is begun any more
+            self._is_due = True  # so that no new flush starts
         if self._flushing is not None and not self._flushing.done():
             self._flushing.cancel()
             await asyncio.wait({self._flushing})
 
 
-# What steps count of themselves: kept here until the step ends, and recorded with its result.
+# Figures of steps: kept here until the step ends, and recorded with its result.
 
 
-# What steps save of themselves while they run: through the one write primitive, a checkpoint of the run.
+# Partial states, which steps save while they run: each is a checkpoint of the run.
 
 
 class PartialSaves:
     """Saves and loads the partial states of the steps of one attempt.
 
     Args:
-        services: what it is part of.
+        services: the services that it belongs to.
     """
 
     def __init__(self, services: RunServices) -> None:
@@ -375,16 +376,16 @@ class PartialSaves:
         self._telling: set[asyncio.Task[None]] = set()
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
-        """Save from a thread: the step's own, or one that it has made.
+        """Save a state from the step's thread, or from a thread that the step started.
 
         Args:
-            now: the step.
-            state: what to save.
-            as_type: the type by which it is written, or None.
+            now: the call of the step.
+            state: the state.
+            as_type: the type to encode it as, or None.
 
         Raises:
-            EncodingError: it cannot be recorded.
-            FlowckptError: it cannot be saved, or not from here.
+            EncodingError: the state cannot be recorded.
+            FlowckptError: the state cannot be saved, or not from this thread.
         """
         self._check(now)
         partial = self._packed(now, state, as_type)
@@ -393,7 +394,7 @@ class PartialSaves:
             with self._lock, services.interrupts.held_back():
                 self._check(now)
                 if not services.interrupts.is_in_place:
-                    raise has_ended(now.path, now.tries)  # meanwhile: the step has not waited for this thread
+                    raise has_ended(now.path, now.tries)  # the step has ended without waiting for this thread
                 driven(self._saved(now, partial, is_told_here=True))
             return
         loop = services.loop
@@ -404,20 +405,20 @@ class PartialSaves:
         asyncio.run_coroutine_threadsafe(self._saved_for_thread(now, partial), loop).result()
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
-        """Save from code that runs in the loop; see `save`."""
+        """Save a state from code in the loop; see `save`."""
         self._check(now)
         partial = self._packed(now, state, as_type)
-        if self._services.loop is not asyncio.get_running_loop():  # a loop that the step runs by itself
+        if self._services.loop is not asyncio.get_running_loop():  # a loop of the step's own
             await asyncio.to_thread(self.save, now, state, as_type)
             return
         await self._saved(now, partial, is_told_here=True)
 
     async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
-        """Save what a worker has put into the form of the record; see `save`.
+        """Save a state that a worker has already encoded; see `save`.
 
         Args:
-            now: the step.
-            tree: the state.
+            now: the call of the step.
+            tree: the encoded state.
         """
         self._check(now)
         await self._saved_for_thread(now, self._recorded(now, tree))
@@ -440,7 +441,7 @@ class PartialSaves:
         held[now.path] = partial
         try:
             saved = await services.recorder.checkpoint(Reason.MANUAL)
-        except EncodingError:  # refused before anything was written: the step may continue without
+        except EncodingError:  # refused before any write: the step may continue
             if before is None:
                 held.pop(now.path, None)
             else:
@@ -451,21 +452,21 @@ class PartialSaves:
             raise
         if is_told_here:
             await services.recorder.emit_saved(saved)
-        elif services.notifier.emit is not None:  # the thread waits for the disk, and not for the listener
+        elif services.notifier.emit is not None:  # the thread waits for the save, but not for the listener
             telling = asyncio.ensure_future(services.recorder.emit_saved(saved))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
 
     def load(self, path: str, default: Any, as_type: Any) -> Any:
-        """Return what a step saved last.
+        """Return the last saved state of a step.
 
         Args:
             path: the step.
-            default: what to return where it has saved nothing.
-            as_type: the type to build of it, or None.
+            default: returned if there is no saved state.
+            as_type: the type to decode it as, or None.
 
         Raises:
-            DecodingError: what was saved does not fit the type.
+            DecodingError: the saved state does not fit the type.
         """
         held = self.held(path)
         if not held:
@@ -473,21 +474,17 @@ class PartialSaves:
         return codec.decode(held[0], Any if as_type is None else as_type, place=_place(path))
 
     def held(self, path: str) -> tuple[Any, ...]:
-        """Return what a step saved last, as it is recorded; nothing where it has saved nothing.
-
-        Args:
-            path: the step.
-        """
+        """Return the last saved state of a step, encoded; nothing if there is none."""
         partial = self._services.recorder.checkpointer.partial.get(path)
         return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
 
     async def settle(self) -> None:
-        """Wait for what is under way.
+        """Wait for saves in progress.
 
         Raises:
             FlowckptError: a save failed.
         """
-        with self._lock:  # a thread of the step's own, which the step has not waited for
+        with self._lock:  # a thread that the step has not waited for may be saving
             pass
         if self._telling:
             await asyncio.gather(*self._telling)
@@ -495,12 +492,12 @@ class PartialSaves:
             raise self._failure
 
     async def close(self) -> None:
-        """Take no more saves, and wait for those that were started: the end of the run is saved after them."""
+        """Accept no more saves, and wait for those in progress: the end of the run is saved after them."""
         self._is_closed = True
         with self._lock:
             pass
         while self._saving:
-            await finish_despite_cancel(asyncio.wait({*self._saving}))  # they end meanwhile
+            await finish_despite_cancel(asyncio.wait({*self._saving}))  # the saves end meanwhile
         for each in self._telling:
             each.cancel()
         if self._telling:
@@ -513,7 +510,7 @@ class PartialSaves:
             raise has_ended(now.path, now.tries)
 
     def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:
-        """Return the state as the record holds it; what the step does to the object afterwards changes nothing."""
+        """Return the encoded state, which later changes of the object do not affect."""
         return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
 
     def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
@@ -530,7 +527,7 @@ class PartialSaves:
 
 
 def refuse_in_ephemeral(now: CurrentStep, what: str) -> None:
-    """Refuse what a step that is never recorded cannot do.
+    """Refuse a call that needs a recorded step.
 
     Raises:
         FlowckptError: the step is ephemeral.
@@ -538,7 +535,7 @@ def refuse_in_ephemeral(now: CurrentStep, what: str) -> None:
     if now._call is not None and now._call.modifiers.is_ephemeral:
         raise FlowckptError(
             f"step {now.path!r} is .ephemeral() and cannot {what} anything",
-            remedy="It is never recorded, and run again at each replay.",
+            remedy="Remove .ephemeral(): such a step is never recorded, and runs again at each replay.",
         )
 
 

@@ -1,4 +1,4 @@
-"""The record of one attempt: the results of its steps, what is open in it, and when it becomes durable."""
+"""The record of one attempt: the results of its steps, the unfinished steps, and the saves that make them durable."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from flowckpt.execution.runner import Outcome
 
 _log = logging.getLogger("flowckpt")
 
-_STEP = Reason.STEP  # an enum takes 60 ns to find a member of it
+_STEP = Reason.STEP  # accessing a member of an enum takes 60 ns
 _ATOMS = frozenset({int, str, float, bool, type(None)})
-"""Trees that cannot change and that decode to themselves: they are recorded unwrapped."""
+"""Types of immutable trees that decode to themselves: they are recorded without a wrapper."""
 
 T = TypeVar("T")
 
 
 class GroupCommit:
-    """Makes one save of those that are asked for while another one is in progress.
+    """Combines the saves that are requested while another save is in progress.
 
-    While a save is in progress, the steps that ask for one form a group: the first of them saves for all as soon as its
-    turn comes, and the others wait for the outcome. A fan-out of a thousand durable children so takes as many syncs as
+    Steps that request a save meanwhile form a group: the first of them saves for all as soon as the present save has
+    ended, and the others wait for the outcome. So a fan-out of a thousand durable children needs only as many syncs as
     the disk has time for, not a thousand.
 
-    A group is closed before its checkpoint is made, and every member had its result in the history by then: what is
-    acknowledged to all of them holds the results of all of them.
+    A group is closed before its checkpoint is created. By then every member has its result in the history, so the
+    checkpoint acknowledged to all of them contains the results of all of them.
     """
 
     def __init__(self) -> None:
         self.is_saving = False
         """Whether a save is in progress."""
         self._turn: asyncio.Future[None] | None = None
-        self._group: list[asyncio.Future[bool]] | None = None  # what its members wait with, but for the first
+        self._group: list[asyncio.Future[bool]] | None = None  # the futures of all members but the first
 
     async def saved(self, save: Callable[[], Awaitable[T]]) -> T | None:
         """Save, or have another member of the group save; return what `save` returned, or None if another saved.
@@ -70,10 +70,10 @@ class GroupCommit:
             waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             group.append(
                 waiter
-            )  # one future for all, in a shield for each, would be a third of the work of a waiting step
+            )  # one shared future, in a shield for each member, would be a third of a waiting step's work
             if await waiter:
                 return None
-            # else the one that was to save for us was cancelled before it could
+            # else the group's first member was cancelled before it could save
         self.is_saving = True
         try:
             return await save()
@@ -108,16 +108,16 @@ class GroupCommit:
         finally:
             if self._group is group:
                 self._group = None
-            for waiter in [each for each in group if not each.done()]:  # the members of the others were cancelled
+            for waiter in [each for each in group if not each.done()]:  # a done future belongs to a cancelled member
                 if failure is None:
                     waiter.set_result(is_done)
                 else:
                     waiter.set_exception(failure)
-                    waiter.exception()  # its member may be cancelled before it looks
+                    waiter.exception()  # mark it as retrieved: its member may be cancelled before it looks
         return made
 
     def _pass_on(self) -> None:
-        """Give the waiting group its turn at once: otherwise the task that has just saved would always come first."""
+        """Let the waiting group save next: otherwise the task that has just saved would always come first."""
         turn, self._turn = self._turn, None
         if turn is None:
             self.is_saving = False
@@ -129,15 +129,15 @@ class StepEnd:
     """How a step ended, after all its tries.
 
     Attributes:
-        outcome: how its last try ended.
-        failure: how it failed, as it is recorded; None if it did not.
-        started_at: when it started.
-        duration_ms: how long it ran, in milliseconds.
+        outcome: the outcome of the last try.
+        failure: the failure to record; None if the step succeeded.
+        started_at: when the step started.
+        duration_ms: how long it ran.
         tries: how often it was tried.
-        marks: its marks, without that of a step that can be undone.
-        is_adopted: whether it was not run, but proved done.
-        taken_from: the run that it was taken from; empty otherwise.
-        more: the fields of its result that few steps have, such as `signal` and `figures`, where they are not empty.
+        marks: its marks, except the one for steps that can be undone.
+        is_adopted: whether its evidence proved it done, so that it was not run.
+        taken_from: the run that the result was taken from; empty otherwise.
+        more: the non-empty fields of its result that few steps have, such as `signal` and `figures`.
     """
 
     tries: int = 1
@@ -155,14 +155,14 @@ class StepEnd:
 
 @attrs.define(eq=False, repr=False)
 class Undo:
-    """The steps to be undone if the run fails or is cancelled.
+    """The steps to undo if the run fails or is cancelled.
 
     Attributes:
-        compensate: whether the steps are undone then.
-        undoable: steps that have a result and say how it is undone, by path.
-        not_undoable: why steps that are to be undone cannot be, by path.
-        undone: the paths of those that were undone.
-        failures: why steps could not be undone that a race stopped.
+        compensate: whether to undo the steps then.
+        undoable: finished steps with a compensation, by path.
+        not_undoable: why steps cannot be undone, by path.
+        undone: the paths of undone steps.
+        failures: the failed compensations of steps that a race stopped.
     """
 
     compensate: bool = True
@@ -177,18 +177,18 @@ class Recorder:
     """Records one attempt of a run.
 
     Attributes:
-        checkpointer: saves its checkpoints, and holds the history that they show.
-        notifier: emits what was saved.
-        judge: holds the answers of the world, which the first checkpoint records.
-        aside: recorded results that are no longer, or not yet again, part of the run.
-        waits: what its steps wait for.
-        undo: what is undone if the run does not end well.
-        superseded: results that no longer count, of steps that must look at them before they run again.
-        in_doubt: the paths of steps whose start was recorded, and no end; every checkpoint repeats them until they end.
+        checkpointer: saves the checkpoints and holds the history.
+        notifier: emits the events of saves.
+        judge: has the verdicts on recorded claims, which the first checkpoint records.
+        aside: recorded results that no longer count, or may be reused later.
+        waits: the pending waits.
+        undo: the steps to undo if the run fails or is cancelled.
+        superseded: results that no longer count, of steps that must check them before they run again.
+        in_doubt: the paths of steps with a recorded start and no end; every checkpoint repeats them until they end.
         resumed_from: the checkpoint that the attempt resumes; None for a new run.
-        crash_count: how often the run crashed where it crashed last; None for a new run.
-        note_started: leaves a hint of a step that starts; None if the store keeps none.
-        in_flight: the try that runs now of each step that is running, by path.
+        crash_count: how often the run crashed at its last crash site; None for a new run.
+        note_started: notes the start of a step in the store, as a hint; None if the store keeps no such notes.
+        in_flight: the current try of each running step, by path.
         start_saved: whether the start of the attempt is saved; a resume saves it once it has something to do.
     """
 
@@ -210,14 +210,14 @@ class Recorder:
 
     @property
     def start_reason(self) -> Reason:
-        """The reason of the checkpoint that says that the attempt has started."""
+        """The reason of the checkpoint that records the start of the attempt."""
         is_generation = self.resumed_from is None and generation.KEY in self.checkpointer.metadata
         return Reason.CONTINUED if is_generation else Reason.STARTED
 
     # --- results ---------------------------------------------------------------------------------------------------
 
     def record(self, call: StepCall, end: StepEnd) -> None:
-        """Count a step that has ended, and append what it left behind to the history; nothing is durable yet."""
+        """Count a step that has ended, and append its result to the history; this makes nothing durable yet."""
         step, path, identity, checkpointer = call.step, call.path, call.identity, self.checkpointer
         action, modifiers, failure, outcome = call.action, call.modifiers, end.failure, end.outcome
         marks, more = end.marks, end.more
@@ -237,7 +237,7 @@ class Recorder:
             if failure is None and modifiers.rollback is not None and not action.modifies_members:
                 marks = (*marks, UNDOABLE)
                 self.undo.undoable[path] = step
-        fields = {  # those that differ from their defaults
+        fields = {  # only those that differ from their defaults
             "name": step.name,
             "step_type": action.step_type,
             "duration_ms": end.duration_ms,
@@ -270,18 +270,18 @@ class Recorder:
             self.settle(path)
 
     def restore(self, result: StepResult) -> None:
-        """Put a result that was set aside and still holds back into the history."""
+        """Put a result that was set aside and is still valid back into the history."""
         append_result(self.checkpointer.history, result)
         self.settle(result.path)
 
     def settle(self, path: str) -> None:
-        """Forget the earlier result of a step that has one again."""
+        """Forget the earlier result of a step that has a new one."""
         if path in self.superseded:
             self.superseded.settle(path)
             self._write_down_superseded()
 
     def drop_stale(self) -> None:
-        """Take the results that were dropped, and those that are still kept back, out of the history."""
+        """Remove dropped results, and results set aside for reuse, from the history."""
         if not self.aside.dropped:
             return
         checkpointer, spare = self.checkpointer, self.aside.spare
@@ -294,8 +294,8 @@ class Recorder:
         self.superseded.add(
             (each for each in self.aside.dropped if each.path not in undone), holds_undoable=holds_undoable
         )
-        self.waits.drop_stale(self.aside.dropped, takes_behind=is_prefix)
-        self.superseded.add(  # a resume that does not ask for them must not forget them
+        self.waits.drop_stale(self.aside.dropped, takes_later=is_prefix)
+        self.superseded.add(  # kept for later resumes
             (each for each in spare.values() if each.path not in undone), holds_undoable=holds_undoable
         )
         if not self.start_saved:
@@ -307,11 +307,11 @@ class Recorder:
         self._write_down_superseded()
 
     def drop_state(self, path: str, reason: str) -> None:
-        """Drop what a step saved of itself; the event is emitted before anything more is run."""
+        """Drop the saved state of a step; the event is emitted before the next step runs."""
         checkpointer = self.checkpointer
         if checkpointer.partial.pop(path, None) is not None:
             run = checkpointer.run.workflow_id
-            _log.warning("run %s: the state that step %s saved of itself is dropped: %s", run, path, reason)
+            _log.warning("run %s: the saved state of step %s is dropped: %s", run, path, reason)
             self.notifier.dropped_states.append(events.StepStateDropped(run, path, reason))
 
     def _write_down_superseded(self) -> None:
@@ -322,23 +322,23 @@ class Recorder:
     def checkpoint(
         self, reason: Reason, name: str | None = None, *, status: Status | None = None
     ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None]:
-        """Make durable what is recorded; return the checkpoint, or why it was not saved if the run continues then.
+        """Save a checkpoint, and return it; if the save failed and the run continues anyway, return the error.
 
         Args:
-            reason: why.
-            name: what to call the checkpoint.
-            status: where the run stands; implied by the reason if not given.
+            reason: why the checkpoint is saved.
+            name: the id of the checkpoint.
+            status: the status of the run; by default implied by the reason.
 
         Returns:
-            None if a checkpoint that another step asked for at the same time holds it.
+            None if a checkpoint that another step requested at the same time covers this one.
 
         Raises:
-            FlowckptError: it could not be saved, and the run stops then: always for the start of the attempt and for the
-                mark of an at-most-once step, which nothing may follow unsaved.
+            FlowckptError: the save failed, and the run must stop. The start of an attempt and the mark of an
+                at-most-once step always must be saved before the run continues.
         """
         if not may_block() or self._group.is_saving:
             return self._group.saved(lambda: self._save(reason, name, status))
-        checkpointer = self.checkpointer  # nothing else runs in the loop: no save could join
+        checkpointer = self.checkpointer  # nothing else runs in the loop, so no other save could join
         if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.policy.continue_on_save_error:
             return self._save(reason, name, status)
         return checkpointer.save(reason, name, status=status)
@@ -356,11 +356,11 @@ class Recorder:
     def step_save(
         self, call: StepCall, end: StepEnd
     ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None] | None:
-        """Return the save of a step that has ended; None if it has no checkpoint and the trigger asks for none."""
+        """Return the save after a step; None if the step has no checkpoint and the trigger asks for none."""
         modifiers, checkpointer = call.modifiers, self.checkpointer
         if end.failure is None:
             if checkpointer.partial:
-                checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
+                checkpointer.partial.pop(call.path, None)  # drop a state saved meanwhile by a thread of the ended step
             if modifiers.has_checkpoint or modifiers.is_at_most_once or call.action.is_saved:
                 return self.checkpoint(_STEP, modifiers.checkpoint_id or call.path)
         if checkpointer.policy.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
@@ -368,17 +368,17 @@ class Recorder:
         return None
 
     async def save_failures(self) -> None:
-        """Make failures durable that no checkpoint holds; the start of the attempt, if it is still to be saved, holds them."""
+        """Make unsaved failures durable; the unsaved start of an attempt will include them."""
         attempted, results = self.checkpointer.attempted, self.checkpointer.history.results
         unsaved = results[0 if attempted is None else len(attempted.step_results) :]
         if self.start_saved and not all(each.success for each in unsaved):
             await self.emit_saved(await self.checkpoint(Reason.TRIGGER))
 
     async def save_start(self) -> None:
-        """Save that the attempt has started, unless that is saved already."""
+        """Save the start of the attempt, unless it is already saved."""
         if self.start_saved:
             return
-        async with self._starting:  # of several that run in parallel, one saves it, and the others wait
+        async with self._starting:  # of several parallel steps, one saves and the others wait
             data = None if self.start_saved else await self._save_start()
         await self.emit_saved(data)
 
@@ -394,21 +394,21 @@ class Recorder:
         return data
 
     async def mark_in_doubt(self, path: str) -> None:
-        """Save that an at-most-once step starts; what an earlier call of it left behind no longer matters."""
+        """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
         self.in_doubt.add(path)
         self.settle(path)
         await self.emit_saved(await self._group.saved(lambda: self._save(Reason.IN_DOUBT)))
 
     async def checkpoint_wait(self) -> None:
-        """Make durable that a step waits while others still run."""
+        """Make a wait durable while other steps still run."""
         await self.save_start()
         await self.emit_saved(await self.checkpoint(Reason.SUSPENDED, status=Status.RUNNING))
 
     async def suspend(self) -> FlowckptError | None:
-        """Make durable that the whole run waits; save nothing if the record says so already.
+        """Make the suspension of the run durable; save nothing if it is already recorded.
 
         Returns:
-            Why it could not be saved, if the run continues then.
+            The error, if the save failed and the run continues anyway.
         """
         self.write_down_waits(is_at_rest=True)
         if self.is_suspended():
@@ -421,7 +421,7 @@ class Recorder:
         return None
 
     def is_suspended(self) -> bool:
-        """Return whether the last checkpoint says that the run waits, and nothing has changed since."""
+        """Return whether the last checkpoint records the suspension and nothing has changed since."""
         checkpointer = self.checkpointer
         last = checkpointer.attempted if self.start_saved else self.resumed_from
         return (
@@ -434,16 +434,16 @@ class Recorder:
         )
 
     def write_down_waits(self, *, is_at_rest: bool) -> None:
-        """Put what the run waits for into its metadata, for the next checkpoint.
+        """Write the pending waits into the metadata, for the next checkpoint.
 
         Args:
-            is_at_rest: whether everything in the run waits, or the attempt ends.
+            is_at_rest: whether every step of the run waits, or the attempt ends.
         """
         if self.waits.is_changed:
             self.checkpointer.metadata = self.waits.written_to(self.checkpointer.metadata, is_at_rest=is_at_rest)
 
     async def emit_saved(self, saved: CheckpointData | FlowckptError | None) -> None:
-        """Emit the event of what `checkpoint` returned."""
+        """Emit the event for a value that `checkpoint` returned."""
         emit = self.notifier.emit
         if saved is None or emit is None:
             return
@@ -454,11 +454,11 @@ class Recorder:
             await emit(saved_event(run, saved, self.checkpointer.policy.took))
 
     def unfinished(self) -> tuple[str, ...]:
-        """Return the steps whose start is recorded and whose end is not, of this attempt and of those before it."""
+        """Return the steps of this and earlier attempts with a recorded start and no recorded end."""
         return tuple(sorted(self.in_doubt | self.in_flight.keys())) if self.in_doubt or self.in_flight else ()
 
     def answers(self) -> tuple[Any, ...]:
-        """Return the answers to recorded claims that no checkpoint holds yet."""
+        """Return the verdicts on recorded claims that no checkpoint holds yet."""
         reports, saved = self.judge.reports, self.judge.saved
         fresh = {path: report for path, report in reports.items() if saved.get(path) is not report}
         saved.update(fresh)

@@ -1,12 +1,12 @@
 """Results of other runs that a step with `.cache()` may take, and the index that finds them.
 
-The index decides nothing. It says which runs have recorded a call, by a digest of what identifies it; a result is taken
-only from the record of its run, after that was compared with the step once more, and its evidence was checked. So an index
-that is missing, old or damaged costs time, and never an answer: it is made of the runs, when a step first finds nothing
-in it, and what was recorded since is added whenever a run first finds nothing.
+The index decides nothing. It maps the digest of a call to the runs that recorded it. A result is taken only from the
+record of its run, after it was compared with the step again and its evidence was checked. So a missing, old or damaged
+index costs time, but never gives a wrong result. The index is built from the runs when a step first finds nothing in
+it; newer results are added whenever a run first finds nothing.
 
-A store that keeps no index (a third party's, or one with a key) has one in memory for each attempt. So has a plan, which
-writes nothing.
+If a store keeps no index (a third party's store, or one with a key), each attempt has one in memory. So does a plan,
+which writes nothing.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from flowckpt.stores.base import Ability, StoreBase
 _log = logging.getLogger("flowckpt")
 
 _RUNS = "runs"
-"""The part of the index that says which runs it was made of, and how far each had come."""
+"""The part of the index that lists the indexed runs, and how far each was indexed."""
 _MOST = 16
-"""How many results of one call the index names: the newest, and of those with equal evidence the newest two."""
+"""How many results of one call the index lists: the newest ones, and at most two with equal evidence."""
 _MOST_ALIKE = 2
 _MOST_SOURCES = 4
-"""How many runs are kept in memory of those that something was taken from: a map takes all of its results from one."""
+"""How many source runs are kept in memory: a map often takes all of its results from one run."""
 _FEW_GONE = 100
-"""How many removed runs the index may name before it is made again, if fewer are left."""
+"""The index is rebuilt when it lists more than this many removed runs, and more removed than existing ones."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class Cached:
-    """A result that a step takes.
+    """A result of another run that a step takes.
 
     Attributes:
         result: the result, under the step's own path.
-        value: its output as the generator gets it.
-        tree: its output as it is recorded.
-        report: the answers to its claims now; None without any.
-        source: where it was made, as `StepResult.source` says it.
-        workflow_id: the run that it is taken from.
+        value: the output as the generator gets it.
+        tree: the encoded output.
+        report: the present verdicts on its claims; None without claims.
+        source: where the result was first made, in the form of `StepResult.source`.
+        workflow_id: the run that the result is taken from.
         path: the step of that run.
     """
 
@@ -76,26 +76,26 @@ class Cached:
 
     @property
     def said(self) -> str:
-        """Its place, in a sentence."""
+        """A sentence that names the source."""
         return f"step {self.path} of run {self.workflow_id} has its result"
 
 
 def call_key(step_type: str, call: CallIdentity | StepResult) -> str:
-    """Return what stands for a call in the index; empty for a call that cannot be compared with another one."""
+    """Return the key of a call in the index; empty for a call that cannot be compared with others."""
     is_known = call.fingerprint if step_type == "python" else step_type == "command"
     if not is_known or UNKNOWN in call.arguments.values():
         return ""
-    said = [step_type, call.function, call.fingerprint, call.version, sorted(call.arguments.items())]
-    return sha256(codec.dumps(said).encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    identity = [step_type, call.function, call.fingerprint, call.version, sorted(call.arguments.items())]
+    return sha256(codec.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def is_source(result: StepResult) -> bool:
-    """Return whether another step may take a result: one that was executed, succeeded, and left nothing to be undone."""
+    """Return whether other runs may take a result: the step was executed, succeeded, and has no compensation."""
     return result.success and not result.marks and not result.signal
 
 
 def ended_at(result: StepResult) -> datetime | None:
-    """Return when the step was executed that made a result, in whichever run that was."""
+    """Return when a result was computed, in its original run."""
     if result.source:
         return datetime.fromisoformat(result.source["ended_at"])
     return None if result.started_at is None else result.started_at + timedelta(milliseconds=result.duration_ms)
@@ -105,16 +105,16 @@ def ended_at(result: StepResult) -> datetime | None:
 
 
 Note = list[str]
-"""The run, the path, when the step was executed, and a digest of its claims."""
+"""The run, the path, the time of the execution, and a digest of the claims."""
 
 
 @attrs.define(eq=False, repr=False)
 class ResultIndex:
-    """The index of one store, as one attempt or one plan uses it.
+    """The index of one store, for one attempt or plan.
 
     Attributes:
         store: the store.
-        is_kept: whether the store keeps it; else it is in memory.
+        is_kept: whether the store keeps the index; otherwise it is in memory.
     """
 
     store: StoreBase
@@ -123,17 +123,17 @@ class ResultIndex:
     _is_damaged: bool = attrs.field(init=False, default=False)
 
     async def notes(self, key: str) -> list[Note]:
-        """Return where a call was recorded, the newest execution first."""
+        """Return where a call was recorded, newest execution first."""
         part = await self._read(key[:2])
         return sorted(part.get(key, ()), key=lambda note: note[2], reverse=True)
 
     async def refresh(self, own: str) -> None:
-        """Add what was recorded since the index was made.
+        """Add newer results to the index.
 
-        An index that the store cannot keep now is made in memory.
+        If the store cannot keep the index now, it is built in memory.
 
         Args:
-            own: the run that asks, whose results are not needed.
+            own: the current run, whose results are not needed.
         """
         try:
             await self._refresh(own)
@@ -149,14 +149,14 @@ class ResultIndex:
         listed = {info.workflow_id: _mark(info) for info in await self.store.list_runs() if not info.is_held}
         gone = len(runs.keys() - listed.keys())
         if self._is_damaged or gone > max(len(listed), _FEW_GONE):
-            _log.warning("the index of results in %r is made again", self.store) if self._is_damaged else None
+            _log.warning("the index of results in %r is rebuilt", self.store) if self._is_damaged else None
             await self._clear()
             runs = {}
         new = [run for run, mark in listed.items() if run != own and runs.get(run) != mark]
         if not new:
             return
         added: dict[str, dict[str, list[Note]]] = {}
-        for run in reversed(new):  # the oldest first
+        for run in reversed(new):  # oldest first
             for result in await self._results_of(run):
                 self._add(added, run, result)
             runs[run] = listed[run]
@@ -170,7 +170,7 @@ class ResultIndex:
     async def _results_of(self, run: str) -> Iterable[StepResult]:
         try:
             latest = await self.store.load_latest(run)
-        except FlowckptError as error:  # the run's own damage: each use of the run reports it
+        except FlowckptError as error:  # the run is damaged: each use of it reports that
             _log.info("run %s is left out of the index of results: %s", run, error.message)
             return ()
         return () if latest is None else latest.step_results
@@ -219,7 +219,7 @@ def _is_note(note: Any) -> bool:
 
 
 def _newest(notes: Sequence[Note]) -> list[Note]:
-    """Return the notes to keep of one call: of those with equal claims a few, and each place once."""
+    """Return the notes to keep for one call: a few for equal claims, and one for each place."""
     places: dict[tuple[str, str], Note] = {(note[0], note[1]): note for note in notes}
     kept: list[Note] = []
     alike: dict[str, int] = {}
@@ -237,9 +237,9 @@ class ResultCache:
     """Finds results that the steps of one attempt, or of one plan, may take.
 
     Args:
-        store: where the runs are.
-        workflow_id: the run that takes them.
-        claims: checks what they claim.
+        store: the store of the runs.
+        workflow_id: the run that takes the results.
+        claims: checks the results' claims.
         clock: the time.
         secrets: the secrets of the run.
         is_plan: whether nothing may be written.
@@ -264,7 +264,7 @@ class ResultCache:
         self._is_fresh = False
         self._refreshing = asyncio.Lock()
         self._sources: dict[str, tuple[CheckpointData, dict[str, StepResult]]] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._own: dict[str, list[StepResult]] = {}
         self._own_results: Sequence[StepResult] = ()
         self._own_count = 0
@@ -272,13 +272,13 @@ class ResultCache:
     async def find(
         self, step: Step[Any], path: str, own: Sequence[StepResult], counts: Callable[[str], bool] = bool
     ) -> Cached | None:
-        """Return a result that a step can take; None if it has to run.
+        """Return a result that a step can take; None if the step must run.
 
         Args:
             step: the step.
             path: its path.
-            own: the results that the run itself has so far: the list of its history, which grows.
-            counts: returns whether the result of a path in it can be taken.
+            own: the list of results in the run's own history, which grows.
+            counts: returns whether the result of a path in `own` may be taken.
         """
         key = self._key(step)
         if not key:
@@ -289,26 +289,26 @@ class ResultCache:
                 if found is not None:
                     return found
         try:
-            was_fresh = self._is_fresh  # before the look: it may miss what a refresh adds meanwhile
+            was_fresh = self._is_fresh  # read before the search, which may miss what a refresh adds meanwhile
             try:
                 found = await self._looked_up(step, path, key)
             except FlowckptError:
                 if was_fresh:
                     raise
-                found = None  # the refresh says why, or makes an index in memory
+                found = None  # the refresh reports the reason, or builds an index in memory
             if found is None and not was_fresh:
-                async with self._refreshing:  # the members of a map all find nothing at the same time
+                async with self._refreshing:  # all members of a map find nothing at the same time
                     if not self._is_fresh:
                         await self._index.refresh(self._workflow_id)
                         self._is_fresh = True
                 found = await self._looked_up(step, path, key)
-        except FlowckptError as error:  # a cache that cannot be read costs time, and fails nothing
-            self._tell(f"step {step.name}: no result of another run is taken: {error.message}")
+        except FlowckptError as error:  # an unreadable cache only costs time
+            self._warn_once(f"step {step.name}: no result of another run is taken: {error.message}")
             return None
         return found
 
     def _of_own(self, results: Sequence[StepResult]) -> Mapping[str, list[StepResult]]:
-        """Return the results of the run itself by what stands for their calls."""
+        """Return the run's own results by the key of their call."""
         if results is not self._own_results or len(results) < self._own_count:
             self._own, self._own_results, self._own_count = {}, results, 0
         for index in range(self._own_count, len(results)):
@@ -323,7 +323,7 @@ class ResultCache:
         call = identify(step.action, self._secrets, step.modifiers.version)
         plain = identify(step.action, passed, step.modifiers.version)
         if passed.is_any or plain.arguments != call.arguments:
-            why = "its arguments hold a secret, which nothing recorded could be compared with"
+            why = "its arguments contain a secret, and secrets are not recorded for a comparison"
         elif key := call_key(step.action.step_type, call):
             return key
         else:
@@ -331,12 +331,12 @@ class ResultCache:
             why = (
                 f"the argument {unknown[0]!r} cannot be compared" if unknown else "the code of its function is unknown"
             )
-        self._tell(f"step {step.name}: .cache() takes no result: {why}")
+        self._warn_once(f"step {step.name}: .cache() takes no result: {why}")
         return ""
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             _log.warning("run %s: %s", self._workflow_id, text)
 
     async def _looked_up(self, step: Step[Any], path: str, key: str) -> Cached | None:
@@ -346,7 +346,7 @@ class ResultCache:
             latest, results = await self._source(run)
             result = results.get(its_path)
             if latest is None or result is None or not is_source(result) or IMPORTED in latest.metadata:
-                continue  # removed, or rolled back; or of an imported run, which anybody may have made
+                continue  # removed, rolled back, or from an imported run, which anyone may have made
             found = await self._checked(step, path, run, result, latest.metadata)
             if found is not None:
                 return found
@@ -369,7 +369,7 @@ class ResultCache:
     async def _checked(
         self, step: Step[Any], path: str, run: str, result: StepResult, metadata: Mapping[str, Any]
     ) -> Cached | None:
-        """Return a result that was found, if it is that of the step and holds now."""
+        """Return a found result if it belongs to the same call and is valid now."""
         moment, limit = ended_at(result), step.modifiers.cache_seconds or 0.0
         if moment is None or not (isinf(limit) or self._clock.now() - moment <= timedelta(seconds=limit)):
             return None

@@ -1,4 +1,4 @@
-"""The start of a resume or of its plan: the record read, and compared with the inputs and with the world."""
+"""The start of a resume or a plan: read the record, compare it with the inputs, check the evidence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, li
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
-    failures_behind,
     handled_failure,
     is_stopped,
     is_within,
-    results_behind,
+    results_after,
+    root_failures,
     step_of,
     undo_path,
     undone_in_races,
@@ -54,25 +54,25 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
 
 
-# A crash loop: what its record says, read from a store.
+# Crash loops, as read from a store.
 
 
 async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: CheckpointData) -> CrashCount:
-    """Return how often a run that was just taken over has died where it died last.
+    """Return how often a run crashed at its last crash site, just after its lease was taken.
 
     Args:
-        store: where it lies.
-        lease: what says which attempt begins now.
-        latest: its newest checkpoint.
+        store: the store of the run.
+        lease: the lease, with the number of the attempt that starts now.
+        latest: the newest checkpoint.
     """
     silent = 0
     between = range(latest.attempt + 1, lease.attempt)
     if between and store.has(Ability.ATTEMPTS):
-        written = await store.attempts(lease.workflow_id)  # those that only deleted checkpoints are in it
+        written = await store.attempts(lease.workflow_id)  # includes attempts that only deleted checkpoints
         before = await store.claimed_by(lease.workflow_id, latest.attempt)
         for number in (each for each in between if each not in written):
             process = await store.claimed_by(lease.workflow_id, number)
-            # A process that claims a generation, and dies before its first save, has died once.
+            # A process that claims a generation and dies before its first save counts as one crash.
             silent += process is None or process != before
             before = process
     found = crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
@@ -88,22 +88,22 @@ async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_
         info: the run, as the store lists it.
         max_crashes: the limit, if its record has none.
     """
-    most, said = limit_of(info.metadata, default=max_crashes), info.metadata.get(KEY)
-    before = 0 if said is None else said["count"]
-    if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (said and info.steps > said["results"]):
+    most, counted = limit_of(info.metadata, default=max_crashes), info.metadata.get(KEY)
+    before = 0 if counted is None else counted["count"]
+    if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (counted and info.steps > counted["results"]):
         return None
     latest = await store.load_latest(info.workflow_id)
     return None if latest is None else await crash_loop_at(store, info.workflow_id, latest, most=most)
 
 
 async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int) -> CrashCount | None:
-    """Return how often a run has died where it died last, if it is in a crash loop.
+    """Return how often a run crashed at its last crash site, if it is in a crash loop; otherwise None.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         workflow_id: the run.
-        latest: its newest checkpoint.
-        most: how often a run may die at one step; 0 for no limit.
+        latest: the newest checkpoint.
+        most: how often a run may crash at one step; 0 for no limit.
     """
     if latest.status is not Status.RUNNING:
         return None
@@ -128,7 +128,7 @@ def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
 
     Args:
         workflow_id: the run.
-        crashes: how often it died.
+        crashes: how often it crashed.
     """
     return CrashLoopError(
         workflow_id, path=crashes.path, count=crashes.count, since=crashes.since, candidates=crashes.paths
@@ -136,22 +136,22 @@ def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
 
 
 async def started_steps_of(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
-    """Return the steps that the last attempt started since its last checkpoint, as far as the store knows."""
+    """Return the steps that the last attempt started after its last checkpoint, as far as the store knows."""
     attempt, paths = await store.started_steps(workflow_id)
     return paths if attempt == latest.attempt else ()
 
 
 ANSWERED = ("approval", "wait")
-"""The types of steps that a person or a program ends by a message."""
+"""The types of steps that end with a message."""
 
 _FINAL = type_name(FinalError)
 
 REUSABLE = "reusable_from"
-"""In the metadata: the attempts whose results may be reused although the history no longer holds them."""
+"""Metadata key: the attempts whose results may be reused although they are no longer in the history."""
 SETTLED = "settled"
-"""In the metadata: what people decided about steps in doubt."""
+"""Metadata key: the users' decisions about steps in doubt."""
 NOT_REUSABLE = "not_reusable"
-"""Beside it: the steps whose results of those attempts are to be run again."""
+"""Metadata key: the steps whose results of those attempts must not be reused."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -162,15 +162,15 @@ class Resumption:
         latest: the checkpoint that the run continues from.
         bound: the run's inputs.
         history: the recorded results that may still count.
-        judge: says which of them do.
-        cut: the results that do not count from the beginning, and why, by path.
-        superseded: those of them, and of earlier reruns, that their steps must look at.
-        in_doubt: the steps whose start was recorded and whose end was not.
-        spare: results of earlier attempts that their steps may get back, by path.
-        begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
-        crash_loop: how often the run died, where a resume would refuse it for that.
-        messages: what was sent to the run and is not taken, where it waits for something.
-        is_guarded: whether the run has effects that no default repeats.
+        judge: decides which of them count.
+        cut: the results that do not count from the start, and why, by path.
+        superseded: dropped results, of this and earlier reruns, that their steps must check.
+        in_doubt: the steps with a recorded start and no recorded end.
+        spare: results of earlier attempts that their steps may reuse, by path.
+        begun: the steps that were running when the process died, as far as it noted them: only a hint.
+        crash_loop: how often the run crashed, if a resume would refuse it because of that.
+        messages: the unconsumed messages to a waiting run.
+        is_guarded: whether the run has effects that are not repeated by default.
         final: why a resume is refused, if the run failed for good.
         undone: the steps that were undone when races stopped them.
     """
@@ -192,50 +192,41 @@ class Resumption:
 
     @property
     def unended(self) -> list[str]:
-        """The steps that are in doubt, and those that wait."""
+        """The steps in doubt and the waiting steps."""
         return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
 
     def is_undone(self, path: str) -> bool:
-        """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
-
-        Args:
-            path: the step.
-        """
+        """Return whether a step's result does not count because its effect was undone."""
         return path in self.undone or (path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE)
 
     def earlier(
         self, path: str, step: Step[Any], dropped: Iterable[StepResult]
     ) -> tuple[StepResult | None, Reason | None]:
-        """Return the result of a step that no longer counts, and why it does not.
+        """Return the earlier result of a step, if it no longer counts, and the reason.
 
         Args:
             path: the step.
-            step: it, as it is yielded now.
-            dropped: the results that a replay has let go so far.
+            step: the step as it is yielded now.
+            dropped: the results that the replay has dropped so far.
         """
         old = self.superseded.get(path)
         if path in self.cut and (old is None or LEAVES_EARLIER.isdisjoint(self.cut[path][0].marks)):
             return self.cut[path]
         if old is not None:
-            said = "its earlier result no longer counts: the run continued from before it"
-            return old, Reason(ReasonKind.UPSTREAM, said)
+            detail = "its earlier result no longer counts: the run continued from before it"
+            return old, Reason(ReasonKind.UPSTREAM, detail)
         for each in dropped:
             if each.path == path:
                 action = step.action
                 if each.step_type == action.step_type and each.function == action.function_name:
-                    return each, Reason(ReasonKind.UPSTREAM, "what it is nested in runs again")
+                    return each, Reason(ReasonKind.UPSTREAM, "the step that contains it runs again")
                 now = f"{action.step_type} {action.function_name}".rstrip()
                 return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {now}")
         return None, None
 
 
 def final_error(workflow_id: str, latest: CheckpointData) -> RunFinalError | None:
-    """Return the error of a resume of a run that failed for good; None for any other run.
-
-    Args:
-        workflow_id: the run.
-        latest: its newest checkpoint.
-    """
+    """Return the error that refuses to resume a run that failed for good; None for any other run."""
     error = latest.error
     if latest.status is not Status.FAILED or error is None:
         return None
@@ -264,24 +255,24 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     max_crashes: int = MAX_CRASHES,
     drops_answers: bool | None = None,
 ) -> Resumption:
-    """Read a record and compare it with the inputs and with the world.
+    """Read a record, compare it with the inputs, and check its evidence.
 
     Args:
         workflow: the workflow.
         workflow_id: the run.
         latest: its newest checkpoint.
-        inputs: inputs given again, perhaps none.
-        options: how the resume is to be done.
+        inputs: inputs given again; may be empty.
+        options: the options of the resume.
         verifying: checks the recorded claims.
-        store: what the record came from, for what earlier attempts left behind.
-        max_crashes: how often the run may die at one step, where its record does not say.
+        store: the store, for the reusable results of earlier attempts.
+        max_crashes: how often the run may crash at one step, unless its record says.
         drops_answers: whether approvals and signals must be given again; by default for imported runs that can continue.
 
     Raises:
-        WorkflowChangedError: it is the record of another workflow.
+        WorkflowChangedError: the record belongs to another workflow.
         InputMismatchError: an input differs from the recorded one.
         InputError: an input is unknown.
-        StepNotFoundError: the step to continue from is not in the record.
+        StepNotFoundError: the step given with `--from` is not in the record.
     """
     check_name(workflow, workflow_id, latest)
     bound = rebind_recorded(workflow, latest, inputs)
@@ -289,7 +280,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     superseded = Superseded(latest.metadata)
     policy = _located(options.policy, workflow_id, latest, superseded)
     _refuse_needless(policy, workflow_id, latest, superseded)
-    cut, history, undone = _parted(latest, view, policy, drops_answers=drops_answers)
+    cut, history, undone = _split_history(latest, view, policy, drops_answers=drops_answers)
     if cut:
         still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
         superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
@@ -314,23 +305,23 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded, final, undone)
 
 
-def _parted(
+def _split_history(
     latest: CheckpointData, view: HistoryView, policy: ResumePolicy, *, drops_answers: bool | None
 ) -> tuple[dict[str, tuple[StepResult, Reason]], History, frozenset[str]]:
-    """Return the results that no longer count, the history of the others, and what was undone when a race stopped it."""
+    """Return the results that no longer count, the history of the others, and the steps undone in races."""
     undoing = [each for each in view.notable() if each.step_type == ROLLBACK]
     of_races = undone_in_races(view) if undoing else {}
     with_run = [each for each in undoing if step_of(each.path) not in of_races]
     cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
     for path in of_races.keys() & cut.keys():
-        cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone, when a race stopped it")
+        cut[path] = cut[path][0], Reason(ReasonKind.UNDONE, "it was undone when a race stopped it")
     gone = {undo_path(path) for path in cut} | {each.path for each in with_run}
     undone = frozenset(undone_paths(undoing)) & of_races.keys() if of_races else frozenset[str]()
     return cut, kept_history(view, cut.keys() | gone), undone
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
-    """Return what was sent to a run that waits, and is not taken; for its plan."""
+    """Return the unconsumed messages to a waiting run, for its plan."""
     if not waits_in(latest.metadata):
         return ()
     taken = {*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results)}
@@ -339,7 +330,7 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
 
 
 async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
-    """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
+    """Return the steps that the last saving attempt noted as started, and that have no recorded end."""
     attempt, paths = await store.started_steps(workflow_id)
     if attempt != latest.attempt or not paths:
         return frozenset()
@@ -349,7 +340,7 @@ async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: Checkpo
 async def _spare(
     store: StoreBase, workflow_id: str, latest: CheckpointData, taken: Collection[str]
 ) -> dict[str, StepResult]:
-    """Return what earlier attempts left behind for reuse, when the one that was to reuse it died on the way."""
+    """Return the results that earlier attempts left for reuse, if the reusing attempt died before it finished."""
     taken = {*taken, *latest.in_flight, *latest.metadata.get(NOT_REUSABLE, ())}
     found: dict[str, StepResult] = {}
     if store.has(Ability.ATTEMPTS):
@@ -364,12 +355,12 @@ async def _spare(
 
 
 def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
-    """Return metadata that say that an attempt left results behind that may be reused, and which may not.
+    """Return metadata that record an attempt whose dropped results may be reused, except those of some steps.
 
     Args:
         metadata: the metadata of the run.
         attempt: the attempt.
-        dropped: the paths of the results that are run again, because they are stale or because somebody asked for it.
+        dropped: the paths of the steps that must run again, because they are stale or were requested.
     """
     return {
         **metadata,
@@ -379,31 +370,27 @@ def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection
 
 
 def accepted(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata of an imported run that a person has resumed.
+    """Return the metadata of an imported run after a user has resumed it.
 
-    What earlier attempts left for reuse in a file that was not authenticated is not reused.
+    Results that earlier attempts left for reuse are not reused if the file was not authenticated.
     """
     kept = without_reusable(metadata) if metadata[IMPORTED] is True else metadata
     return {name: value for name, value in kept.items() if name != IMPORTED}
 
 
 def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata of a run that has found all its results.
-
-    Args:
-        metadata: the metadata of the run.
-    """
+    """Return metadata without the attempts whose results may be reused: the run has found all its results."""
     if REUSABLE not in metadata:
         return metadata
     return {name: value for name, value in metadata.items() if name not in (REUSABLE, NOT_REUSABLE)}
 
 
 def kept_history(view: HistoryView, gone: Collection[str]) -> History:
-    """Return the history of those results that still count.
+    """Return the history of the results that still count.
 
     Args:
         view: the recorded results.
-        gone: the paths of those that do not.
+        gone: the paths of results that no longer count.
     """
     if not gone:
         length = len(view)
@@ -426,40 +413,38 @@ def _cut(
     *,
     drops_answers: bool | None,
 ) -> dict[str, tuple[StepResult, Reason]]:
-    """Return the results that do not count from the beginning, and why.
+    """Return the results that do not count from the start, and why.
 
     A failed run continues before the step whose failure ended it, so that the step is executed again. A failure that
-    the generator handled stays: it is part of what the run did.
+    the generator handled stays: it is part of the run's history.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
     if drops_answers or (
         drops_answers is None and latest.metadata.get(IMPORTED) is True and latest.status is not Status.COMPLETED
     ):
         for result in filter(is_answer, view):
-            reason = Reason(ReasonKind.EVIDENCE, "it was imported: the maker of the file may have made up the answer")
+            reason = Reason(ReasonKind.EVIDENCE, "it was imported, and its answer may be forged")
             _cut_from(cut, view, result.path, reason, takes_nested=False)
     if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
-        direct = (path for path in failures_behind(view, latest.error.path) if handled_failure(view, path) is None)
+        direct = (path for path in root_failures(view, latest.error.path) if handled_failure(view, path) is None)
         for path in direct:
             _cut_from(cut, view, path, reason, takes_nested=False)
     for path in sorted(undone):
-        _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone, when the run failed"), takes_nested=False)
+        _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone when the run failed"), takes_nested=False)
     for wait in waits_in(latest.metadata):
         if wait.voided and any(each.path == wait.path and wait.is_newer_than(each) for each in view):
             reason = Reason(ReasonKind.EVIDENCE, f"it is void: {wait.voided}")
-            if (
-                policy.decide((reason,)) is OnStale.RERUN
-            ):  # whatever is there now: it is not approved that it comes back
+            if policy.decide((reason,)) is OnStale.RERUN:  # even if the facts are back: their return is not approved
                 _cut_from(cut, view, wait.path, reason, takes_nested=False)
     if policy.reuse is ReuseMode.PREFIX and policy.from_path:
-        reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
+        reason = Reason(ReasonKind.FORCED, "everything from this step on runs again")
         _cut_from(cut, view, policy.from_path, reason, takes_nested=True)
     return cut
 
 
 def is_answer(result: StepResult) -> bool:
-    """Return whether a message of a person or a program ended a step: an approval, or a signal."""
+    """Return whether a message ended the step: an approval or a signal."""
     return result.step_type in ANSWERED and (result.success or bool(result.signal))
 
 
@@ -474,12 +459,12 @@ def _cut_from(
     for result in within:
         cut[result.path] = result, reason
     upstream = Reason(ReasonKind.UPSTREAM, f"{within[0].path} runs again before it")
-    for result in results_behind(steps, path):
+    for result in results_after(steps, path):
         cut.setdefault(result.path, (result, upstream))
 
 
 def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded) -> ResumePolicy:
-    """Find the step of `--from`: a path, or the name of a step, whose first use is meant."""
+    """Find the step of `--from`, given as a path or as a name (then its first use)."""
     wanted = policy.from_path
     if not wanted or wanted in latest.in_flight:
         return policy
@@ -503,7 +488,7 @@ def _refuse_needless(policy: ResumePolicy, workflow_id: str, latest: CheckpointD
     for path, settled in policy.settled.items():
         if path not in asked:
             option = "--done" if settled.is_done else "--not-done"
-            known = f"in doubt: {', '.join(map(repr, asked))}" if asked else "no step of it is"
+            known = f"in doubt: {', '.join(map(repr, asked))}" if asked else "none of its steps is"
             raise InputError(
                 f"{option} {path}: step {path!r} of run {workflow_id!r} is not in doubt; {known}",
                 parameter=path,
@@ -512,12 +497,12 @@ def _refuse_needless(policy: ResumePolicy, workflow_id: str, latest: CheckpointD
 
 
 def with_settled(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime) -> dict[str, Any]:
-    """Return metadata that say what a person decided about steps in doubt, and when.
+    """Return metadata with the user's decisions about steps in doubt.
 
     Args:
         metadata: the metadata of the run.
-        policy: what was asked for.
-        at: the time.
+        policy: the policy with the decisions.
+        at: the time of the decisions.
     """
     made = [
         {"step": path, "done": each.is_done, "by": each.by, "comment": each.comment, "at": encode_time(at)}
@@ -529,13 +514,8 @@ def with_settled(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime
 def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
     """Refuse the record of another workflow.
 
-    Args:
-        workflow: the workflow.
-        workflow_id: the run.
-        latest: a checkpoint of it.
-
     Raises:
-        WorkflowChangedError: it is one of another workflow.
+        WorkflowChangedError: the checkpoint belongs to another workflow.
     """
     if latest.workflow_name != workflow.name:
         raise WorkflowChangedError(
@@ -550,15 +530,11 @@ def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: Checkpoin
 # The versions of installed packages that the program uses.
 
 PACKAGES = "packages"
-"""In the metadata of a run: the versions of the packages that its program used, by the first attempt that used them."""
+"""Metadata key: the versions of the packages that the program used, by the first attempt that used them."""
 
 
 def moved_versions(metadata: Mapping[str, Any]) -> dict[int, dict[str, str]]:
-    """Return which packages have another version now than recorded, as `2.2.3 → 3.0.1`, by the attempt that used them.
-
-    Args:
-        metadata: the metadata of a run; empty where everything is as it was.
-    """
+    """Return the packages with another version than recorded, as `2.2.3 → 3.0.1`, by the attempt that used them."""
     recorded: Mapping[str, Mapping[str, str]] = metadata.get(PACKAGES, {})
     if not recorded:
         return {}

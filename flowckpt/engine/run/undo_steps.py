@@ -1,4 +1,4 @@
-"""Undoing single steps: when the run ends, and when a race stops what they lie in."""
+"""Undo single steps: at the end of the run, and when a race stops the members that contain them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _log = logging.getLogger("flowckpt")
 
 
 async def undo_stopped(run: RunContext, stopped: Sequence[str]) -> None:
-    """Undo what the stopped members of a race did, the newest first; what cannot be undone is left for the end of the run.
+    """Undo the steps of the stopped members of a race, newest first; failed compensations are retried at the run's end.
 
-    That they were stopped is saved first: a resume of a run that dies in the middle undoes the others.
+    The stop of the members is saved first: if the run dies in the middle, its resume undoes the remaining steps.
 
     Args:
-        run: the attempt.
+        run: the current attempt of the run.
         stopped: the paths of the members, whose ends are recorded.
 
     Raises:
-        FlowckptError: what was undone cannot be saved; nothing more is undone.
-        KeyboardInterrupt: a signal came; the next resume continues.
-        asyncio.CancelledError: likewise, of a cancel.
+        FlowckptError: an undo cannot be saved; nothing more is undone.
+        KeyboardInterrupt: a signal arrived; the next resume continues.
+        asyncio.CancelledError: the run was cancelled; the next resume continues.
     """
     recorder, below = run.recorder, tuple(f"{path}/" for path in stopped)
     _close_generators(run, below)
@@ -59,17 +59,17 @@ async def undo_stopped(run: RunContext, stopped: Sequence[str]) -> None:
 
 
 def _close_generators(run: RunContext, below: tuple[str, ...]) -> None:
-    """Close the generators of what is undone, the innermost first: what their `finally` does comes before."""
+    """Close the generators to be undone, innermost first: their `finally` blocks run before the undo."""
     for replay in [each for each in reversed(run.generators) if each.prefix.startswith(below)]:
         run.generators.remove(replay)
-        in_close = replay.close()
-        if in_close is not None:
+        error_in_close = replay.close()
+        if error_in_close is not None:
             path = replay.prefix.rstrip("/")
-            _log.warning("run %s: while %s was stopped, its generator raised %r", run.workflow_id, path, in_close)
+            _log.warning("run %s: while %s was stopped, its generator raised %r", run.workflow_id, path, error_in_close)
 
 
 async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | None:
-    """Undo one step and make that durable; return why it could not be undone, or None."""
+    """Undo one step and make that durable; return the error if it could not be undone."""
     workflow_id, path, clock, emit = run.workflow_id, result.path, run.clock, run.notifier.emit
     if emit is not None:
         await emit(events.RollbackStarted(workflow_id, path))
@@ -111,12 +111,12 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
 
 
 def moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -> str:
-    """Return why the compensation of a step would get another argument than the step had; empty if it would not.
+    """Return why a step's compensation would get another argument than the step had; empty if it would get the same.
 
     Args:
-        step: the step as the code has it now.
-        result: its recorded result.
-        secrets: those of the run.
+        step: the step as it is in the code now.
+        result: the recorded result.
+        secrets: the secrets of the run.
     """
     undo = step.modifiers.rollback
     named = () if undo is None else undo_parameters(undo)
@@ -128,19 +128,19 @@ def moved_argument(step: Step[Any], result: StepResult, secrets: KnownSecrets) -
             {name: recorded[name]} if name in recorded else {},
             {name: now.arguments[name]} if name in now.arguments else {},
         ):
-            return f"the code passes another {name!r} now, which its compensation would get"
+            return f"the code now passes another {name!r}, which its compensation would get"
         if name not in recorded and now.fingerprint != result.fingerprint:
-            return f"its function was edited, and may have another default of {name!r} now, which its compensation would get"
+            return f"its function was edited; its compensation would get {name!r}, whose default may have changed"
     return ""
 
 
 async def _call(run: RunContext, result: StepResult) -> None:
-    """Call what undoes a step."""
+    """Call the compensation of a step."""
     workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.run.workflow_name
     if path in run.recorder.undo.not_undoable:
         raise NotUndoableError.of_step(workflow_id, name, path, run.recorder.undo.not_undoable[path])
     if path not in run.recorder.undo.undoable:
-        raise NotUndoableError.of_step(workflow_id, name, path, "the workflow does not yield it any more")
+        raise NotUndoableError.of_step(workflow_id, name, path, "the workflow no longer yields it")
     step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
@@ -154,5 +154,5 @@ async def _call(run: RunContext, result: StepResult) -> None:
         await run.runner.call(undo, (restored_value(step, result),), {name: arguments[name] for name in named}, call)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
-            workflow_id, name, path, f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
+            workflow_id, name, path, f"its compensation uses the output of {stop.args[0]!r}, which was not run"
         ) from None

@@ -1,6 +1,6 @@
 """Requests that any process may make of a run: cancel it, change its tags, have it save a checkpoint.
 
-The owner of a live run is asked to do so. A run without an owner is taken for the moment.
+If the run is live, its owner is asked to act. A run without an owner is taken for the moment of the change.
 """
 
 from __future__ import annotations
@@ -62,29 +62,31 @@ async def cancel_run(
     """Cancel a run.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         clock: the time.
         workflow_id: the run.
-        undo: makes a resume that only undoes what the run did; None to leave that as it is.
+        undo: creates a session that only undoes the run's effects; None to leave the effects.
         patience_seconds: how long to wait for a live run to stop.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        CancelRefusedError: it has completed.
-        RequestPendingError: it is live, and has not stopped in time.
-        RunLockedError: somebody took it while it was to be taken; or it is live, and cannot be asked from here.
+        CancelRefusedError: the run has completed.
+        RequestPendingError: the run is live, and has not stopped in time.
+        RunLockedError: another process took the run first; or the run is live, and its store cannot deliver requests.
     """
     before = await _latest(store, workflow_id)
     cancelling(workflow_id, before)
     was = before.status
     owner = await store.owner(workflow_id)
     if owner is not None:
-        await _stopped(store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds)
+        await _stop_owner(
+            store, clock, workflow_id, before, owner, rolls_back=undo is not None, patience=patience_seconds
+        )
         now = await _latest(store, workflow_id)
         await remove_requests(store, workflow_id)
-        if now.status is Status.CANCELLED and (undo is None or not _left(before, now)):
+        if now.status is Status.CANCELLED and (undo is None or not _is_undo_missing(before, now)):
             return _cancelled(workflow_id, was, before, now)
-        cancelling(workflow_id, now)  # it has come to its end meanwhile
+        cancelling(workflow_id, now)  # refuses a run that has completed meanwhile
         was = now.status
     if was is Status.RUNNING:
         was = Status.CRASHED
@@ -92,11 +94,11 @@ async def cancel_run(
         await undo().result()
         await remove_requests(store, workflow_id)
         return _cancelled(workflow_id, was, before, await _latest(store, workflow_id))
-    return _cancelled(workflow_id, was, before, await _saved_as_cancelled(store, clock, workflow_id))
+    return _cancelled(workflow_id, was, before, await _save_as_cancelled(store, clock, workflow_id))
 
 
-async def _saved_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
-    """Save that a run without an owner is cancelled, and undo nothing."""
+async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
+    """Mark a run without an owner as cancelled; undo nothing."""
     async with taken(store, workflow_id) as lease:
         latest = existing(workflow_id, lease.latest)
         cancelling(workflow_id, latest)
@@ -118,15 +120,15 @@ async def _saved_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) 
 
 
 def _cancelled(workflow_id: str, was: Status, before: CheckpointData, now: CheckpointData) -> Cancelled:
-    """Compare two checkpoints: what was appended between them says what was undone."""
+    """Return what a cancel has undone: the rollback results appended between two checkpoints."""
     added = [each for each in now.step_results[len(before.step_results) :] if each.step_type == ROLLBACK]
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
     return Cancelled(workflow_id, was, undone, not_undone, now.attempt)
 
 
-def _left(before: CheckpointData, now: CheckpointData) -> bool:
-    """Tell whether a run was stopped with nothing undone, before it had come to where it stood."""
+def _is_undo_missing(before: CheckpointData, now: CheckpointData) -> bool:
+    """Return whether a run was stopped with nothing undone, before it had replayed all of its record."""
     added = now.step_results[len(before.step_results) :]
     tried = {step_of(each.path) for each in added if each.step_type == ROLLBACK}
     return not tried and bool(not_yielded(now.step_results, tried))
@@ -136,7 +138,7 @@ async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
     return existing(workflow_id, await store.load_latest(workflow_id))
 
 
-async def _stopped(
+async def _stop_owner(
     store: StoreBase,
     clock: Clock,
     workflow_id: str,
@@ -146,7 +148,7 @@ async def _stopped(
     rolls_back: bool,
     patience: float,
 ) -> None:
-    """Ask the owner of a live run to stop it, and wait until it has given it up."""
+    """Ask the owner of a live run to stop, and wait until it has released the run."""
     own = live_interrupts(store, workflow_id)
     if own is not None:
         own.request_cancel(rolls_back=rolls_back)
@@ -160,15 +162,15 @@ async def _stopped(
         is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(owner.process, CANCEL_SIGNALS[rolls_back])
         if not can_leave_word and not is_nudged:
             raise RunLockedError(workflow_id, holder=str(owner))
-    began_ns = clock.elapsed_ns()
+    started_ns = clock.elapsed_ns()
     while _is_same(await store.owner(workflow_id), owner):
-        if (clock.elapsed_ns() - began_ns) / 1e9 >= patience:
+        if (clock.elapsed_ns() - started_ns) / 1e9 >= patience:
             raise RequestPendingError(workflow_id, asked="stop", holder=str(owner), waited_seconds=patience)
         await clock.sleep(_LOOK_SECONDS)
 
 
 def _is_same(owner: Owner | None, before: Owner) -> bool:
-    """Return whether a process still owns the run; its claim is newer if the run has continued as another generation."""
+    """Return whether the same process still owns the run; a new generation of the run has a newer claim."""
     return owner is not None and attrs.evolve(owner, acquired_at=before.acquired_at) == before
 
 
@@ -187,14 +189,14 @@ async def tag_run(
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.TAG, change)
-    if owner is not None and await _follows(store, clock, workflow_id, owner, request, patience_seconds):
+    if owner is not None and await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
         return await _latest(store, workflow_id)
     async with taken(store, workflow_id) as lease:
         if lease.latest is None:
             raise CheckpointNotFoundError(workflow_id)
         latest = lease.latest
         metadata = tagged(latest.metadata, change)
-        if latest.status is Status.RUNNING:  # the attempt that starts here is not one that crashed
+        if latest.status is Status.RUNNING:  # the attempt that starts here must not count as a crash
             count = await crash_count_at_resume(store, lease, latest)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
@@ -208,7 +210,7 @@ async def checkpoint_run(
     latest = await _latest(store, workflow_id)
     owner = await store.owner(workflow_id)
     request = _request(clock, latest, WaitKind.CHECKPOINT, {})
-    if owner is None or not await _follows(store, clock, workflow_id, owner, request, patience_seconds):
+    if owner is None or not await _ask_owner(store, clock, workflow_id, owner, request, patience_seconds):
         raise InputError(
             f"no process runs {workflow_id!r}, so there is nothing to save beyond checkpoint {latest.checkpoint_id!r}",
             parameter="workflow_id",
@@ -221,24 +223,23 @@ def _request(clock: Clock, latest: CheckpointData, kind: WaitKind, data: Mapping
     return Signal(new_message_id(), str(kind), clock.now(), dict(data), kind=kind, birth=birth_of(latest.metadata))
 
 
-async def _follows(
+async def _ask_owner(
     store: StoreBase, clock: Clock, workflow_id: str, owner: Owner, request: Signal, patience: float
 ) -> bool:
-    """Ask the owner of a live run; return whether it followed the request, and did not give the run up instead.
+    """Ask the owner of a live run; return True if it acted, False if it released the run instead.
 
-    The owner removes a request that it has followed.
+    The owner removes a request once it has acted on it.
     """
     if not store.has(Ability.SIGNALS):
         raise RunLockedError(workflow_id, holder=str(owner))
     await store.send_signal(workflow_id, request)
-    began_ns = clock.elapsed_ns()
+    started_ns = clock.elapsed_ns()
     while True:
-        is_owned = _is_same(
-            await store.owner(workflow_id), owner
-        )  # read first: an owner that has ended removes nothing later
+        # read the owner first: an owner that has ended removes no requests afterwards
+        is_owned = _is_same(await store.owner(workflow_id), owner)
         if request.signal_id not in {each.signal_id for each in await store.signals(workflow_id)}:
             return True
-        if not is_owned or (clock.elapsed_ns() - began_ns) / 1e9 >= patience:
+        if not is_owned or (clock.elapsed_ns() - started_ns) / 1e9 >= patience:
             await store.remove_signals(workflow_id, [request.signal_id])
             if not is_owned:
                 return False

@@ -1,7 +1,7 @@
 """One attempt of a run, from its first event to its last.
 
-Whatever ends an attempt (the end of the generator, an error in it, a failing save, a cancel, a signal, a consumer that
-goes away) ends it on one path: `_end` closes the generator, saves the final checkpoint, and leaves a result.
+Every attempt ends on one path, whatever the cause (the end of the generator, an error in it, a failing save, a cancel,
+a signal, a consumer that disappears): `_end` closes the generator, saves the final checkpoint, and sets the result.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Ending:
 
     Attributes:
         workflow: the workflow.
-        started_ns: when it started, by the clock's `elapsed_ns`.
-        rollback_failures: the steps that were to be undone and could not be.
+        started_ns: when the attempt started, by the clock's `elapsed_ns`.
+        rollback_failures: the steps that could not be undone.
         decided: how the run ends, if an earlier attempt decided that.
         output_type: the type of what the workflow returned.
     """
@@ -87,20 +87,20 @@ class Ending:
         return self.context.notifier.executed, self.context.notifier.restored
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Save where the run stands, and return its result and the events to emit.
+        """Save the final checkpoint, and return the result and the events to emit.
 
         Args:
-            output: what the workflow returned, as it is recorded.
-            ending: what ended it otherwise, or None.
+            output: the workflow's output, encoded.
+            ending: the exception that ended the run; None if the workflow returned.
 
         Raises:
             FencedError: the run was taken over by another owner.
         """
-        told: list[EventFactory] = []
+        factories: list[EventFactory] = []
         recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.judge.secrets
-        is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
-        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
-            told.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, ending))
+        is_reported = isinstance(ending, SuspensionUnsavedError)  # its failed save already has an event
+        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_reported:
+            factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, secrets)
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
@@ -113,31 +113,31 @@ class Ending:
                     reason,
                     output=held,
                     error=error,
-                    in_flight=recorder.unfinished(),  # also of a run that is complete: its code may yield them again
+                    in_flight=recorder.unfinished(),  # also for a complete run: its code may yield these steps again
                     evidence=recorder.answers(),
                 )
-                told.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
+                factories.append(partial(saved_event, checkpointer.run.workflow_id, data, checkpointer.policy.took))
                 is_saved = True
             except FlowckptError as failure:
                 continues = checkpointer.policy.continues_after(failure)
                 if isinstance(failure, FencedError) and not continues:
                     raise
                 unsaved = failure
-                told.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, failure))
+                factories.append(partial(failed_event, checkpointer.run.workflow_id, checkpointer.attempted, failure))
                 if ending is not None:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
                 elif not continues:
                     ending, (reason, error) = failure, reason_of(failure, secrets)
         result = self._result(output, ending, reason, is_saved, unsaved, error)
-        told.append(partial(self._final_event, result, ending, error))
-        return result, told
+        factories.append(partial(self._final_event, result, ending, error))
+        return result, factories
 
     def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Return the result of an attempt that ends because everything waits, and the events to emit; it is saved.
+        """Return the result of a suspended attempt, which is already saved, and the events to emit.
 
         Args:
-            waits: what the run waits for.
-            attempt: the attempt that saved last: one that found nothing changed has left no trace.
+            waits: the pending waits of the run.
+            attempt: the attempt that saved last; an attempt that changed nothing saves nothing.
         """
         run, steps = self._checkpointer.run.workflow_id, self._steps
         result = self._made(Status.SUSPENDED, None, attempt, waits=waits)
@@ -147,9 +147,9 @@ class Ending:
     def repeat(
         self, output: Any, ending: BaseException | None, latest: CheckpointData
     ) -> tuple[WorkflowResult, list[EventFactory]]:
-        """Return the result of an attempt that did nothing and ended as the run had ended, and its last event.
+        """Return the result and the last event of an attempt that only repeated the recorded end.
 
-        Nothing is saved: the record says it already.
+        Nothing is saved: the record already has this end.
         """
         reason, error = reason_of(ending, self.context.secrets)
         result = self._result(output, ending, reason, True, None, error, latest.attempt)
@@ -206,7 +206,7 @@ class Ending:
         return result
 
     def _undoable(self) -> tuple[str, ...]:
-        """Return the steps that a cancel would undo, the newest first, as far as the generator has yielded them."""
+        """Return the steps that a cancel would undo, newest first, as far as the generator has yielded them."""
         recorder = self.context.recorder
         if not recorder.undo.compensate:
             return ()
@@ -229,11 +229,11 @@ class Ending:
 
 
 def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) -> tuple[Reason, StepError | None]:
-    """Return how a run ends by what ended it, and the error as it is recorded.
+    """Return the reason for the final checkpoint, and the error to record.
 
     Args:
-        ending: what ended it, or None.
-        secrets: what goes out of the error's texts.
+        ending: the exception that ended the run; None if the workflow returned.
+        secrets: values to remove from the error's texts.
     """
     if ending is None:
         return Reason.COMPLETED, None
@@ -245,13 +245,13 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
 
 
 def cause_of_stop(ending: BaseException | None) -> str:
-    """Return the signal that stopped a run, or `cancelled` for its task or by request."""
+    """Return the name of the signal that stopped a run; `cancelled` if its task or a request cancelled it."""
     return ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
 
 
 @lazy_frozen(eq=False, repr=False)
 class GenerationEnd:
-    """The work of this process on a generation that another one followed."""
+    """What this process did in a generation that the next generation has replaced."""
 
     steps: StepCounts
     duration_ms: float
@@ -265,13 +265,13 @@ class Drive:
         workflow: the workflow.
         replay: its generator and its record.
         context: what its steps share.
-        undoing: what it starts from, where nothing is to be done but to undo: what an earlier attempt did not finish, or
-            a run that is cancelled.
-        wait_for: how many seconds the process stays for waits in all; None for short ones alone.
-        ends_with_generation: whether the run completes where its workflow continues; for a check of the workflow.
-        former: what the generation before this one did, if the attempt starts a generation.
-        result: how the attempt ended, once it has; None if a generation of the run follows.
-        next_inputs: the inputs of that generation.
+        undoing: the undo to do, if the attempt only undoes: a rollback that an earlier attempt did not finish, or a run
+            that is cancelled.
+        wait_for: total seconds that the process stays for waits; None to stay for short timers only.
+        ends_with_generation: whether the run completes instead of continuing as another generation; for a check.
+        former: what the previous generation did, if the attempt starts a new one.
+        result: how the attempt ended; None until then, and if another generation follows.
+        next_inputs: the inputs of the next generation.
         ended: what this generation did, if another one follows.
     """
 
@@ -292,11 +292,11 @@ class Drive:
 
         Args:
             emit: takes each event.
-            folds_restored: whether restored steps in a row have one event.
+            folds_restored: whether consecutive restored steps share one event.
 
         Raises:
-            WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
-            StaleStepError: a recorded result is no longer true, and the policy is to stop; nothing was changed.
+            WorkflowChangedError: the generator does not match the record; nothing was changed.
+            StaleStepError: a recorded result is no longer valid, and the policy is to stop; nothing was changed.
             StepInDoubtError: it is unknown whether a step was done that must not be done twice.
             DecodingError: a recorded value does not fit the code; nothing was changed.
             CheckpointCorruptedError: a large value in the record is damaged; nothing was changed.
@@ -314,7 +314,7 @@ class Drive:
         created: Noted = {}
         noting = CREATED.set(created)
         outer = call_now()
-        set_call(None)  # a step may run a workflow, whose body is not the step
+        set_call(None)  # if a step runs this workflow, its body is not part of that step
         WATCH.runs[id(run)] = run
         if not WATCH.is_looking:
             WATCH.start()
@@ -327,27 +327,27 @@ class Drive:
             CREATED.reset(noting)
             set_call(outer)
         if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
-            for forgotten in unyielded(created, ending=ending):
-                _log.warning("run %s: %s", run.workflow_id, forgotten)
+            for warning in unyielded(created, ending=ending):
+                _log.warning("run %s: %s", run.workflow_id, warning)
         try:
             ending = await self._end(output, ending, started_ns)
         finally:
-            run.runner.kill_places()  # a second signal stops everything, but leaves no process behind
-        # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
-        # continues through us.
+            run.runner.kill_places()  # a second signal stops everything, and still no process may be left running
+        # A failed or suspended workflow is a result. Exceptions that stop the program (Ctrl-C, a cancel, SystemExit)
+        # propagate.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
 
     async def _output(self) -> Any:
-        """Drive the generator to its end, and return what it returned as it is recorded."""
+        """Drive the generator to its end, and return its encoded output."""
         run = self.context
         is_generation = self.former is not None
         if not is_generation:
-            await self._tell_of_beginning()
+            await self._emit_start()
         if run.recorder.resumed_from is None:
             await run.recorder.save_start()
         if is_generation:
-            await self._tell_of_generation()
+            await self._emit_generation()
         if self.undoing is not None:
             await self.undoing.look(run)
             self._knows_how = True
@@ -356,7 +356,7 @@ class Drive:
         try:
             end = await scope.run()
         except Suspended as pause:
-            end = await session.suspend.driven_to_its_end(run, scope, pause, self.wait_for)
+            end = await session.suspend.drive_to_end(run, scope, pause, self.wait_for)
         run.recorder.drop_stale()
         if isinstance(end, Crash):
             raise end.error
@@ -376,7 +376,7 @@ class Drive:
         return output
 
     def _ending_of(self, error: BaseException) -> BaseException:
-        """Return what ended the run: a cancel by request is neither a signal nor an end of the program."""
+        """Return what ended the run; a cancel by request becomes a `RunCancelledError`."""
         interrupts = self.context.interrupts
         ending = interrupts.cause_of(error)
         if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
@@ -386,7 +386,7 @@ class Drive:
             return RunCancelledError(self.context.workflow_id)
         return ending
 
-    async def _tell_of_beginning(self) -> None:
+    async def _emit_start(self) -> None:
         run, name = self.context, self.workflow.name
         if run.notifier.emit is None:
             return
@@ -395,10 +395,10 @@ class Drive:
             await run.notifier.emit(events.WorkflowStarted(run.workflow_id, name, run.number, birth))
         else:
             recorded = len(run.recorder.checkpointer.history.results)
-            told = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id, birth)
-            await run.notifier.emit(told)
+            resumed = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id, birth)
+            await run.notifier.emit(resumed)
 
-    async def _tell_of_generation(self) -> None:
+    async def _emit_generation(self) -> None:
         run, name = self.context, self.workflow.name
         if run.notifier.emit is None or self.former is None:
             return
@@ -409,17 +409,17 @@ class Drive:
         )
 
     async def _end(self, output: Any, ending: BaseException | None, started_ns: int) -> BaseException | None:
-        """End the attempt: close the generators, undo, save where it stands, make the result, and tell it."""
+        """End the attempt: close the generators, undo, save the final checkpoint, set the result, emit events."""
         run = self.context
         await run.services.close()
         for replay in reversed(run.generators):
-            in_close = replay.close()
-            if in_close is not None and ending is not None:
-                ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
+            error_in_close = replay.close()
+            if error_in_close is not None and ending is not None:
+                ending.add_note(f"While the generator was closed, it raised {error_in_close!r}.")
         if ending is not None:
             redact_ending(ending, run.judge.secrets)
         is_refused = isinstance(ending, FencedError) or (not run.recorder.start_saved and isinstance(ending, REFUSALS))
-        is_refused |= self.undoing is not None and not self._knows_how  # what it found by then may be not all
+        is_refused |= self.undoing is not None and not self._knows_how  # it may not have found every step to undo
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
@@ -432,16 +432,16 @@ class Drive:
             except BaseException as error:
                 stop = run.interrupts.cause_of(error)
                 stop.add_note(
-                    "It came while steps were being undone: the next resume undoes the others, and ends the run as it had "
-                    "ended; the one after that continues."
+                    "This interrupted a rollback. The next resume undoes the remaining steps and ends the run as before; "
+                    "the resume after that continues the run."
                 )
         run.runner.close()
         await run.runner.close_places()
         run.interrupts.watch(None)
         if is_refused:
-            return ending  # a resume that is refused leaves the run as it was
+            return ending  # a refused resume leaves the run unchanged
         if stop is not None:
-            return stop  # what is left to undo is in the record
+            return stop  # the record has what remains to be undone
         if self.next_inputs is not None:
             steps = results.StepCounts(run.notifier.executed, run.notifier.restored, run.notifier.failed)
             self.ended = GenerationEnd(steps, round((run.clock.elapsed_ns() - started_ns) / 1e6, 3))
@@ -456,20 +456,20 @@ class Drive:
         end = Ending(self.workflow, run, started_ns, (*earlier, *failures), decided, output_type)
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
-            self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)
+            self.result, factories = end.suspend(run.waits.all, run.number if last is None else last.attempt)
         elif repeated is not None:
-            self.result, told = end.repeat(output, ending, repeated)
+            self.result, factories = end.repeat(output, ending, repeated)
         else:
-            self.result, told = await end.end(output, ending)
+            self.result, factories = await end.end(output, ending)
             if isinstance(ending, RunCancelledError) and self.undoing is None:
                 await run.requests.forget()
         if run.notifier.emit is not None:
-            for event in told:
-                await run.notifier.emit(event())
+            for factory in factories:
+                await run.notifier.emit(factory())
         return ending
 
     def _repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
-        """Return the checkpoint that the run had ended with, if the attempt did nothing and ended in the same way."""
+        """Return the run's last checkpoint, if this attempt did nothing and ended in the same way."""
         recorder, secrets = self.context.recorder, self.context.judge.secrets
         latest = recorder.resumed_from
         if latest is None or self.undoing is not None:
@@ -489,14 +489,14 @@ class Drive:
         return latest if is_same and not is_undoing else None
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
-        """Undo what the steps did, where the run has not ended well."""
+        """Undo the steps of a run that failed or was cancelled; return the steps that could not be undone."""
         run = self.context
         if not run.recorder.undo.compensate or not run.recorder.checkpointer.is_usable:
-            return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
+            return ()  # an undo that cannot be recorded must not happen: a resume would reuse the undone result
         if isinstance(ending, REFUSALS) and self.undoing is None:
-            return ()  # it stops to ask a person: whether to continue, or to cancel, which undoes
+            return ()  # a refusal leaves the decision to the user: continue, or cancel (which undoes)
         if self._is_stopped_early(ending):
-            ending.add_note("Nothing was undone: the run stopped before it had come again to all that can be.")
+            ending.add_note("Nothing was undone: the run stopped before it had replayed every step that can be undone.")
             return ()
         if self.undoing is not None:
             end = self.undoing.end
@@ -506,11 +506,13 @@ class Drive:
             return ()
         failures = await undo.compensate.roll_back(run, end)
         if failures is None:
-            ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
+            ending.add_note(
+                "Nothing was undone: the undo could not be recorded, so a resume would still take the steps for done."
+            )
         return failures or ()
 
     def _is_stopped_early(self, ending: BaseException) -> bool:
-        """Tell whether a resume was stopped, or a step failed that is run each time, before it was where the run stood."""
+        """Return whether a resume was cancelled, or an ephemeral step failed, before the whole record was replayed."""
         run = self.context
         if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.start_saved:
             return False

@@ -1,9 +1,9 @@
-"""The acts of a run on other runs: it starts one, or sends one a signal. Exactly once, whatever crashes.
+"""Actions of a run on other runs: it starts a run, or sends a signal. Each happens exactly once, whatever crashes.
 
-    derive the id from the place ──► is it there already? ── no ──► make it durable ──► the step is recorded
+    derive the id from the step's path ──► does it exist already? ── no ──► make it durable ──► record the step
 
-A crash before the last arrow repeats the step, which finds what it made. A run that was started is due: this process drives
-it in parallel if it lives that long, and `recover` does otherwise.
+A crash before the last arrow repeats the step, which then finds the run or signal that it has already made. A started
+run is due at once: this process drives it in parallel while it lives, otherwise `recover` does.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.result import WorkflowResult
 
 _MOST = 16
-"""How many started runs one loop drives at the same time."""
+"""How many started runs one event loop drives at the same time."""
 
 _LOOK_SECONDS = 1.0
-"""How often a run that stays for others looks for messages from other processes."""
+"""How often a run that waits for other runs looks for messages from other processes."""
 
 _log = logging.getLogger(__name__)
 
 Drive = Callable[[Workflow[Any, Any], str], Coroutine[Any, Any, "WorkflowResult"]]
-"""Resumes a run of a workflow, by the id of the run."""
+"""Resumes a run by its workflow and id."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -68,13 +68,13 @@ class Outbox:
     """Acts on other runs for the steps of one run.
 
     Attributes:
-        store: where all of them are.
+        store: the store of all these runs.
         clock: the time.
-        secrets: what no other run may be given.
-        metadata: of the run that acts.
-        drive: drives a run that was started.
-        history: the results of the run that acts.
-        taken: the ids of the signals that were taken by results of the run which no longer count.
+        secrets: values that must not be passed to another run.
+        metadata: the metadata of the acting run.
+        drive: drives a started run.
+        history: the results of the acting run.
+        taken: the ids of signals consumed by results of the run that no longer count.
     """
 
     store: StoreBase
@@ -86,7 +86,7 @@ class Outbox:
     taken: Collection[str]
 
     async def act(self, action: RunAction, call: StepCall) -> Any:
-        """Start the run, or send the signal, unless an earlier try of the step did; or reply."""
+        """Start the run or send the signal, unless an earlier try of the step did; or reply."""
         if isinstance(action, StartAction):
             return await finish_despite_cancel(self._start(action, call))
         if isinstance(action, ReplyAction):
@@ -104,13 +104,13 @@ class Outbox:
         if latest is None:
             latest = await self._recorded(workflow, run, bound, call)
         if latest.status is Status.SUSPENDED and is_not_begun(latest.metadata, latest.attempt):
-            company().begin(partial(self.drive, workflow, run))
+            loop_runs().begin(partial(self.drive, workflow, run))
         return run
 
     async def _recorded(
         self, workflow: Workflow[Any, Any], run: str, bound: BoundInputs, call: StepCall
     ) -> CheckpointData:
-        """Make a new run durable, and return its first checkpoint, or the newest if another process was quicker."""
+        """Make a new run durable; return its first checkpoint, or its newest if another process was faster."""
         try:
             async with taken(self.store, run) as lease:
                 if lease.latest is not None:
@@ -146,7 +146,7 @@ class Outbox:
         refuse_secrets({"name": action.signal, "data": data}, self.secrets, f"{call.path}: data")
         signal_id = self._derived(call, action.run, action.signal, data)
         turn = 0
-        while action.run == call.workflow_id and signal_id in self.taken:  # its wait is undone, and waits again
+        while action.run == call.workflow_id and signal_id in self.taken:  # its wait was undone, and waits again
             turn += 1
             signal_id = self._derived(call, action.run, action.signal, data, turn)
         if await respond.was_sent(self.store, action.run, signal_id):
@@ -161,32 +161,32 @@ class Outbox:
                 raise
 
     def _replied(self, action: ReplyAction, call: StepCall) -> Any:
-        """Return the reply, which the record of the step hands to the sender."""
+        """Return the reply; the sender reads it from the record of the step."""
         if ended_wait(self.history.results, action.to, call.path) is None:
             raise InputError(
-                f"step {call.path!r} replies to {action.to!r}, and no .wait() of this name or path has ended",
+                f"step {call.path!r} replies to {action.to!r}, but no .wait() with this name or path has ended",
                 parameter="to",
                 remedy="Give the name of the step that waited, or its path: .reply('parallel/[order]', …).",
             )
         return action.value
 
     def _derived(self, call: StepCall, *what: Any) -> str:
-        """Return an id that the same step of the same run always gets, and nothing else."""
+        """Return an id that depends only on the run and the step, so that every try of the step gets the same one."""
         generation = [call.generation] if call.generation > 1 else []
         place = [birth_of(self.metadata), call.workflow_id, *generation, call.path, *what]
         return hashlib.sha256(json.dumps(place).encode()).hexdigest()[:26]
 
 
-# The runs that one loop drives because another one started them, and those that started them.
+# The runs of one event loop that act on each other.
 
 
-class Company:
-    """The runs of one loop that may signal each other: those that act on other runs, and those that were started here.
+class LoopRuns:
+    """The runs of one event loop that may signal each other: runs that act on other runs, and the runs they started.
 
-    A run of which all steps wait stays here as long as another one is active, which may end its wait.
+    A run that only waits stays in the process as long as another run is active, because that one may end its wait.
 
     Attributes:
-        tasks: what drives the runs that were started.
+        tasks: the tasks that drive the started runs.
     """
 
     def __init__(self) -> None:
@@ -204,12 +204,12 @@ class Company:
         self._note()
 
     def leave(self, member: object) -> None:
-        """Count a run no longer; does nothing if it is not counted."""
+        """Stop counting a run as active; does nothing if it is not counted."""
         self._active.discard(member)
         self._note()
 
     def begin(self, drive: Callable[[], Coroutine[Any, Any, WorkflowResult]]) -> None:
-        """Drive a run in a task of the loop."""
+        """Drive a started run in a task of the loop."""
         task = asyncio.get_running_loop().create_task(self._driven(drive), context=Context())
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -226,15 +226,15 @@ class Company:
         except RunLockedError:
             return None  # another process drives it
         except FlowckptError as error:
-            _log.warning("a run that was started here has stopped: %s", error.message)
+            _log.warning("a run started by this process has stopped: %s", error.message)
             return None
 
     async def rest(self, member: object, can_end: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait as long as another run may end a wait of this one; return whether a wait can end.
+        """Wait while another run may still end a wait of this run; return whether a wait can end.
 
         Args:
             member: the run.
-            can_end: returns whether a wait can end.
+            can_end: returns whether one of the run's waits can end now.
         """
         self.leave(member)
         self._resting[member] = -1
@@ -244,7 +244,8 @@ class Company:
                 if await can_end():
                     return True
                 self._resting[member] = seen
-                # Nothing is active, and every other one has looked since the last one came to rest: nothing will come.
+                # No run is active, and every resting run has looked since the last change: no message can arrive from
+                # here.
                 if not self._active and all(each == self._changes for each in self._resting.values()):
                     return False
                 if seen == self._changes:
@@ -260,10 +261,10 @@ class Company:
         changed.set()
 
     async def join(self, interrupts: Interrupts) -> None:
-        """Wait until the runs that were started have ended or are suspended; a signal suspends them.
+        """Wait until the started runs have ended or are suspended; a signal suspends them.
 
         Raises:
-            BaseException: what is not an error of a run ended one of them.
+            BaseException: an error that is not a `FlowckptError` ended one of them.
         """
         while running := set(self.tasks):
             try:
@@ -277,19 +278,19 @@ class Company:
             raise failure
 
     async def stop(self) -> None:
-        """Suspend the runs that were started."""
+        """Suspend the started runs."""
         while running := set(self.tasks):
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
 
-_companies: WeakKeyDictionary[asyncio.AbstractEventLoop, Company] = WeakKeyDictionary()
+_loop_runs: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopRuns] = WeakKeyDictionary()
 
 
-def company() -> Company:
-    """Return the company of the running loop."""
+def loop_runs() -> LoopRuns:
+    """Return the runs of the running event loop."""
     loop = asyncio.get_running_loop()
-    if loop not in _companies:
-        _companies[loop] = Company()
-    return _companies[loop]
+    if loop not in _loop_runs:
+        _loop_runs[loop] = LoopRuns()
+    return _loop_runs[loop]

@@ -1,4 +1,4 @@
-"""Telling a run something from outside: a signal, a yes or a no. Nothing is run, and the run need not be owned."""
+"""Send a run a message from outside: a signal, an approval or a rejection. Nothing runs, and no lease is needed."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
-"""How soon, and how seldom at last, to look whether a run has replied, in seconds."""
+"""The first and the longest interval, in seconds, at which to look for a run's reply."""
 
 _log = logging.getLogger(__name__)
 
 
 @attrs.frozen
 class Sent:
-    """A message that was sent to a run, by `signal`, `approve` or `reject`.
+    """A message sent to a run by `signal`, `approve` or `reject`.
 
     Attributes:
         signal_id: the message's id.
         name: the signal or the approval.
         kind: `signal` or `approval`.
-        path: the step it is for; empty for any wait of this name.
-        is_new: whether it was sent now; False if the same id was sent before.
+        path: the step that it is for; empty for any wait of this name.
+        is_new: whether it was sent now; False if a message with this id was sent before.
         is_awaited: whether the run was waiting for it.
-        pending_before: the number of earlier messages of this name, which are taken first.
+        pending_before: the number of earlier messages of this name, which are consumed first.
         status: the status of the run.
         owner: the process that runs it, as text; empty if it has no owner.
-        reply: what the run replied, where it was waited for.
+        reply: the run's reply, if the sender waited for it.
     """
 
     workflow_id: str
@@ -72,7 +72,7 @@ class Sent:
     reply: Any = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON: what `signal --json`, `approve --json` and `reject --json` print."""
+        """Return the document that `signal --json`, `approve --json` and `reject --json` print."""
         document = {**attrs.asdict(self, recurse=False), "kind": str(self.kind), "status": str(self.status)}
         return {**document, "reply": codec.encode(self.reply)}
 
@@ -90,17 +90,17 @@ async def send_signal(
     """Send a signal to a run.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         clock: the time.
         workflow_id: the run.
         name: the signal's name.
         data: what it carries.
         by: who sends it.
-        signal_id: names this very message.
+        signal_id: the id of this message; sending the same id again has no effect.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
+        SignalRefusedError: the run is complete, or the data do not fit the type that its wait asks for.
         EncodingError: the data cannot be recorded.
         SettingError: the store cannot deliver signals.
     """
@@ -150,21 +150,21 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     """Answer an approval that a run waits for.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         clock: the time.
         workflow_id: the run.
         name: the approval's name, or the path of its step.
-        is_approved: yes or no.
+        is_approved: the answer.
         by: who answers.
         comment: why.
-        signal_id: names this very answer.
-        verifier: checks what is approved, or None for one that looks where the run was started.
-        options: how it is checked.
+        signal_id: the id of this answer; sending the same id again has no effect.
+        verifier: checks the facts to approve; None for one based on the directory where the run was started.
+        options: how to check them.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        SignalRefusedError: the run does not wait for it, or it is answered already.
-        ApprovalStaleError: what is to be approved is no longer what the run has asked for.
+        SignalRefusedError: the run does not wait for this approval, or the approval is already answered.
+        ApprovalStaleError: the facts have changed since the run asked for approval.
         SettingError: the store cannot deliver signals.
     """
     inbox = _able(store)
@@ -174,9 +174,9 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
     wait = _asked(workflow_id, name, latest)
     for each in await _sent_before(inbox, info, name, signal_id):
         if each.ends(wait):
-            said = "approved" if each.data.get("approved") else "rejected"
+            verb = "approved" if each.data.get("approved") else "rejected"
             who = f" by {each.by}" if each.by else ""
-            detail = f"it was {said}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC already"
+            detail = f"it was already {verb}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC"
             raise SignalRefusedError(
                 workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {shell_word(workflow_id)}'."
             )
@@ -194,7 +194,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
 
 
 def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
-    """Return the approval of a name, or of a path."""
+    """Return the pending approval with a name or path."""
     waits = open_waits(latest.metadata, latest.step_results)
     asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
     found = [wait for wait in asked if wait.path == name] or [wait for wait in asked if wait.name == name]
@@ -232,15 +232,15 @@ async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
 
 def _refuse_ended(info: RunInfo, name: str) -> None:
     if info.workflow_name == MANAGED:
-        detail = "it is a task of a CheckpointManager, which waits for nothing"
-        remedy = "The program that made the task continues it when it is run again."
+        detail = "it is a task of a CheckpointManager, which never waits for signals"
+        remedy = "To continue the task, run the program that created it again."
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy=remedy)
     if info.status is Status.COMPLETED:
         raise SignalRefusedError(
             info.workflow_id,
             name,
-            detail="the run is complete, so nothing would ever take it",
-            remedy=f"It waits for nothing any more: 'flowckpt show {shell_word(info.workflow_id)}' says how it ended.",
+            detail="the run is complete, so no step can use it",
+            remedy=f"'flowckpt show {shell_word(info.workflow_id)}' shows how the run ended.",
         )
 
 
@@ -248,20 +248,20 @@ async def _sent_before(inbox: StoreBase, info: RunInfo, name: str, signal_id: st
     """Return the messages to a run.
 
     Raises:
-        SignalRefusedError: the store has a message of an earlier run under the id, and would keep that one.
+        SignalRefusedError: the store still has a message with this id for an earlier run, and would not replace it.
     """
     found = await inbox.signals(info.workflow_id)
     if any(each.signal_id == signal_id and each.birth != birth_of(info.metadata) for each in found):
-        detail = f"a message {signal_id!r} of an earlier run with the same id is still in the store"
-        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Send it under another id.")
+        detail = f"the store still has a message {signal_id!r} for an earlier run with the same id"
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Send it with another id.")
     return sent_to(info.metadata, found)
 
 
 def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:
-    """Refuse what none of the steps that wait for it could use, as far as their record says what they take."""
+    """Refuse data that no waiting step could use, as far as the types of their waits are recorded."""
     asked = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
     if not asked or any(each.ends(wait) for each in before for wait in asked):
-        return  # it is for a later wait, of which it is not known yet what it takes
+        return  # for a later wait, whose type is not known yet
     plain = codec.decode(tree, place="data")
     found = [fitting.misfit(plain, annotation_of(wait.data_type), "its data") for wait in asked]
     if all(found):
@@ -270,7 +270,7 @@ def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]
 
 
 async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
-    """Warn if a run waits for signals of other names, and has never asked for this one."""
+    """Warn if a run waits for signals with other names, and has never waited for this one."""
     asked = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
     if not asked or name in asked:
         return
@@ -278,12 +278,12 @@ async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
     latest = await store.load_latest(info.workflow_id)
     results = () if latest is None else latest.step_results
     if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):
-        said = "run %s has never asked for the signal %r; it waits for %s"
-        _log.warning(said, info.workflow_id, name, _listed(asked))
+        message = "run %s has never waited for the signal %r; it is waiting for %s"
+        _log.warning(message, info.workflow_id, name, _listed(asked))
 
 
 def _asked_signal(signal: str) -> None:
-    """Name the argument of a wait, as its record does."""
+    """Return the recorded arguments of a wait for this signal."""
 
 
 async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
@@ -296,7 +296,7 @@ def _has_taken(latest: CheckpointData, signal_id: str) -> bool:
 
 
 async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
-    """Return whether a run has a message of an id, or has taken it.
+    """Return whether a message with this id is pending for a run, or was consumed by it.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
@@ -308,7 +308,7 @@ async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
     return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))
 
 
-# A signal and its reply. The record of the run has both: the wait that took the signal, and the step that replied.
+# A signal and its reply. The run's record has both: the wait that consumed the signal, and the step that replied.
 
 
 async def ask(
@@ -325,17 +325,17 @@ async def ask(
     """Send a signal to a run, unless it was sent before, and wait for the reply.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         clock: the time.
         workflow_id: the run.
         name: the signal's name.
         data: what it carries.
         by: who sends it.
-        signal_id: names this very message.
+        signal_id: the id of this message; sending the same id again has no effect.
         patience_seconds: how long to wait.
 
     Raises:
-        NoReplyError: there is none in time, or the run has completed without one.
+        NoReplyError: the run has not replied in time, or has completed without a reply.
         SignalRefusedError: the signal was refused; see `send_signal`.
     """
     if await was_sent(store, workflow_id, signal_id):
@@ -363,7 +363,7 @@ async def ask(
 
 
 async def _reply_to(store: StoreBase, workflow_id: str, signal_id: str, newest: int) -> tuple[Any] | None:
-    """Return the reply: of the newest checkpoint, of a former generation, or of an attempt whose end no longer counts."""
+    """Look for the reply in the newest checkpoint, an earlier generation, or an attempt whose end no longer counts."""
     found = [await store.load_latest(workflow_id)]
     if found[0] is not None and (text := generation.reply_to(found[0].metadata, signal_id)) is not None:
         return (codec.decode(json.loads(text), place="reply"),)

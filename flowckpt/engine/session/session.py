@@ -1,4 +1,4 @@
-"""One start or one resume of a run, from taking it to giving it back."""
+"""One start or one resume of a run, from taking its lease to releasing it."""
 
 from __future__ import annotations
 
@@ -100,25 +100,25 @@ if TYPE_CHECKING:
     from flowckpt.execution.executors.base import Given
 
 
-# The executors of an attempt: given now, the engine's own, and recorded when the run was started.
+# The executors of an attempt: those given now, those of the engine, and those recorded when the run was started.
 
 
 RECORDED = "executors"
-"""In the metadata: the descriptions that the run was started with, by name."""
+"""Metadata key: the executor descriptions that the run was started with, by name."""
 
 _HARMLESS = ("engine", "thread", "process")
 
 
 def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: Mapping[str, str]) -> dict[str, Given]:
-    """Return the executors of an attempt, and write down in the metadata what was given for it.
+    """Return the executors of an attempt, and note the given descriptions in the metadata.
 
-    A record may come from anywhere, and the process that runs a step sees its arguments and says what came of it: so an address in
-    a record is never used. It is only told, and wants to be given again.
+    A record may come from anywhere, and an executor sees the steps' arguments and supplies their results. So an address
+    in a record is never used: it is only reported, and must be given again.
 
     Args:
-        metadata: that of the run; changed.
-        own: the engine's.
-        given: descriptions that were given for this attempt.
+        metadata: the run's metadata; changed.
+        own: the engine's executors.
+        given: descriptions given for this attempt.
 
     Raises:
         UnknownExecutorError: the run was started with an executor on another machine, and none is given now.
@@ -129,9 +129,10 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
             option = description if name == "default" else f"{name}={description}"
             here = "engine" if name == "default" else f"{name}=process"
             raise UnknownExecutorError(
-                f"the run was started with executor {name!r} as {description!r}, an address that is not taken from a record",
+                f"the run was started with executor {name!r} as {description!r}; "
+                "a recorded address is not used unless given again",
                 executor=name,
-                remedy=f"Give it again, --executor {option}, or another one, --executor {here}.",
+                remedy=f"Give it again with --executor {option}, or choose another one with --executor {here}.",
             )
     if written := {**recorded, **given}:
         metadata[RECORDED] = written
@@ -139,7 +140,7 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
 
 
 def _is_harmless(description: str) -> bool:
-    """Tell whether the steps stay on this machine, in processes that the run itself starts."""
+    """Return whether the steps run on this machine only, in processes that the run itself starts."""
     kind, _, rest = description.partition(":")
     return kind in _HARMLESS or (kind == "dask" and rest.partition(":")[0] == "local")
 
@@ -154,11 +155,11 @@ class Ports:
     Attributes:
         store: where checkpoints go.
         world: the time, ids and random numbers.
-        verifier: checks what the steps claim, or None for one that looks where the run was started.
-        saving: how a run is saved besides its explicit checkpoints.
-        executors: where steps can run besides here, by name.
+        verifier: checks the steps' claims; None for one based on the directory where the run was started.
+        saving: when to save apart from explicit checkpoints, and what to keep.
+        executors: the executors outside this process, by name.
         listeners: called with every event.
-        drive: drives a run that a run of the engine starts.
+        drive: drives a run that another run starts.
     """
 
     store: StoreBase
@@ -171,21 +172,21 @@ class Ports:
 
 
 class Session:
-    """One start or one resume: it takes the run, drives it, and gives it back whatever happens.
+    """One start or one resume: it takes the run's lease, drives the run, and always releases the lease.
 
     Args:
-        ports: what the engine lends it.
-        workflow: what is run.
+        ports: the parts shared with the engine's other sessions.
+        workflow: the workflow to run.
         workflow_id: the run.
-        options: what was said about the run beside its inputs.
-        bound: the inputs of a start; None for a resume.
-        inputs: the inputs as they were given, for a resume perhaps none.
-        if_exists: what a start does if the store has the run.
-        is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
+        options: the options of the run.
+        bound: the checked inputs of a start; None for a resume.
+        inputs: the inputs as given; a resume may have none.
+        if_exists: what a start does if the run exists.
+        is_cancel: whether the session only undoes the run's effects and ends the run as cancelled.
 
     Attributes:
         interrupts: the signals; entered by the process that owns the loop.
-        ends_with_generation: whether the run completes where its workflow continues as another generation; for a check.
+        ends_with_generation: whether the run completes instead of continuing as another generation; for a check.
     """
 
     def __init__(
@@ -233,23 +234,23 @@ class Session:
         return Session(self._ports, self._workflow, self._workflow_id, RunOptions(), inputs=given, is_cancel=True)
 
     async def whole(self, on_event: Callable[[Event], None] | None = None, *, folds_restored: bool) -> WorkflowResult:
-        """Drive the run, and the runs that it starts, to their ends; see `result`."""
+        """Drive the run and the runs that it starts to their ends; see `result`."""
         self._stays = True
         try:
             result = await self.result(on_event, folds_restored=folds_restored)
         except BaseException:
             if self._has_acted:
-                await session.outbox.company().stop()
+                await session.outbox.loop_runs().stop()
             raise
         if self._has_acted:
             self.interrupts.watch(asyncio.current_task())
-            await session.outbox.company().join(self.interrupts)
+            await session.outbox.loop_runs().join(self.interrupts)
         return result
 
     async def joined(self) -> WorkflowResult:
-        """Drive a run that another one started, and stay as long as another one may end its waits."""
+        """Drive a run that another run started; stay as long as another run may end its waits."""
         self._stays = self._has_acted = True
-        session.outbox.company().enter(self)
+        session.outbox.loop_runs().enter(self)
         return await self.result()
 
     async def result(
@@ -258,8 +259,8 @@ class Session:
         """Drive the run to its end and return how it ended.
 
         Args:
-            on_event: told every event.
-            folds_restored: whether restored steps in a row have one event.
+            on_event: called with every event.
+            folds_restored: whether consecutive restored steps share one event.
 
         Raises:
             NoAsyncioError: no asyncio loop runs here.
@@ -267,7 +268,9 @@ class Session:
         _check_loop("engine.run")
         emit = self._sink(on_event)
         wants_each = any(not getattr(each, "folds_restored", False) for each in self._ports.listeners)
-        folds = (folds_restored or on_event is None) and not wants_each  # a log has one line for them
+        folds = (
+            folds_restored or on_event is None
+        ) and not wants_each  # a log has one line for consecutive restored steps
         result = await self._driven(emit, folds_restored=folds)
         assert result is not None
         is_removed = await self._settled(result)
@@ -288,7 +291,7 @@ class Session:
         await self._settled(await self._driven(self._sink(emit)))
 
     async def _driven(self, emit: EventSink | None, *, folds_restored: bool = False) -> WorkflowResult | None:
-        """Take the run, drive it through its generations, and return how the last one ended."""
+        """Take the run's lease, drive its generations, and return how the last one ended."""
         async with self._taken() as drive:
             await drive.run(emit, folds_restored=folds_restored)
             executed = restored = failed = 0
@@ -307,7 +310,7 @@ class Session:
         return attrs.evolve(result, steps=all_steps, duration_ms=round(duration_ms + result.duration_ms, 3))
 
     def _sink(self, consumer: Callable[[Event], Any] | None) -> EventSink | None:
-        """Return what emits events, without the secrets of the run; None without a listener."""
+        """Return a function that redacts and emits events; None without a listener."""
         listeners: list[Listener] = [*self._ports.listeners]
         if _is_log_read():
             listeners.append(LogListener())
@@ -317,13 +320,11 @@ class Session:
 
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | RecordedEnd, None]:
-        """Own the run for the block, and give it back however the block ends."""
+        """Hold the run's lease during the block, and release it however the block ends."""
         store, workflow_id = self._ports.store, self._workflow_id
         if self._if_exists is IfExists.RETURN:
             latest = await store.load_latest(workflow_id)
-            if (
-                latest is not None and latest.status is not Status.RUNNING
-            ):  # else the lease says whether it has an owner
+            if latest is not None and latest.status is not Status.RUNNING:  # for a running one, the lease decides
                 yield self._recorded(latest)
                 return
         lease = self._lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
@@ -336,7 +337,7 @@ class Session:
                     self._drives = await self._begun(lease)
                 except FlowckptError:
                     raise
-                except Exception as error:  # the record may have what flowckpt never writes
+                except Exception as error:  # the record may hold something that flowckpt never writes
                     if (found := await stores.content.error_of_content(store, workflow_id)) is not None:
                         raise found from error
                     raise
@@ -346,13 +347,13 @@ class Session:
             raise
         finally:
             if self._has_acted:
-                session.outbox.company().leave(self)
+                session.outbox.loop_runs().leave(self)
             drive = self._drives
             is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
             await finish_despite_cancel(given_back(store, self._lease, is_away=is_away), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
-        """Apply the retention to a completed run, give it back, and tell whether it was removed."""
+        """Apply the retention to a completed run, and return whether it was removed."""
         retention = self._ports.saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
             settling = maintenance.evict.settle_completed(self._ports.store, self._workflow_id, retention)
@@ -360,7 +361,7 @@ class Session:
         return False
 
     async def _begun(self, lease: Lease) -> Drive | RecordedEnd:
-        """Start the run, or resume it; if the store has a run that is to be started, do as `if_exists` says."""
+        """Start or resume the run; if a run to be started already exists, follow `if_exists`."""
         if self._bound is None:
             return await self._resumed(lease)
         if lease.latest is None:
@@ -374,13 +375,13 @@ class Session:
         return await self._resumed(lease)
 
     def _refuse_another(self, latest: CheckpointData) -> None:
-        """Refuse a start whose id is that of a run of another workflow, or with other inputs."""
+        """Refuse a start if the run with this id belongs to another workflow or has other inputs."""
         check_name(self._workflow, self._workflow_id, latest)
         assert self._bound is not None
         if generation.number_of(latest.metadata) > 1 and self._bound.hash == generation.first_inputs_of(
             latest.metadata, latest.inputs_hash
         ):
-            self._inputs = self._bound.secrets  # the others are those of its first generation
+            self._inputs = self._bound.secrets  # the recorded inputs are those of the present generation
             return
         refuse_other_inputs(self._workflow, self._bound, latest)
 
@@ -407,7 +408,7 @@ class Session:
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
     async def _next_generation(self, drive: Drive, bound: BoundInputs) -> Drive:
-        """Take the run over from its present generation, and return the drive that starts the next one."""
+        """Return the drive that starts the next generation of the run."""
         store, workflow_id, options = self._ports.store, self._workflow_id, self._options
         recorder = drive.context.recorder
         saves = recorder.checkpointer
@@ -449,12 +450,12 @@ class Session:
         origin = _Origin(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
         following = self._drive(lease, origin)
         following.former = drive.ended
-        former, context = drive.context, following.context  # a generation may end before its first look for requests
+        former, context = drive.context, following.context  # a generation may end before it first looks for requests
         context.requests, context.look_at_ns = former.requests, former.look_at_ns
         return following
 
     async def _taken_messages(self, metadata: Mapping[str, Any], results: Sequence[StepResult]) -> list[str]:
-        """Return the ids of messages that no later generation may take: of this one, the last ones before, and any left."""
+        """Return the ids of messages that no later generation may consume, and that may still be in the store."""
         taken = generation.taken_so_far(metadata, results)
         own = {each.signal for each in results if each.signal}
         old = [each for each in taken if each not in own][: -generation.MOST_TAKEN]
@@ -488,8 +489,8 @@ class Session:
             raise resumption.final
         judge = resumption.judge
         self._secrets = judge.secrets
-        # The step to stop at may come after one that runs, and nothing is to run before the stop: where results are reused
-        # by inputs, and where an effect must not be repeated.
+        # A policy may stop at a stale step. That step may come after one that runs again, and nothing may run before
+        # the stop: so search first if results are reused by inputs, or if an effect must not be repeated.
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
         settled = judge.policy.settled
         if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
@@ -498,13 +499,13 @@ class Session:
             )
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return RecordedEnd(self._workflow, self._workflow_id, latest)
-            if is_completed and latest.metadata.get(IMPORTED) is True:  # it continues after all
+            if is_completed and latest.metadata.get(IMPORTED) is True:  # the run continues after its import
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
             undo.plan_resume.refuse_stop(plan, settled)
         waits = Waits.of(latest.metadata)
         dropped = (result for result, _ in resumption.cut.values())
-        waits.drop_stale(dropped, takes_behind=mode is ReuseMode.PREFIX)
+        waits.drop_stale(dropped, takes_later=mode is ReuseMode.PREFIX)
         origin = _Origin(
             resumption.bound,
             resumption.history,
@@ -523,11 +524,11 @@ class Session:
         return self._drive(lease, origin)
 
     def _metadata_of(self, resumption: Resumption) -> dict[str, Any]:
-        """Return the metadata with which a resume starts."""
+        """Return the metadata of a resume's first checkpoint."""
         latest, policy = resumption.latest, resumption.judge.policy
-        said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
-        said = with_settled(said, policy, self._ports.world.clock.now()) if policy.settled else said
-        metadata = self._options.written_to(resumption.superseded.written_to(said))
+        metadata = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
+        metadata = with_settled(metadata, policy, self._ports.world.clock.now()) if policy.settled else metadata
+        metadata = self._options.written_to(resumption.superseded.written_to(metadata))
         metadata.pop(STOPPED, None)
         if latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL:
             metadata[ENDED] = {"attempt": latest.attempt, "at": encode_time(latest.saved_at)}
@@ -556,7 +557,7 @@ class Session:
             options=options,
             is_cancel=self._is_cancel,
         )
-        # A cancel decides how the run ends, before it undoes anything; and if nothing more is undone, it has ended.
+        # A cancel decides how the run ends before it undoes anything; if nothing more can be undone, the run has ended.
         is_new = self._is_cancel or not options.rolls_back
         metadata = undo.compensate.without_key(latest.metadata) if is_new else latest.metadata
         metadata = crash_count.written_to(
@@ -576,16 +577,16 @@ class Session:
         return self._drive(lease, origin, undoing)
 
     async def _crash_count(self, lease: Lease, latest: CheckpointData) -> CrashCount:
-        """Return how often the run crashed where it crashed last, and refuse a run that crashed too often.
+        """Return how often the run crashed at its last crash site; refuse a run that crashed too often.
 
-        To force a resume, or to take the run from its owner, resets the count.
+        `--force` and `--steal` reset the count.
         """
         options = self._options
         if options.force or options.steal:
             return CrashCount()
         crash_count = await crash_count_at_resume(self._ports.store, lease, latest)
         most = limit_of(latest.metadata, options.max_crashes, self._ports.saving.limits.max_crashes)
-        if crash_count.is_crash_loop(most) and not self._is_cancel:  # the person who cancels it has looked at it
+        if crash_count.is_crash_loop(most) and not self._is_cancel:  # a cancel may always proceed
             error = crash_loop_error(lease.workflow_id, crash_count)
             if (emit := self._sink(None)) is not None:
                 name, crashes = self._workflow.name, crash_count.count
@@ -600,7 +601,7 @@ class Session:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
         self._secrets = origin.judge.secrets
         refresh()
-        code = code_of(workflow.function)  # reads the source of its modules now, before anybody edits it
+        code = code_of(workflow.function)  # reads the source of the modules now, before an edit
         versions, recorded = versions_of(code.packages) if code.packages else {}, origin.metadata.get(PACKAGES, {})
         if versions != (recorded[max(recorded, key=int)] if recorded else {}):
             packages = {**recorded, str(lease.attempt): versions}
@@ -617,7 +618,7 @@ class Session:
         )
         executors: Mapping[str, Given] = {}
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
-        if is_wanted and undoing is None:  # undoing is done here
+        if is_wanted and undoing is None:  # an undo always runs in this process
             executors = chosen_executors(origin.metadata, self._ports.executors, options.executors)
         limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._ports.saving.limits.retry_budget)
         world = self._ports.world
@@ -656,10 +657,10 @@ class Session:
         return Drive(workflow, replay, context, undoing, options.stay, self.ends_with_generation)
 
     async def _act(self, recorder: Recorder, action: Any, call: StepCall) -> Any:
-        """Start another run, send it a signal, or reply to a signal."""
+        """Start another run, send a signal, or reply to a signal."""
         if not self._has_acted:
             self._has_acted = True
-            session.outbox.company().enter(self)
+            session.outbox.loop_runs().enter(self)
         secrets, saves = recorder.judge.secrets, recorder.checkpointer
         parts = (
             self._ports.store,
@@ -673,8 +674,8 @@ class Session:
         return await session.outbox.Outbox(*parts).act(action, call)
 
     async def _rest(self, can_end: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait as long as another run of this loop may end a wait; return whether a wait can end."""
-        return self._has_acted and self._stays and await session.outbox.company().rest(self, can_end)
+        """Wait while another run of this loop may still end a wait; return whether a wait can end."""
+        return self._has_acted and self._stays and await session.outbox.loop_runs().rest(self, can_end)
 
     def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._ports.saving
@@ -707,18 +708,18 @@ class _Origin:
 
     Attributes:
         bound: the inputs.
-        history: the results that it starts with.
-        metadata: the metadata of its first checkpoint.
-        claims: checks what the steps claim.
+        history: the recorded results.
+        metadata: the metadata of the first checkpoint.
+        claims: checks the steps' claims.
         judge: decides whether recorded results are reused.
         latest: the newest checkpoint; None for a new run.
-        waits: what the run waits for.
-        partial: what steps that have not ended well saved of themselves, by path.
-        in_doubt: the paths of steps whose start was recorded, and no end.
-        superseded: results that no longer count, of steps that must look at them before they run again.
-        crash_count: how often the run crashed where it crashed last; None if the metadata hold it already.
-        drops_what_changed: whether a step that is not the recorded one drops the results from there on.
-        reusable: results that steps may get back when they are yielded, by path.
+        waits: the pending waits.
+        partial: the saved states of steps that have not succeeded, by path.
+        in_doubt: the paths of at-most-once steps with a recorded start and no recorded end.
+        superseded: results that no longer count, of steps that must check them before they run again.
+        crash_count: how often the run crashed at its last crash site; None if the metadata already has it.
+        drops_what_changed: whether a step that differs from the recorded one drops the recorded results from there on.
+        reusable: results that steps may reuse when they are yielded, by path.
     """
 
     bound: BoundInputs
@@ -737,7 +738,7 @@ class _Origin:
 
 
 def _is_log_read() -> bool:
-    """Return whether a handler takes records of events."""
+    """Return whether a log handler takes the records of events."""
     logger: logging.Logger | None = EVENTS
     if not EVENTS.isEnabledFor(logging.WARNING):
         return False
@@ -756,14 +757,14 @@ def _check_loop(door: str) -> None:
         raise NoAsyncioError(door) from None
 
 
-# The end of a run that is recorded already.
+# A run whose end is already recorded.
 
 
 class RecordedEnd:
-    """The resume of a run that has completed, or a start that returns an earlier run: nothing is run or saved.
+    """The resume of a completed run, or a start that returns an earlier run: nothing is run or saved.
 
     Attributes:
-        result: how the run ended; for a run that has not, how it stands.
+        result: how the run ended, or its present state if it has not ended.
     """
 
     def __init__(self, workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
@@ -789,11 +790,11 @@ class RecordedEnd:
         self._checkpoint_id, self._birth = latest.checkpoint_id, birth_of(latest.metadata)
 
     async def run(self, emit: EventSink | None = None, *, folds_restored: bool = False) -> None:
-        """Emit what is recorded of the end; for a completed run, first that it was resumed.
+        """Emit the recorded end; for a completed run, first the event of its resume.
 
         Args:
             emit: takes the events.
-            folds_restored: as for a run that is driven; nothing is restored here.
+            folds_restored: ignored, as nothing is restored.
         """
         if emit is None:
             return
@@ -813,7 +814,7 @@ class RecordedEnd:
 
 
 def _recorded_error(workflow_id: str, status: Status, latest: CheckpointData) -> FlowckptError | None:
-    """Return the error of a run that was recorded and has not completed; None if it only waits."""
+    """Return the error of a recorded run that has not completed; None if the run only waits."""
     if status is Status.SUSPENDED:
         return None
     if status is Status.CANCELLED:

@@ -1,8 +1,8 @@
-"""When everything in a run waits: the process stays for a while, or the attempt ends and the run is suspended.
+"""When every step of a run waits, the process stays for a while, or the attempt ends and the run is suspended.
 
-Where a wait stands does not matter here: in the workflow itself, in a member of a map, in a child. The steps beside it
-continue to their end first. Then the generators stand where they wait, and are driven on from there as soon as one of the
-waits has ended.
+It does not matter whether a step waits in the workflow itself, in a member of a map, or in a child. Parallel steps
+first run to their end. Then the generators stop at their waits, and continue from there as soon as one of the waits has
+ended.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from flowckpt.execution.python import waited
 _FIRST_LOOK = 0.1
 _LAST_LOOK = 2.0
 _LAST_LOOK_HEARING = 10.0
-"""So often to look where the store tells of messages: an announcement may get lost."""
+"""How often to look if the store announces messages: an announcement may get lost."""
 _LONGEST_NAP = 60.0
-"""The clock of the machine may be set while the process sleeps: look at it now and then."""
+"""The longest sleep: the system clock may be set meanwhile, so check it now and then."""
 
 
-async def driven_to_its_end(
+async def drive_to_end(
     run: RunContext, scope: Scope, suspended: Suspended, stay_seconds: float | None
 ) -> Finish | Crash:
-    """Drive a run that has come to rest on to its end, waiting as long as the process may stay.
+    """Drive a run whose steps all wait to its end, for as long as the process may stay.
 
     Raises:
-        Suspended: everything waits, it is saved, and the process is not to stay.
-        SuspensionUnsavedError: likewise, but it could not be saved.
-        BaseException: what else ends the run.
+        Suspended: every step waits, the run is saved, and the process may not stay.
+        SuspensionUnsavedError: the same, but the run could not be saved.
+        BaseException: any other error that ends the run.
     """
     staying = _Staying(run, stay_seconds)
     while True:
@@ -51,7 +51,7 @@ async def driven_to_its_end(
             if voided or not await staying.until_one_has_ended(waits):  # only a resume can go back to an approval
                 if unsaved is None:
                     raise suspended
-                run.recorder.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end
+                run.recorder.checkpointer.is_usable = False  # so that this end undoes nothing and records nothing
                 raise SuspensionUnsavedError(run.workflow_id, waits=[str(wait) for wait in waits]) from unsaved
         try:
             return await scope.run()
@@ -66,7 +66,7 @@ class _Staying:
     _stayed: float = 0.0
 
     async def until_one_has_ended(self, waits: tuple[Wait, ...]) -> bool:
-        """Wait until one of the waits can end; tell whether one can before the process is to go."""
+        """Wait until one of the waits can end; return False if the process must stop waiting first."""
         run, clock = self.context, self.context.clock
         if await waited(run.rest(lambda: self._can_end(waits)), run.interrupts):
             return True
@@ -76,12 +76,12 @@ class _Staying:
         if run.notifier.emit is not None:
             await run.notifier.emit(WorkflowWaiting(run.workflow_id, waits, due_at(waits), seconds))
         has_people = any(not wait.is_timed for wait in waits)
-        began_ns = clock.elapsed_ns()
+        started_ns = clock.elapsed_ns()
         try:
             async with self._announcements(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
                 look, last_look = _FIRST_LOOK, _LAST_LOOK if heard is None else _LAST_LOOK_HEARING
                 while True:
-                    stayed = (clock.elapsed_ns() - began_ns) / 1e9
+                    stayed = (clock.elapsed_ns() - started_ns) / 1e9
                     if await run.inbox.can_end_any(waits, is_fresh=True):
                         return True
                     if stayed >= seconds:
@@ -89,12 +89,12 @@ class _Staying:
                     due = self._seconds_to(waits)
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
-                    await waited(_slept(clock, nap, heard), run.interrupts)
+                    await waited(_sleep(clock, nap, heard), run.interrupts)
                     await run.look_for_requests()
                     run.interrupts.raise_noted(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:
-            self._stayed += (clock.elapsed_ns() - began_ns) / 1e9
+            self._stayed += (clock.elapsed_ns() - started_ns) / 1e9
 
     async def _can_end(self, waits: tuple[Wait, ...]) -> bool:
         run = self.context
@@ -103,28 +103,28 @@ class _Staying:
         return await run.inbox.can_end_any(waits, is_fresh=True)
 
     def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
-        """Listen for messages, where the store can tell of them."""
+        """Listen for announced messages, if the store has announcements."""
         store = self.context.recorder.checkpointer.store
         return store.announcements(self.context.workflow_id) if is_worth_it else nullcontext()
 
     def _allowed(self, waits: tuple[Wait, ...]) -> float:
-        """Return for how many seconds to stay now."""
+        """Return how many seconds the process may stay for these waits."""
         due = self._seconds_to(waits)
         if self.stay_seconds is None:
             return due + 1.0 if due is not None and due <= SHORT_SECONDS else 0.0
         left = self.stay_seconds - self._stayed
         if all(wait.is_timed for wait in waits) and due is not None and due > left:
-            return 0.0  # nothing can happen before the process has to go
+            return 0.0  # no wait can end before the process must stop
         return left
 
     def _seconds_to(self, waits: tuple[Wait, ...]) -> float | None:
-        """Return how long it is to the first deadline."""
+        """Return the seconds until the first deadline; None without one."""
         first = due_at(waits)
         return None if first is None else (first - self.context.clock.now()).total_seconds()
 
 
-async def _slept(clock: Clock, seconds: float, heard: asyncio.Event | None) -> None:
-    """Sleep so long, or until something is heard."""
+async def _sleep(clock: Clock, seconds: float, heard: asyncio.Event | None) -> None:
+    """Sleep for this time, or until a message is announced."""
     if heard is None:
         await clock.sleep(seconds)
         return

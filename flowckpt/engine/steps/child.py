@@ -1,4 +1,4 @@
-"""The inputs of a child workflow, held against what it says of them: before any of it runs, as those of a run are."""
+"""Run a child workflow: check its inputs before any of its steps runs, drive its generator, record how it ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowckpt.core.replay import Answer, Crash, Finish, Replay
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
-from flowckpt.engine.steps.run_step import is_still_true, note_restored
+from flowckpt.engine.steps.run_step import is_still_valid, note_restored
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
 from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reworded
 from flowckpt.errors import EncodingError, FlowckptError
@@ -23,36 +23,27 @@ from flowckpt.execution.runner import Outcome
 
 
 def begun_child(action: WorkflowAction, path: str) -> Generator[Any, Any, Any]:
-    """Return the generator of a child; where its inputs are refused, one that does nothing but raise that.
-
-    Args:
-        action: the child and its inputs.
-        path: the step that runs it.
-    """
+    """Return the generator of a child; if its inputs are invalid, a generator that only raises the error."""
     try:
         refuse_output(action.workflow, path)
         _check_inputs(action, path)
     except FlowckptError as refused:
-        return _refusing(refused)
+        return _raising(refused)
     return action.workflow(**action.inputs)
 
 
-def _refusing(refused: FlowckptError) -> Generator[Any, Any, Any]:
+def _raising(refused: FlowckptError) -> Generator[Any, Any, Any]:
     nothing: tuple[Any, ...] = ()
-    yield from nothing  # what makes it a generator
+    yield from nothing  # makes this function a generator
     raise refused
 
 
 def _check_inputs(action: WorkflowAction, path: str) -> None:
-    """Refuse inputs that are not what the child says, or that could not be recorded.
-
-    Args:
-        action: the child and its inputs.
-        path: the step that runs it.
+    """Check that the inputs fit the child's annotations and can be recorded.
 
     Raises:
-        InputError: one is not of its annotated type.
-        EncodingError: one could not be recorded; the error names the place.
+        InputError: an input does not have its annotated type.
+        EncodingError: an input cannot be recorded; the error names the place.
     """
     child = action.workflow
     for name, value in action.inputs.items():
@@ -63,17 +54,17 @@ def _check_inputs(action: WorkflowAction, path: str) -> None:
             codec.encode(value, annotation, place=f"{path}: input {name}")
         except EncodingError as error:
             remedy = (
-                f"Annotate the input {name!r}, or register its type (flowckpt.register_type); what no record can hold is "
-                "made inside the child, by a step that is .ephemeral()."
+                f"Annotate the input {name!r}, or register its type (flowckpt.register_type). Create a value that "
+                "cannot be recorded inside the child, in a step marked .ephemeral()."
             )
             raise reworded(error, error.message, remedy) from error
         refuse_unfit(child, name, value)
 
 
-# A workflow inside a workflow: a generator of its own, whose steps have their places under the step that yields it.
+# A child workflow has its own generator. The paths of its steps start with the path of the step that yields the child.
 #
-# Its generator is driven at each resume, as the parent's is: what it returns is worked out again from the results of its
-# steps, so an edit of what it does between them is seen. Its own record says that it ended, with which inputs, and how.
+# Each resume drives the child's generator, like the parent's: the output is computed again from the results of its
+# steps, so an edit of the code between them is noticed. The child's own record holds its inputs and how it ended.
 
 
 @attrs.define(eq=False, repr=False)
@@ -89,13 +80,13 @@ class ChildWorkflow(CompositeRun):
         return action
 
     async def look_back(self) -> bool:
-        """Answer its generator from the record; tell whether it had ended, and nothing in it has moved."""
+        """Answer the generator from the record; return whether the child had ended and nothing in it has changed."""
         run, enter, aside = self.context, self.enter, self.context.recorder.aside
         result, nested = enter.result, enter.nested
         if enter.is_spare:
             aside.spare.update({each.path: each for each in nested})
             nested = ()
-        if result is not None and not await is_still_true(run, enter.step, result, is_spare=enter.is_spare):
+        if result is not None and not await is_still_valid(run, enter.step, result, is_spare=enter.is_spare):
             self.is_stale = True
             if run.judge.policy.reuse is ReuseMode.INPUTS and not run.judge.is_forced(enter.path):
                 aside.spare.update({each.path: each for each in nested})
@@ -123,7 +114,7 @@ class ChildWorkflow(CompositeRun):
             elif error is not None and not result.success:
                 self.answered(recorded_answer(enter.step, result))
             else:
-                self.is_stale = True  # the generator makes something else of the same results
+                self.is_stale = True  # the generator now returns something else for the same results
         if result is not None and (self.is_stale or not is_ended):
             aside.dropped.append(result)
             return False
@@ -133,10 +124,10 @@ class ChildWorkflow(CompositeRun):
         return True
 
     async def run(self) -> Answer:
-        """Drive its generator to its end, and record how it ended.
+        """Drive the generator to its end, and record how the child ended.
 
         Raises:
-            Suspended: it waits; called again, it continues from there.
+            Suspended: the child waits; call this method again to continue from there.
         """
         run, path, step = self.context, self.enter.path, self.enter.step
         refuse_secret_names(step, path, run.secrets)
@@ -151,7 +142,7 @@ class ChildWorkflow(CompositeRun):
         return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 
     def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
-        """Return what its end comes to: the output as it is recorded and as the parent gets it, or the error."""
+        """Return the child's outcome (the output as recorded and as the parent gets it), or its error."""
         if isinstance(end, Crash):
             if not isinstance(end.error, Exception | SystemExit):
                 raise end.error

@@ -1,13 +1,13 @@
 """Steps in parallel: those of a map, or of a group.
 
-Each member is a step for itself, with its own path and record. The fan-out has a record, too, once it has ended: how many
-members there were, which failed, and so whether it succeeded; what the generator gets is put together from the members'
-results, in their order, so no output is stored twice.
+Each member is a step with its own path and record. When the fan-out ends, it gets a record too: how many members it
+had, how many failed, and whether the fan-out succeeded. The generator gets the members' results in their order, so no
+output is stored twice.
 
-    look back at the members that have results ──► run the others, so many at a time ──► record how it ended
+    check the members that have results ──► run the others, up to `concurrency` at a time ──► record how it ended
 
-As many workers as may run beside each other take the members one by one, so a hundred thousand of them need no hundred
-thousand tasks, and items are asked for when there is room for them.
+A fixed number of workers takes the members one by one: a hundred thousand members do not need a hundred thousand tasks,
+and an item is requested only when a worker is free.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flowckpt.core.system.declared import type_name
 from flowckpt.engine.rules.paths import is_stopped, standing_in_member
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, ended_answer, member_of
-from flowckpt.engine.steps.run_step import is_still_true, note_restored, other_members
+from flowckpt.engine.steps.run_step import is_still_valid, note_restored, other_members
 from flowckpt.engine.values.failures import (
     fan_out_answer,
     recorded_error,
@@ -46,15 +46,15 @@ from flowckpt.execution.runner import Outcome
 
 DEFAULT_CONCURRENCY = 32
 MOST_WINNERS = 100
-"""So many of the members that succeeded are named in the record of a race, in the order in which they did."""
+"""The record of a race names at most this many successful members, in the order in which they succeeded."""
 _LOOK_SECONDS = 0.2
-"""How often a worker without work looks whether a waiting member can continue, while others run."""
+"""While others run, an idle worker checks at this interval whether a waiting member can continue."""
 _BREATHER = 64
-"""After so many members a worker lets others have the loop, even if nothing it did had to wait."""
+"""A worker yields to the event loop after this many members, even if none of them had to wait."""
 
 
 class _DecidedError(Exception):
-    """The others need not continue: too many members have failed, or enough have succeeded."""
+    """The fan-out is decided: too many members have failed, or enough have succeeded."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -85,12 +85,12 @@ class FanOut(CompositeRun):
     # --- looking back ----------------------------------------------------------------------------------------------
 
     async def look_back(self) -> bool:
-        """Look at the members that have results; tell whether the fan-out has ended, and nothing in it has moved."""
+        """Check the members that have results; return whether the fan-out had ended and nothing in it has changed."""
         run, enter = self.context, self.enter
         result = enter.result
         expansion = expand(enter)
-        if result is not None and not await is_still_true(run, enter.step, result, is_spare=enter.is_spare):
-            self.is_stale = True  # its version tag, or somebody wants all of it again
+        if result is not None and not await is_still_valid(run, enter.step, result, is_spare=enter.is_spare):
+            self.is_stale = True  # its version tag changed, or the user forced it to run again
             judge = run.judge
             if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
                 run.recorder.aside.dropped += expansion.take_rest()
@@ -115,13 +115,13 @@ class FanOut(CompositeRun):
             return True
         if not self.is_stale:
             why = (other_members(len(self._unended), len(gone)),)
-            await is_still_true(run, enter.step, result, is_spare=enter.is_spare, more=why)
+            await is_still_valid(run, enter.step, result, is_spare=enter.is_spare, more=why)
         self.is_stale = True
         run.recorder.aside.dropped.append(result)
         return False
 
     async def _look_at_members(self, expansion: Expansion, doubts: set[str], *, is_ended: bool) -> None:
-        """Look at each member that has a record or is in doubt; the others are to be run."""
+        """Check each member that has a record or is in doubt; queue the others."""
         assert self._made is not None
         for made in self._made:
             path, step = made.path, made.step
@@ -130,7 +130,7 @@ class FanOut(CompositeRun):
             member = self._member(made)
             index = len(self._answers)
             self._answers.append(None)
-            if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
+            if step.modifiers.is_ephemeral and is_ended:  # in a replay, it runs before anything is decided
                 self._note(index, path, await member.run())
             elif is_known and await member.look_back():
                 if is_stopped(made.result):
@@ -142,16 +142,16 @@ class FanOut(CompositeRun):
                 self.is_stale = self.is_stale or member.is_stale
                 self._unended.append((index, member))
             if not expansion.own and not doubts and not is_ended:
-                return  # the others are made when there is room for them
+                return  # the other members are created when a worker is free
 
     def _member(self, made: Enter) -> Member:
         made.is_bound = made.is_bound and not self.is_stale
         return member_of(self.context, made, self.new_scope)
 
     def _race_again(self) -> None:
-        """Let the members that were stopped run after all: what had won no longer counts.
+        """Queue the members that were stopped: the earlier end of the race no longer counts.
 
-        What was undone of them does not count either; the rest of what they did does.
+        Their undone results are dropped, their other results stay.
         """
         for index, member in self._stopped:
             enter: Enter = member.enter
@@ -163,7 +163,7 @@ class FanOut(CompositeRun):
         self._stopped = []
 
     async def _restored(self, result: StepResult) -> None:
-        """Take the recorded end for the fan-out's."""
+        """Restore the recorded end of the fan-out."""
         await note_restored(self.context, self.enter.step, result, is_spare=self.enter.is_spare)
         self.answered(recorded_fan_out(self.enter, result, self._known()))
 
@@ -173,7 +173,7 @@ class FanOut(CompositeRun):
         """Run the members that have no results, and record how it ended.
 
         Raises:
-            Suspended: some members wait, and all others have ended; called again, it continues with those that wait.
+            Suspended: some members wait, and all others have ended; call this method again to continue those that wait.
         """
         run, path = self.context, self.enter.path
         refuse_secret_names(self.enter.step, path, run.secrets)
@@ -202,14 +202,14 @@ class FanOut(CompositeRun):
     async def _run_members(self) -> None:
         self.context.waits.fan_outs += 1
         try:
-            await self._run_beside_each_other()
+            await self._run_in_parallel()
         finally:
             self.context.waits.fan_outs -= 1
 
-    async def _run_beside_each_other(self) -> None:
+    async def _run_in_parallel(self) -> None:
         width = self._width()
         feed = self._feed()
-        if width == 1:  # nothing runs beside it, so it runs as any other step does
+        if width == 1:  # one member at a time: it may block, like any other step
             with contextlib.suppress(_DecidedError):
                 await self._work(feed)
             return
@@ -220,20 +220,20 @@ class FanOut(CompositeRun):
             if self._is_decided:
                 await self._let_ended_finish(workers)
         finally:
-            await _ended(workers)
+            await _stop_all(workers)
         errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
         for error in errors:
             if not isinstance(error, _DecidedError):
                 raise error
-        if not errors and any(each.cancelled() for each in workers):  # by a signal that came before we waited
+        if not errors and any(each.cancelled() for each in workers):  # by a signal that arrived before the wait
             raise asyncio.CancelledError
-        if errors:  # those that were stopped are not in doubt: they ended, without a result
+        if errors:  # stopped members are not in doubt: they ended without a result
             in_flight = self.context.recorder.in_flight
             for path in [each for each in in_flight if each.startswith(f"{self.enter.path}/")]:
                 del in_flight[path]
 
     async def _let_ended_finish(self, workers: Sequence[asyncio.Task[None]]) -> None:
-        """Stop the workers, except those whose member is recorded: these still save it and emit its event."""
+        """Stop the workers; a worker whose member is already recorded first saves it and emits its event."""
         recorded = {each.path for each in self.context.recorder.checkpointer.history.results[self._before :]}
         finishing = []
         for worker in workers:
@@ -252,7 +252,7 @@ class FanOut(CompositeRun):
         return max(1, width if size is None else min(width, size))
 
     def _feed(self) -> Iterator[tuple[int, Member]]:
-        """Yield the members that are to be run: first those that were looked at, then the others as they are made."""
+        """Yield the members to run: first the queued ones, then new ones as they are created."""
         assert self._made is not None
         while self._unended:
             yield self._unended.popleft()
@@ -262,7 +262,7 @@ class FanOut(CompositeRun):
             yield index, self._member(made)
 
     def _make(self, expansion: Expansion) -> Iterator[Enter]:
-        """Make the members; where what makes the items fails, that is a failure of this step."""
+        """Create the members; an error in the iterable of items becomes a failure of this step."""
         try:
             yield from expansion
         except ItemsError as error:
@@ -298,15 +298,15 @@ class FanOut(CompositeRun):
             raise _DecidedError
 
     async def _woken(self) -> tuple[int, Member] | None:
-        """Return a member that waited and can continue; None once nothing runs except those that wait."""
+        """Return a waiting member that can continue; None when no member runs any more."""
         run = self.context
         if not self._paused:
             return None
-        async with self._looking:  # one worker looks for all; when it finds something to do, the next one looks
+        async with self._looking:  # one worker looks for all of them; when it finds a member, the next worker looks
             while self._paused and self._busy:
                 for index, paused in enumerate(self._paused):
                     if await run.inbox.can_end_any(run.waits.those_of(paused[2].paths)):
-                        del self._paused[index]  # nothing else takes any out; more may have come behind it
+                        del self._paused[index]  # only this loop removes entries; new ones are appended
                         return paused[0], paused[1]
                 await run.clock.sleep(_LOOK_SECONDS)
         return None
@@ -323,7 +323,7 @@ class FanOut(CompositeRun):
             self._winners[index] = path
 
     def _first(self) -> list[int]:
-        """Return which members succeeded, in the order in which they did: an earlier process may have recorded some."""
+        """Return the indexes of the successful members in the order of their records, which earlier processes share."""
         ended = {each.path: place for place, each in enumerate(self.context.recorder.checkpointer.history.results)}
         return sorted(self._winners, key=lambda index: ended.get(self._winners[index], len(ended)))
 
@@ -342,14 +342,14 @@ class FanOut(CompositeRun):
         return self._is_lost or self._is_won
 
     def _stop_the_rest(self) -> None:
-        """Record of each member that has not ended that it was stopped; nothing else is recorded in between."""
+        """Record every unfinished member as stopped; no other result is recorded in between."""
         paused, self._paused = self._paused, []
         begun = [*self._running.items(), *((index, member) for index, member, _ in paused)]
         self._running = {}
         results = self.context.recorder.checkpointer.history.results
         recorded = {each.path: each for each in results[self._before :]}
         for index, member in sorted([*begun, *self._feed()], key=lambda each: each[0]):
-            if member.enter.path in recorded:  # it had ended when it was cancelled
+            if member.enter.path in recorded:  # it had ended before it was cancelled
                 below = f"{member.enter.path}/"
                 nested = [each for each in results if each.path.startswith(below)]
                 ended = attrs.evolve(member.enter, result=recorded[member.enter.path], nested=nested)
@@ -377,7 +377,7 @@ class FanOut(CompositeRun):
         append_result(run.recorder.checkpointer.history, result_of(result))
 
     def _failure(self) -> StepError | None:
-        """Return how it failed, or None where it did not."""
+        """Return the failure of the fan-out; None if it succeeded."""
         if self._is_won:
             return None
         path, total = self.enter.path, len(self._answers)
@@ -388,14 +388,14 @@ class FanOut(CompositeRun):
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None
         causes = [failure for _, failure in self._known() if failure is not None]
-        said, remedy = _said(total if self._action.size is None else self._action.size, causes), ""
+        message, remedy = _summary_of(total if self._action.size is None else self._action.size, causes), ""
         wanted = self._action.completion.min_success
         if type(wanted) is int and wanted > total and not self._is_lost:
-            said = f"min_success={wanted}, but there were only {total}" + (f"; {said}" if causes else "")
+            message = f"min_success={wanted}, but there were only {total}" + (f"; {message}" if causes else "")
             remedy = TOO_FEW_REMEDY
         return StepError(
             type_name(FanOutFailedError),
-            said,
+            message,
             path=path,
             causes=tuple(each.path for each in causes),
             remedy=remedy or next((each.remedy for each in causes if each.remedy), ""),
@@ -405,15 +405,15 @@ class FanOut(CompositeRun):
         return [answer for answer in self._answers if answer is not None]
 
 
-def _said(total: int, causes: list[StepFailedError]) -> str:
-    """Return what is said of a fan-out that failed: its failures, the first three of them by name."""
+def _summary_of(total: int, causes: list[StepFailedError]) -> str:
+    """Return the message of a failed fan-out: the number of failures, and the first three of them."""
     shown = [f"{each.path}: {each.error_type}: {each.error_message}"[:200] for each in causes[:3]]
     more = f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
     return f"{len(causes)} of {total} failed: {'; '.join(shown)}{more}"
 
 
-async def _ended(workers: Sequence[asyncio.Future[None]]) -> None:
-    """Stop what still runs, and wait until it has ended: a save that was begun is finished first."""
+async def _stop_all(workers: Sequence[asyncio.Future[None]]) -> None:
+    """Cancel the workers that still run, and wait until they have ended: a save in progress is finished first."""
     is_cancelled = False
     while unended := {each for each in workers if not each.done()}:
         for each in unended:
@@ -422,7 +422,7 @@ async def _ended(workers: Sequence[asyncio.Future[None]]) -> None:
             await asyncio.wait(unended)
         except asyncio.CancelledError:
             is_cancelled = True
-    for each in workers:  # else asyncio reports the errors of a fan-out that is stopped just as it is decided
+    for each in workers:  # retrieve each error, else asyncio logs it as never retrieved
         if not each.cancelled():
             each.exception()
     if is_cancelled:

@@ -1,6 +1,6 @@
-"""A step as something that first looks back and then runs: a plain one, a fan-out, a child workflow.
+"""The steps of a generator or a fan-out: each first looks for its recorded result, then runs if it has none.
 
-The record of a composite is written once, at its end. What its own steps came to stands in their records.
+The record of a composite is written once, at its end. The results of its own steps are in their own records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, is_stopped
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps import wait
-from flowckpt.engine.steps.run_step import emit_end, is_still_true, restored, run_step
+from flowckpt.engine.steps.run_step import emit_end, is_still_valid, restored, run_step
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
 from flowckpt.events import StepStarted
 from flowckpt.execution.current_step import StepCall
@@ -29,16 +29,16 @@ from flowckpt.execution.runner import Outcome
 
 
 class Driven(Protocol):
-    """The driver of a generator: a `Scope`."""
+    """The driver of one generator: a `Scope`."""
 
     is_stale: bool
 
     async def look_back(self) -> bool:
-        """Answer it from its record; tell whether that brought it to its end."""
+        """Answer the generator from its record; return whether that brought it to its end."""
         ...
 
     async def run(self) -> Finish | Crash:
-        """Drive it to its end."""
+        """Drive the generator to its end."""
         ...
 
 
@@ -46,12 +46,12 @@ NewScope = Callable[[RunContext, Replay], Driven]
 
 
 class Member(Protocol):
-    """A step of a generator, or of a step that is made of steps.
+    """A step of a generator or of a composite.
 
     Attributes:
         enter: the step, its path and its record.
-        answer: what it comes to, once it has looked back and found everything, or has run.
-        is_stale: whether its record was found to be no longer true.
+        answer: the step's output or failure, once it is restored or has run.
+        is_stale: whether its recorded result is no longer valid.
     """
 
     enter: Enter
@@ -59,11 +59,11 @@ class Member(Protocol):
     is_stale: bool
 
     async def look_back(self) -> bool:
-        """Look for its result in the record; tell whether it is there, and still true."""
+        """Return whether the record has a result of this step that is still valid."""
         ...
 
     async def run(self) -> Answer:
-        """Run what has no result; return what it comes to."""
+        """Run whatever has no result yet; return the step's output or failure."""
         ...
 
 
@@ -74,8 +74,8 @@ class PlainMember:
     Attributes:
         context: the attempt.
         enter: the step, its path and its record.
-        answer: what it came to.
-        is_stale: whether its recorded result is no longer true.
+        answer: the step's output or failure.
+        is_stale: whether its recorded result is no longer valid.
     """
 
     context: RunContext
@@ -84,13 +84,13 @@ class PlainMember:
     is_stale: bool = False
 
     async def look_back(self) -> bool:
-        """Look at its recorded result."""
+        """Restore the recorded result, if there is one and it is still valid."""
         enter = self.enter
         result, step = enter.result, enter.step
         if result is None:
             await self.context.refuse_doubt(step, enter.path)
             return False
-        if not await is_still_true(self.context, step, result, is_spare=enter.is_spare):
+        if not await is_still_valid(self.context, step, result, is_spare=enter.is_spare):
             self.is_stale = True
             self.context.recorder.aside.dropped.append(result)
             return False
@@ -98,7 +98,7 @@ class PlainMember:
         return True
 
     async def run(self) -> Answer:
-        """Run it."""
+        """Run the step."""
         enter = self.enter
         if self.context.waits.approved:
             await wait.check(self.context, enter.path)
@@ -108,14 +108,14 @@ class PlainMember:
 
 @attrs.define(eq=False, repr=False)
 class CompositeRun:
-    """A step of one run that is made of steps: what drives it adds how it looks back and runs.
+    """A step that consists of other steps; subclasses define how to look back and how to run.
 
     Attributes:
         context: the attempt.
         enter: the step, its path, and the record of its own steps.
-        new_scope: makes what drives the generators under it.
-        answer: what it came to.
-        is_stale: whether its record was found to be no longer true.
+        new_scope: creates the drivers of the generators below this step.
+        answer: the step's output or failure.
+        is_stale: whether its recorded result is no longer valid.
     """
 
     context: RunContext
@@ -126,7 +126,7 @@ class CompositeRun:
     _begun: tuple[datetime, int] | None = None
 
     async def begin(self) -> None:
-        """Let go what the record held and is no longer true, and tell that it starts: once, though it may pause."""
+        """Drop stale results and emit that the step starts; only once, even if the step pauses."""
         run, step = self.context, self.enter.step
         if run.recorder.aside.dropped:
             run.recorder.drop_stale()
@@ -139,13 +139,13 @@ class CompositeRun:
                 await run.notifier.emit(StepStarted(run.workflow_id, self.enter.path, action.step_type, size))
 
     async def end(self, outcome: Outcome, failure: StepError | None) -> None:
-        """Record how it ended, save where it has a checkpoint, and tell.
+        """Record how the step ended, save if it has a checkpoint, and emit the events.
 
         Args:
-            outcome: what is recorded as its output.
-            failure: how it failed; None where it did not.
+            outcome: the outcome to record.
+            failure: how the step failed; None if it succeeded.
         """
-        assert self._begun is not None, "what has not begun does not end"
+        assert self._begun is not None, "end() needs begin() before it"
         run, path, step = self.context, self.enter.path, self.enter.step
         started_at, started_ns = self._begun
         duration_ms = round((run.clock.elapsed_ns() - started_ns) / 1e6, 3)
@@ -162,13 +162,13 @@ class CompositeRun:
             await emit_end(run, call, end, saved)
 
     def answered(self, answer: Answer) -> Answer:
-        """Keep what it came to, and return it."""
+        """Keep the answer, and return it."""
         self.answer = answer
         return answer
 
 
 def ended_answer(enter: Enter) -> Answer:
-    """Return what a step with a recorded result came to, a fan-out from the records of its members."""
+    """Return the recorded output or failure of a step; that of a fan-out comes from the records of its members."""
     assert enter.result is not None
     if not isinstance(enter.step.action, composites.FanOutAction):
         return recorded_answer(enter.step, enter.result)
@@ -178,7 +178,7 @@ def ended_answer(enter: Enter) -> Answer:
 
 @attrs.frozen
 class _Undoables:
-    """Answers a generator from its record, and notes the steps that can be undone."""
+    """Responder that answers a generator from its record, and notes the steps that can be undone."""
 
     undoable: dict[str, Step[Any]]
 
@@ -187,14 +187,14 @@ class _Undoables:
         return recorded_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> None:
-        """Give no answer: the record ends here."""
+        """Give no answer: this step has no record."""
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         await self.below(command)
         return None if command.result is None else ended_answer(command)
 
     async def below(self, enter: Enter) -> None:
-        """Note the steps that a composite is made of."""
+        """Note the steps below a composite."""
         action: Any = enter.step.action
         if isinstance(action, composites.WorkflowAction):
             child = action.workflow
@@ -217,20 +217,20 @@ class _Undoables:
 
 @attrs.define(eq=False, repr=False)
 class StoppedMember(PlainMember):
-    """A member of a race that was stopped: its record is taken as it is, and nothing of it runs again."""
+    """A stopped member of a race: its record is used unchanged, and none of its steps runs again."""
 
     async def look_back(self) -> bool:
-        """Take its record, and note what its own steps can undo."""
+        """Restore the recorded failure, and note which steps below it can be undone."""
         enter = self.enter
         assert enter.result is not None
         if enter.nested:
-            with contextlib.suppress(Exception):  # what the code is now is nothing to a race that was decided
+            with contextlib.suppress(Exception):  # the race is decided: changes of the code since then do not matter
                 await _Undoables(self.context.recorder.undo.undoable).below(enter)
         self.answer = recorded_answer(enter.step, enter.result)
         return True
 
     def keep(self) -> None:
-        """Put its record back into the history, if it was set aside."""
+        """Move the record back into the history, if it was set aside."""
         enter = self.enter
         assert enter.result is not None
         if enter.is_spare:
@@ -241,7 +241,7 @@ class StoppedMember(PlainMember):
 
 
 def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
-    """Return a step as something that looks back and runs."""
+    """Return the `Member` for a step."""
     action: Any = enter.step.action
     if is_stopped(enter.result):
         return StoppedMember(run, enter)

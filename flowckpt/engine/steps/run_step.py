@@ -1,12 +1,12 @@
 """The steps of one generator, the workflow's own or a child's: each is restored, or run and recorded.
 
-    is the recorded result still true? ── yes ──► the answer
-           │ no                                       ▲
-           └──► identify ──► settle ──► begin ──► try, and try again ──► record ──► save if asked ──► emit
+    is the recorded result still valid? ── yes ──► the answer
+           │ no                                        ▲
+           └──► identify ──► settle ──► begin ──► try, and retry ──► record ──► save if due ──► emit
 
-`Scope` first looks back, as far as the record goes, and does nothing that anybody could notice; only then it runs. Where
-several generators run in parallel, all of them have looked back before one runs a step: a resume that is refused changes
-nothing. A step is never reported as done before it is durable where it was meant to be.
+`Scope` first looks back: it restores results as far as the record goes, without any visible effect. Only then it runs
+steps. If several generators run in parallel, all of them look back before any of them runs a step, so a refused resume
+changes nothing. A step that has a checkpoint is reported as done only after it is durable.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _log = logging.getLogger("flowckpt")
 
 @attrs.define(eq=False, repr=False)
 class Scope:
-    """The live responder of one generator.
+    """The live responder of one generator: it restores steps, runs them and records them.
 
     Attributes:
-        context: the attempt that it belongs to.
+        context: the current attempt of the run.
         replay: the generator and its record.
-        is_stale: whether something in its record was found to be no longer true.
+        is_stale: whether a recorded result turned out to be no longer valid.
     """
 
     context: RunContext
@@ -73,8 +73,8 @@ class Scope:
         """Answer the generator from its record; return whether that brought it to its end.
 
         Raises:
-            StaleStepError: a recorded result is no longer true, and the policy is to stop.
-            WorkflowChangedError: the generator yields something else than the record says.
+            StaleStepError: a recorded result is no longer valid, and the policy is to stop.
+            WorkflowChangedError: the generator yields another step than the recorded one.
         """
         await self._drive()
         return isinstance(self._command, Finish | Crash)
@@ -83,8 +83,8 @@ class Scope:
         """Drive the generator to its end and return how it ended.
 
         Raises:
-            Suspended: it waits, and everything that runs in parallel has come to rest; call it again to resume there.
-            BaseException: what ends the run, and not the generator alone.
+            Suspended: a step waits, and no other step can run meanwhile; call this method again to continue there.
+            BaseException: an error that ends the whole run, not only this generator.
         """
         self._has_effects = True
         await self._drive()
@@ -96,15 +96,15 @@ class Scope:
         self._command = await drive(self.replay, self, self._command, glance_of(self.context))
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
-        """Answer with the recorded result, or say that the step runs again."""
+        """Answer with the recorded result; if it is no longer valid, have the step run again."""
         step, result = command.step, command.result
-        if await is_still_true(self.context, step, result, is_spare=command.is_spare):
+        if await is_still_valid(self.context, step, result, is_spare=command.is_spare):
             return await restored(self.context, step, result, is_spare=command.is_spare)
         self.is_stale = True
         return replay.rerun(command, keeps_rest=self._keeps_rest)
 
     def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
-        """Run the step; before effects are on, only an ephemeral one."""
+        """Run the step; while looking back, run it only if it is ephemeral."""
         run, task = self.context, self._task
         if (
             not self._has_effects
@@ -121,7 +121,7 @@ class Scope:
         return run_step(run, command)
 
     async def _execute(self, command: Execute) -> Answer | None:
-        """Do what is due before a step, then run it."""
+        """Handle requests, signals and pending changes of the record, then run the step."""
         run, task = self.context, self._task
         is_ephemeral = command.step.modifiers.is_ephemeral
         if not self._has_effects and not is_ephemeral:
@@ -130,12 +130,12 @@ class Scope:
         if run.clock.elapsed_ns() >= run.look_at_ns:
             await run.look_for_requests()
         if run.interrupts.noted:
-            run.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
+            run.interrupts.raise_noted(task)  # between steps: every finished step is recorded, and none is running
         if task is not None and task.cancelling():
-            await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
+            await asyncio.sleep(0)  # a cancel that waited for the end of the last step is delivered here
         if run.recorder.aside.dropped and not is_ephemeral:
             run.recorder.drop_stale()
-        self._command = command  # where it waits, it is run again
+        self._command = command  # if the step waits, it is executed again
         if self._has_effects:
             await self._record_failure()
         if self._has_effects and run.waits.approved:
@@ -143,7 +143,7 @@ class Scope:
         return await run_step(run, command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        """Look back at the steps of a composite, then run those that have no result; before effects are on, look back only."""
+        """Restore the steps of a composite, then run those without a result (unless still looking back)."""
         self._command = command
         member = self._entered
         if member is None:
@@ -153,7 +153,7 @@ class Scope:
                 return member.answer
             if member.is_stale:
                 self.is_stale = True
-                replay.begin_anew(keeps_rest=self._keeps_rest)
+                replay.begin_again(keeps_rest=self._keeps_rest)
             else:
                 replay.begin(command)
         if not self._has_effects:
@@ -168,9 +168,10 @@ class Scope:
         return answer
 
     async def _record_failure(self) -> None:
-        """Make a failure durable that the generator has handled, before what it does about it starts.
+        """Make a handled failure durable before the generator's next step starts.
 
-        Otherwise a crash could lose the failure, and leave the effect of its handler without a reason if the step succeeds next time.
+        Otherwise a crash could lose the failure but keep the effects of its handler, although the step succeeds next
+        time.
         """
         if self.replay.is_handling:
             self.replay.is_handling = False
@@ -182,27 +183,28 @@ class Scope:
 
 
 def new_scope(run: RunContext, replay: Replay) -> Scope:
-    """Return what drives a generator, which the attempt closes at its end."""
+    """Return a driver for a generator; the attempt closes the generator when it ends."""
     run.generators.append(replay)
     return Scope(run, replay)
 
 
 UNSURE = UNREAD
-"""The answer of a glance where the record has to be read."""
+"""The glance cannot decide: the record has to be read."""
 
 
 def glance_of(run: RunContext) -> Glance | None:
-    """Return what answers recorded plain steps at a glance; None where each needs a closer look.
+    """Return the fast path that restores recorded plain steps; None if every step needs the full check.
 
-    A glance is enough in most loops: a plain function, called with the same arguments, whose output has no tag. `is_still_true`
-    and `restored` come to the same in five times the time, which counts after a hundred thousand steps.
+    The fast path covers most loops: a plain function, the same arguments, an output without a type tag.
+    `is_still_valid` and `restored` give the same answer in five times the time, which matters after a hundred thousand
+    steps.
     """
     notifier, judge = run.notifier, run.judge
     if notifier.names_restored or judge.policy.from_path or judge.packages:
         return None
     secrets, reports, is_heard = judge.secrets, judge.reports, notifier.emit is not None
-    # NOTE: what is known of a call is looked up once for each origin of plain results, and the arguments are compared as the
-    # bytes of the line; measured by `python -m benchmarks --only users`, a further finished step.
+    # NOTE: a call is looked up once for each origin of plain results, and its arguments are compared as the bytes of
+    # the line; measured by `python -m benchmarks --only users`, a further finished step.
     calls: dict[bytes, PlainCall] = {}
 
     def glance(step: Step[Any], result: StepResult) -> Any:  # noqa: PLR0912 - one branch for each doubt, and no call between
@@ -253,47 +255,47 @@ def glance_of(run: RunContext) -> Glance | None:
     return glance
 
 
-async def is_still_true(
+async def is_still_valid(
     run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool, more: tuple[Reason, ...] = ()
 ) -> bool:
-    """Tell whether a recorded result is reused; one that is not is to be run again.
+    """Return whether a recorded result is reused; if not, the step runs again.
 
     Raises:
-        StaleStepError: it is no longer true, and the policy is to stop.
+        StaleStepError: the result is no longer valid, and the policy is to stop.
     """
     judge = run.judge
     if result.evidence is not None and result.success:
         report = judge.reports.get(result.path)
-        if run.notifier.executed or is_open(report):  # the world has moved on, or could not be asked before
+        if run.notifier.executed or is_open(report):  # steps have run since the check, or it had no answer
             report = judge.reports[result.path] = await run.claims.look_again(step, result, restored_value)
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
-    reasons = judge.reasons(step, result, is_behind_rerun=is_spare, is_first=is_first) + more
+    reasons = judge.reasons(step, result, is_after_rerun=is_spare, is_first=is_first) + more
     answer = judge.decide(step, result, reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
         raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
     if NONDETERMINISM in reasons:
-        said = "; ".join(judge.secrets.text(str(each)) for each in reasons)
-        _log.warning("run %s: step %s: %s", run.workflow_id, result.path, said)
+        text = "; ".join(judge.secrets.text(str(each)) for each in reasons)
+        _log.warning("run %s: step %s: %s", run.workflow_id, result.path, text)
     if answer is OnStale.REUSE:
         return step.modifiers.files is None or run.runner.files.restored(run.claims.verifier.base_path, result)
     return judge.proves_done(step, result)
 
 
 async def note_restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> None:
-    """Keep what a restored result says of its step, and emit that it is restored."""
+    """Keep a restored result and its undo, and emit that the step is restored."""
     if is_spare:
         run.recorder.restore(result)
     if step.modifiers.rollback is not None and result.success and not step.action.modifies_members:
         run.recorder.undo.undoable[result.path] = step
     if run.notifier.emit is not None:
-        told = result.path, result.success, result.duration_ms, step.action.step_type
-        await run.notifier.emit(events.StepRestored(run.workflow_id, *told))
+        fields = result.path, result.success, result.duration_ms, step.action.step_type
+        await run.notifier.emit(events.StepRestored(run.workflow_id, *fields))
 
 
 async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
-    """Take a recorded result for the step's, tell so, and return what the generator gets.
+    """Restore a step's recorded result, emit the event, and return what the generator gets.
 
     Raises:
         DecodingError: the record does not fit the step's annotation.
@@ -307,13 +309,13 @@ async def restored(run: RunContext, step: Step[Any], result: StepResult, *, is_s
 
 
 def other_members(new: int, gone: int) -> Reason:
-    """Return what speaks against the recorded end of a fan-out whose members are no longer those of the record.
+    """Return the reason why the recorded end of a fan-out is stale: its members have changed.
 
     Args:
-        new: how many members the record does not have.
+        new: how many members have no record.
         gone: how many recorded results have no member any more.
     """
-    return Reason(ReasonKind.ARGUMENTS, f"the members are others: {new} are new, {gone} are gone")
+    return Reason(ReasonKind.ARGUMENTS, f"the members have changed: {new} are new, {gone} are gone")
 
 
 _EPHEMERAL = CallIdentity()
@@ -324,13 +326,13 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     """Run a step and record it; return what the generator gets: its output, or its failure.
 
     Raises:
-        Suspended: it waits.
-        StepInDoubtError: it is unknown whether it was done, and it must not be done twice.
-        UnknownExecutorError: there is no executor of the name that it asks for, or that one cannot take it.
+        Suspended: the step waits.
+        StepInDoubtError: it is unknown whether the step was done, and it must not be done twice.
+        UnknownExecutorError: the step's executor does not exist, or cannot run the step.
         FencedError: the run was taken over by another owner.
-        FlowckptError: what it left behind cannot be saved.
-        KeyboardInterrupt: a signal came while it ran.
-        asyncio.CancelledError: the run was cancelled while it ran.
+        FlowckptError: the result cannot be saved.
+        KeyboardInterrupt: a signal arrived while the step ran.
+        asyncio.CancelledError: the run was cancelled while the step ran.
     """
     step, path = command.step, command.path
     action, modifiers, secrets = step.action, step.modifiers, run.judge.secrets
@@ -340,7 +342,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         return await steps.wait.run_wait(run, command)
     identity = _EPHEMERAL if modifiers.is_ephemeral else identify(action, secrets, modifiers.version)
     if secrets.is_any:
-        refuse_secret_names(step, path, secrets)  # also those that its arguments have brought
+        refuse_secret_names(step, path, secrets)  # also those registered by reading its arguments
     recorder, services, emit = run.recorder, run.services, run.notifier.emit
     saves = recorder.checkpointer
     run_id, place, generation = saves.run.workflow_id, command.location, run.generation
@@ -374,10 +376,10 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
 
 
 async def _settled_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
-    """Do what is due before a step that is not plain, or is the first of its attempt, then run it.
+    """Prepare and run a step that is not plain, or is the first of its attempt.
 
     Returns:
-        The call that was made, and how it ended; or the earlier result that is reused instead.
+        The call, with how it ended or with the earlier result that is reused instead.
     """
     step, path, recorder = call.step, call.path, run.recorder
     modifiers, saves = step.modifiers, recorder.checkpointer
@@ -399,12 +401,12 @@ async def _settled_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepE
 
 
 async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
-    """Record a step of a run whose steps use `current_step()`: with what this one gave it, and after what it has emitted."""
+    """Record a step with the figures and values that it passed to `current_step()`, then wait for its own events."""
     recorder, services, path = run.recorder, run.services, call.path
     figures, published = services.take(path)
     end.more = {**end.more, **_filled(figures=figures, published=published)}
     recorder.record(call, end)
-    try:  # the step is done, even if a listener is slow, goes away or fails
+    try:  # the step is done, even if a listener is slow, disappears or fails
         await services.settle(path)
     finally:
         recorder.in_flight.pop(path, None)
@@ -417,9 +419,9 @@ def _filled(**fields: Any) -> dict[str, Any]:
 
 
 def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) -> StepFailedError:
-    """Return the error that is raised at the `yield`: with the exception of the step as its cause, if that may be shown.
+    """Return the error to raise at the `yield`, with the step's exception as its cause unless secrets forbid that.
 
-    Members of a fan-out keep no exception: the frames of a thousand of them would hold what their steps held.
+    The error of a fan-out's member keeps no exception: the frames of a thousand members would keep their values alive.
     """
     failure = step_failure(path, recorded)
     _log.info("run %s: step %s failed with %s\n%s", run.workflow_id, path, recorded.type, failure.trace)
@@ -428,12 +430,12 @@ def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) 
         return failure
     if not run.waits.fan_outs and not run.judge.secrets.is_any:
         failure.__cause__ = error.with_traceback(users_frames(error))
-        failure.__notes__ = []  # the cause shows it
+        failure.__notes__ = []  # the cause already shows them
     return failure
 
 
 async def _settle(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
-    """Look at what an earlier call of the step left behind; None if it simply runs."""
+    """Resolve what an earlier call of the step left behind; return None if the step simply runs."""
     found = await run.in_doubt_resolver().before(call)
     if run.notifier.emit is not None and found.report is not None and found.report.verdicts:
         await run.notifier.emit(evidence_event(call.workflow_id, call.path, found.report, "in_doubt"))
@@ -441,14 +443,14 @@ async def _settle(run: RunContext, call: StepCall) -> attempts.in_doubt.Resoluti
 
 
 async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
-    """Take the earlier result of a step, which still holds."""
+    """Restore the earlier result of a step, which is still valid."""
     step, path = call.step, call.path
     run.notifier.restored += 1
     fingerprint = call.identity.fingerprint
     if step.modifiers.rollback is not None:
         run.recorder.undo.undoable[path] = step
         if attempts.undo_steps.moved_argument(step, result, run.secrets):
-            fingerprint = result.fingerprint  # it tells the undo that a default may have moved
+            fingerprint = result.fingerprint  # the undo sees from it that a default may have changed
     run.recorder.restore(attrs.evolve(result, fingerprint=fingerprint))
     if run.notifier.emit is not None:
         await run.notifier.emit(
@@ -458,7 +460,7 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
 
 
 async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
-    """Take the result of an equal call; None if there is none that holds."""
+    """Take the result of an equal call from the cache; None if there is no valid one."""
     judge, path, clock = run.judge, call.path, run.clock
     if not judge.policy.takes_cached or judge.is_forced(path):
         return None
@@ -482,7 +484,7 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
 
 
 def _argument_values(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any], Exception | None]:
-    """Return the arguments of a call as JSON if it asks for that; where they cannot be recorded, none, and why."""
+    """Return the arguments of a call as JSON if the step records them, or the error if they cannot be recorded."""
     if not call.modifiers.records_arguments:
         return {}, None
     try:
@@ -492,7 +494,7 @@ def _argument_values(run: RunContext, call: StepCall) -> tuple[Mapping[str, Any]
 
 
 async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resolution | None) -> None:
-    """Make durable what must be before the step runs."""
+    """Make durable what a crash during the step must not lose."""
     step, path, recorder = call.step, call.path, run.recorder
     if path in recorder.checkpointer.partial:
         judge_partial(run, step, path)
@@ -506,7 +508,7 @@ async def _begin(run: RunContext, call: StepCall, found: attempts.in_doubt.Resol
 
 
 def _started(run: RunContext, call: StepCall) -> int:
-    """Note that a step starts, in the store for people who look after a crash, and return when, by `elapsed_ns`."""
+    """Note the start of a step in the store, for diagnosis after a crash; return its time by `elapsed_ns`."""
     note_started, clock = run.recorder.note_started, run.clock
     if note_started is not None and not call.modifiers.is_ephemeral:
         secrets = run.judge.secrets
@@ -516,7 +518,7 @@ def _started(run: RunContext, call: StepCall) -> int:
 
 
 def _ended(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, tries: int = 1) -> StepEnd:
-    """Return how a step ended that was tried that often."""
+    """Return the end of a step: its outcome, duration, number of tries, and failure."""
     assert call.since is not None
     end = StepEnd(outcome, None, call.since, (run.clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
     end.tries = tries
@@ -532,14 +534,14 @@ async def _try(
     tries_when_lost: int = 1,
     since: datetime | None = None,
 ) -> StepEnd:
-    """Emit that the step starts, run it, as often as it may be tried, and return how it ended.
+    """Emit that the step starts, run it with its retries, and return how it ended.
 
     Args:
-        run: the attempt.
-        call: the first try now.
-        found: what was found out about the step before.
-        tries_when_lost: how often it may be tried if workers are lost.
-        since: when its first try started, if the run was suspended after one.
+        run: the current attempt of the run.
+        call: the first try to make.
+        found: how an earlier call of the step was resolved.
+        tries_when_lost: how often the step may be tried if workers are lost.
+        since: when the first try started, if the run was suspended between two tries.
     """
     path, action, modifiers = call.path, call.action, call.modifiers
     recorder, emit = run.recorder, run.notifier.emit
@@ -567,7 +569,7 @@ async def _try(
         is_not_undone = loop is not None and not loop.is_undone
         is_started = refusal is None if loop is None else loop.is_started
         end.marks = marks_of(modifiers, is_adopted=end.is_adopted, is_not_undone=is_not_undone, is_started=is_started)
-    if action.is_saved and end.failure is None:  # a reply: its record names the signal, for the sender
+    if action.is_saved and end.failure is None:  # a reply: the sender finds its signal in the record
         wait = ended_wait(recorder.checkpointer.history.results, action.arguments()["to"], path)
         if wait is not None:
             end.more = _filled(signal=wait.signal)
@@ -577,7 +579,7 @@ async def _try(
 
 
 async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
-    """Emit how a step ended, then what became of its save."""
+    """Emit how a step ended, then how its save ended."""
     workflow_id, path, failure, emit = call.workflow_id, call.path, end.failure, run.notifier.emit
     figures = end.more.get("figures", _NO_FIGURES)
     assert emit is not None
@@ -600,10 +602,10 @@ async def emit_end(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpo
 
 
 def judge_partial(run: RunContext, step: Step[Any], path: str) -> None:
-    """Drop what a step saved of itself if its code or arguments have moved, as the policy for results says.
+    """Drop the saved state of an unfinished step if its code or arguments changed and the policy is to run again.
 
     Raises:
-        StaleStepError: something has moved, and the policy is to stop.
+        StaleStepError: the code or arguments changed, and the policy is to stop.
     """
     reasons = partial_reasons(step, run.recorder.checkpointer.partial[path], run.secrets)
     answer = run.judge.policy.decide(reasons) if reasons else OnStale.REUSE

@@ -1,4 +1,4 @@
-"""The tries of a step that is not simply called once: retried, settled by its evidence, undone before, or told live."""
+"""The tries of a step with retries, evidence that decides, an undo before its next call, or live output."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from flowckpt.execution.errors import asked_delay, is_one_of, kind_of, text_of
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import Outcome, StepRunner
 
-# A try whose output is told line by line while it runs.
+# A try whose output is emitted line by line while it runs.
 
 
 MOST_WAITING = 10_000
-"""How many lines wait for the listener; the output itself is in the result, whatever is left out here."""
+"""How many lines may wait for the listener; further lines are not emitted, but the result has all of the output."""
 
 
 async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> Outcome:
-    """Make one try of a program, and emit the lines of its output as they come."""
+    """Run a command once, and emit the lines of its output as they arrive."""
     lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
     left_out = 0
 
@@ -51,8 +51,8 @@ async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> O
         while (line := await lines.get()) is not None:
             await emit(line)
             if left_out and lines.empty():
-                said = f"[{left_out} lines left out: they were not read in time]"
-                await emit(events.StepOutput(call.workflow_id, call.path, "stderr", said))
+                note = f"[{left_out} lines left out: they were not read in time]"
+                await emit(events.StepOutput(call.workflow_id, call.path, "stderr", note))
                 left_out = 0
         return await trying
     finally:
@@ -62,7 +62,7 @@ async def streamed_try(runner: StepRunner, call: StepCall, emit: EventSink) -> O
 
 
 def after_earlier_tries(run: RunContext, call: StepCall) -> tuple[StepCall, datetime | None]:
-    """Return the call with the number of its next try, and when its first one started if a wait between two has ended.
+    """Return the call with its next try number, and when the first try started (None without an earlier try).
 
     Raises:
         Suspended: the next try is not due yet.
@@ -71,7 +71,7 @@ def after_earlier_tries(run: RunContext, call: StepCall) -> tuple[StepCall, date
     if wait is None or wait.kind is not WaitKind.RETRY:
         return call, None
     recorded = {name: value for name, value in wait.arguments.items() if name != "tries"}
-    if repr(recorded) != repr(_identity_document(call)):  # another call: its tries start again
+    if repr(recorded) != repr(_identity_document(call)):  # another call: it starts with its first try
         run.waits.end(call.path)
         return call, None
     if not wait.is_due(run.clock.now()):
@@ -90,15 +90,15 @@ _NO_BETTER_NEXT_TIME = (EncodingError, FinalError, NotSendableError)
 
 @attrs.define(eq=False, repr=False)
 class RetryLoop:
-    """Tries one step until it is done, or given up.
+    """Tries one step until it succeeds, or until no further try is allowed.
 
     Attributes:
-        context: the attempt.
-        call: the try that runs now.
-        found: what was found out about the step before.
-        since: when its first try started, if the run was suspended after one.
-        is_undone: whether what an earlier execution left behind is undone; True if there is nothing to undo.
-        is_started: whether a try may have called its function.
+        context: the current attempt of the run.
+        call: the current try.
+        found: how an earlier call of the step was resolved.
+        since: when the first try started, if the run was suspended between two tries.
+        is_undone: whether the effect of an earlier execution is undone; True if there is nothing to undo.
+        is_started: whether a try may have called the step's function.
     """
 
     context: RunContext
@@ -117,14 +117,14 @@ class RetryLoop:
 
     @property
     def is_adopted(self) -> bool:
-        """Whether it was not run in the end, but proved done."""
+        """Whether the evidence proved the step done, so that it was not run."""
         return self.found.outcome is not None and self._outcome is not None and self._outcome.error is None
 
     async def run(self) -> Outcome:
-        """Try it, emitting what happens on the way; return how the last try ended."""
+        """Make the tries and emit their events; return the outcome of the last one."""
         run, path = self.context, self.call.path
         modifiers, clock = self.call.modifiers, run.clock
-        # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
+        # Undo the earlier effect before marking the next call: a mark says that the new call may have had its effect.
         is_mark_due = modifiers.is_at_most_once and (not self.is_undone or modifiers.files is not None)
         self._started_ns = clock.elapsed_ns()
         while True:
@@ -151,7 +151,9 @@ class RetryLoop:
                 if self.found.outcome is not None:
                     self._next()
                     continue
-                is_mark_due = was_adopted  # adopting failed, and by now the world says that it was not done
+                is_mark_due = (
+                    was_adopted  # the result could not be adopted, and the evidence now says that the step was not done
+                )
             if not run.budget.take():
                 error.add_note(f"It was not tried again: the run's {run.budget.limit} retries are used up.")
                 return outcome
@@ -159,7 +161,7 @@ class RetryLoop:
             if delay > run.budget.longest_delay and not modifiers.is_ephemeral:
                 await self._suspend(error, delay)
             await waited(clock.sleep(delay), run.interrupts)
-            if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
+            if not self._is_in_time(error, 0.0):  # the machine was suspended during the delay
                 return outcome
             self._next()
 
@@ -181,7 +183,7 @@ class RetryLoop:
         await emit(events.StepRetrying(call.workflow_id, call.path, call.tries, delay, kind_of(error), text_of(error)))
 
     async def _instead(self) -> Outcome | None:
-        """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""
+        """Return the outcome if the step must not run: it is adopted, or its earlier effect cannot be undone."""
         if self.found.outcome is not None:
             return self.found.outcome
         if not self.is_undone and self.found.undo is not None:
@@ -194,7 +196,7 @@ class RetryLoop:
         retry = self.call.modifiers.retry
         if self.context.interrupts.noted:
             return False
-        if retry is None:  # a cluster loses workers all the time: that is not a failure of the step
+        if retry is None:  # a cluster often loses workers: that is not a failure of the step
             step, runner = self.call.step, self.context.runner
             if not isinstance(error, WorkerDiedError) or runner.is_here(step):
                 return False
@@ -203,10 +205,10 @@ class RetryLoop:
             return False
         if is_one_of(error, _NO_BETTER_NEXT_TIME):
             return False
-        return retry.is_worth_it(error, matches=is_one_of, doubt=lambda said: error.add_note(f"{said[:500]}."))
+        return retry.is_worth_it(error, matches=is_one_of, doubt=lambda why: error.add_note(f"{why[:500]}."))
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
-        """Tell whether another try would begin before the deadline, where there is one."""
+        """Return whether another try would start before the deadline; True without a deadline."""
         retry = self.call.modifiers.retry
         if retry is None or retry.deadline is None:
             return True
@@ -217,8 +219,8 @@ class RetryLoop:
         if elapsed + delay <= retry.deadline:
             return True
         error.add_note(
-            f"It was not tried again: its deadline of {retry.deadline:g} s is over"
-            + (f", or would be after a wait of {delay:g} s." if delay else ".")
+            f"It was not tried again: its deadline of {retry.deadline:g} s "
+            + (f"ends before the next try, after a delay of {delay:g} s." if delay else "has passed.")
         )
         return False
 
@@ -229,7 +231,7 @@ class RetryLoop:
         return retry.delay(self.tries, random=run.world.random(), at_least=asked_delay(error, run.clock.now()))
 
     async def _suspend(self, error: BaseException, delay: float) -> None:
-        """Let the step rest until its next try is due; the process need not stay for that.
+        """Suspend the step until its next try is due; the process need not keep running.
 
         Raises:
             Suspended: always.
@@ -250,11 +252,13 @@ class RetryLoop:
     async def _may_be_repeated(self, error: BaseException) -> bool:
         """Return whether an at-most-once step may be tried again."""
         if isinstance(error, StepTimeoutError) and self.context.runner.is_left_behind(self.call.step):
-            error.add_note("It was not tried again: it was left running, and may yet do its work.")
+            error.add_note(
+                "It was not tried again: its function still runs after the timeout, and may still have its effect."
+            )
             return False
         try:
             self.found = await self.context.in_doubt_resolver().retried(self.call)
-        except StepInDoubtError as doubt:  # another try could be the second time
+        except StepInDoubtError as doubt:  # another try could repeat the effect
             error.add_note(f"It was not tried again: {doubt.message}.")
             return False
         return True

@@ -1,14 +1,14 @@
 """One step that waits: for a time, a signal, an approval.
 
-    met: fix the deadline, take what is to be approved ──► has it ended? ── no ──► suspended, until somebody looks again
+    reached: fix the deadline, capture the approved facts ──► has it ended? ── no ──► suspended until checked again
                                                                │ yes
                                                                └──► record ──► save ──► remove the message
 
-What ends a wait is decided once: it is saved before anything else is done with it.
+The end of a wait is decided once: it is saved before anything uses it.
 
-An approval is bound to what it approves, and each step after it checks that this is still so. A generator cannot be taken
-back within an attempt. So where the bytes have moved, no step after the approval begins any more: the run comes to rest,
-the question is put again, and a resume goes back to the approval.
+An approval is bound to the facts that it approves, and each later step checks that they are unchanged. A generator
+cannot go back within an attempt. So if the facts have changed, no further step starts: the run is suspended, the
+question is asked again, and a resume goes back to the approval.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import Signal, Wait, WaitKind
 from flowckpt.core.replay import Execute
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.paths import is_behind
+from flowckpt.engine.rules.paths import is_after
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import recorded_error, step_failure
@@ -55,12 +55,12 @@ _log = logging.getLogger(__name__)
 
 
 async def run_wait(run: RunContext, command: Execute) -> tuple[Any, StepFailedError | None]:
-    """Look whether a wait has ended, and record how; return what the generator gets.
+    """Check whether a wait has ended, and record how; return what the generator gets.
 
     Raises:
-        Suspended: it has not ended.
+        Suspended: the wait has not ended.
         FencedError: the run was taken over by another owner.
-        FlowckptError: it cannot be saved how it ended.
+        FlowckptError: the end of the wait cannot be saved.
     """
     waiting = _Waiting(run, command)
     if command.path not in run.waits.started:
@@ -94,7 +94,7 @@ class _Waiting:
         return self._wait
 
     async def meet(self) -> None:
-        """Find the wait as it was met before, or begin it."""
+        """Find the wait as an earlier attempt recorded it, or start a new one."""
         action, path = self.action, self.command.path
         known = self.context.waits.get(path)
         arguments = identify(action, self.context.secrets).arguments
@@ -104,8 +104,8 @@ class _Waiting:
             self._is_asked_before = bool(known.claims)
         else:
             now = self.context.clock.now()
-            begun = path, action.kind, action.name, now, action.deadline(now)
-            self._wait = Wait(*begun, arguments=arguments, data_type=data_type)
+            fields = path, action.kind, action.name, now, action.deadline(now)
+            self._wait = Wait(*fields, arguments=arguments, data_type=data_type)
             if not isinstance(action, SleepAction) and action.ask is not None:
                 self._put_question(action.ask)
             await self._ask()
@@ -121,7 +121,7 @@ class _Waiting:
             self._wait = attrs.evolve(self.wait, ask=tree)
 
     async def _ask(self, voided: str = "") -> None:
-        """Put the question of an approval: what is to be approved is as it is now."""
+        """Ask the question of an approval, for the facts as they are now."""
         action, path = self.action, self.command.path
         if not isinstance(action, ApprovalAction):
             return
@@ -140,10 +140,10 @@ class _Waiting:
         self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
 
     async def look(self) -> None:
-        """See whether the wait has ended.
+        """Check whether the wait has ended.
 
         Raises:
-            Suspended: it has not.
+            Suspended: the wait has not ended.
         """
         run, action, wait = self.context, self.action, self.wait
         signal = await run.inbox.first_for(wait)
@@ -161,12 +161,12 @@ class _Waiting:
         else:
             if run.waits.get(wait.path) is not wait:
                 run.waits.begin(wait)
-                if run.waits.fan_outs and run.waits.is_worth_a_save(wait):  # else the run comes to rest at once
+                if run.waits.fan_outs and run.waits.is_worth_a_save(wait):  # else the suspension saves it at once
                     await run.recorder.checkpoint_wait()
             raise Suspended([wait.path])
 
     def _over(self) -> Outcome:
-        """Return what comes of a wait whose time is over."""
+        """Return the outcome of a wait whose deadline has passed."""
         action, wait = self.action, self.wait
         if isinstance(action, SleepAction):
             return Outcome()
@@ -177,19 +177,19 @@ class _Waiting:
         return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds))
 
     async def _deliver(self, signal: Signal) -> None:
-        """Use a signal; set it aside if its data do not fit the type, so that the step waits for another one."""
+        """Use a signal; if its data do not fit the type, set it aside, and the step waits for another one."""
         annotation, place = self.action.output_type, f"data of signal {signal.name!r}"
         try:
             value = fitting.fitted(signal.data, annotation, place=place)
-        except Exception as error:  # whatever a user's type raises
+        except Exception as error:  # a user's type may raise anything
             await self._set_aside(signal, error.message if isinstance(error, FlowckptError) else str(error))
         else:
             self.outcome = self._output(value)
 
     async def _set_aside(self, signal: Signal, why: str) -> None:
         run, path = self.context, self.command.path
-        said = f"the signal {signal.name!r}{f' by {signal.by}' if signal.by else ''} (id {signal.signal_id})"
-        _log.warning("run %s: %s is set aside, and step %s waits for another one: %s", run.workflow_id, said, path, why)
+        text = f"the signal {signal.name!r}{f' by {signal.by}' if signal.by else ''} (id {signal.signal_id})"
+        _log.warning("run %s: %s is set aside, and step %s waits for another one: %s", run.workflow_id, text, path, why)
         if run.notifier.emit is not None:
             event = SignalSetAside(run.workflow_id, path, signal.name, signal.by, signal.signal_id, why)
             await run.notifier.emit(event)
@@ -207,7 +207,7 @@ class _Waiting:
             return Outcome(error=error)
 
     async def _answered(self, action: ApprovalAction, signal: Signal) -> None:
-        """Use an answer, if what was approved is unchanged; else ask again."""
+        """Use an answer if the approved facts are unchanged; otherwise ask again."""
         wait, path = self.wait, self.command.path
         is_approved, comment = bool(signal.data.get("approved")), str(signal.data.get("comment", ""))
         committed = None
@@ -233,7 +233,7 @@ class _Waiting:
         await self._ask(voided="; ".join(details) or report.reason)
 
     async def _has_moved(self) -> bool:
-        """Ask again if what is to be approved has changed since the question, so that it can be approved at all."""
+        """Ask again if the facts have changed since the question, so that the present ones can be approved."""
         pack = EvidencePack.from_document(self.wait.claims)
         committed = await self.context.claims.commit(pack, path=self.command.path)
         if not any(each.is_against and each.can_tell for each in committed.report.verdicts):
@@ -267,7 +267,9 @@ class _Waiting:
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
             if signal is not None and not isinstance(saved, FlowckptError):
-                is_question = isinstance(self.action, ApprovalAction)  # nothing else will ever use an answer to it
+                is_question = isinstance(
+                    self.action, ApprovalAction
+                )  # no other step can use an answer to this question
                 await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
         elif run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)
@@ -282,7 +284,7 @@ class _Waiting:
 
 
 async def captured(run: RunContext, action: ApprovalAction, path: str) -> Committed:
-    """Take what is to be approved from the world, as it is now.
+    """Capture the facts to approve, as they are now.
 
     Raises:
         EvidenceError: a claim holds a secret, or is malformed.
@@ -295,21 +297,21 @@ async def captured(run: RunContext, action: ApprovalAction, path: str) -> Commit
 
 
 def next_request(run: RunContext, earlier: str) -> str:
-    """Return what names a question: unique in the run, for one that is saved under this attempt has its number once."""
+    """Return the id of a question: unique in the run, because it has the attempt's number and a counter."""
     return f"{run.number}.{int(earlier.rpartition('.')[2] or 0) + 1}"
 
 
 def stand(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
-    """Hold the steps after an approval to what was approved."""
+    """Make every later step check the approved facts."""
     action: Any = step.action
     pack = EvidencePack.from_document(document["pack"])
     run.waits.approved[wait.path] = StandingApproval(wait.path, action, pack, by, wait.since, wait.request)
 
 
 def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
-    """Hold the steps after a restored approval to what was approved, unless that moved and the policy is to continue."""
+    """Make later steps check the facts of a restored approval, unless they changed and the policy is to continue."""
     path, action = result.path, step.action
-    run.waits.end(path)  # what was approved is there again, so no new question is needed
+    run.waits.end(path)  # the approved facts hold again, so no new question is needed
     if not isinstance(action, ApprovalAction) or not isinstance(approval, Approval) or result.started_at is None:
         return
     if not run.judge.evidence_reasons(result):
@@ -318,23 +320,23 @@ def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: 
 
 
 async def check(run: RunContext, path: str) -> None:
-    """Look whether what was approved before a step is still what it was.
+    """Check that the facts approved before a step are unchanged.
 
     Raises:
-        Suspended: it is not, and was asked for again: the step does not begin.
+        Suspended: they have changed and the question was asked again: the step must not start.
     """
-    for standing in [each for each in run.waits.approved.values() if is_behind(path, each.path)]:
+    for standing in [each for each in run.waits.approved.values() if is_after(path, each.path)]:
         if not standing.is_void:
-            report = await _looked_at(run, standing)
+            report = await _check_facts(run, standing)
             if not evidence_reasons(report):
                 continue
-            if not standing.is_void:  # a member beside this one may have found it meanwhile
+            if not standing.is_void:  # a parallel member may have found it meanwhile
                 await _void(run, standing, report)
         raise Suspended([path])
 
 
-async def _looked_at(run: RunContext, standing: StandingApproval) -> VerificationReport:
-    """Check what was approved; a file that had to be read is known by its looks from then on."""
+async def _check_facts(run: RunContext, standing: StandingApproval) -> VerificationReport:
+    """Check the approved facts; a file that had to be read is compared by its metadata from then on."""
     verifier = run.claims.quick
     report = await verifier.verify_evidence_pack(standing.pack, moment=Moment.RESUME)
     read = {
@@ -356,7 +358,7 @@ async def _looked_at(run: RunContext, standing: StandingApproval) -> Verificatio
 
 
 async def _void(run: RunContext, standing: StandingApproval, report: VerificationReport) -> None:
-    """Ask again, for the present facts; only a resume can ask for facts that are missing now."""
+    """Ask again for the present facts; facts that are missing now can only be asked for by a resume."""
     standing.is_void = True
     path, action, details = standing.path, standing.action, evidence.found_in(report)
     if run.notifier.emit is not None:

@@ -14,7 +14,7 @@ from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.wait import KEY, TAKEN, Wait, due_at, waits_in
 from flowckpt.core.system.attrs_base import lazy_define
-from flowckpt.engine.rules.paths import is_behind, is_within
+from flowckpt.engine.rules.paths import is_after, is_within
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl.waits import ApprovalAction
@@ -145,12 +145,12 @@ class Waits:
         self._taken.add(signal_id)
         self.is_changed = True
 
-    def drop_stale(self, dropped: Iterable[StepResult], *, takes_behind: bool) -> None:
+    def drop_stale(self, dropped: Iterable[StepResult], *, takes_later: bool) -> None:
         """Take results out: the messages that they took stay taken, and the waits after them begin again.
 
         Args:
             dropped: the results.
-            takes_behind: whether what comes after them starts again, too.
+            takes_later: whether what comes after them starts again, too.
         """
         dropped = tuple(dropped)
         anew = {each.path: each for each in dropped if (wait := self._open.get(each.path)) and wait.is_newer_than(each)}
@@ -161,7 +161,7 @@ class Waits:
             for path in list(self._open):
                 if path in anew and not _is_before(result, anew[path]):
                     continue  # it was asked again because that result no longer holds
-                if is_behind(path, result.path) if takes_behind else is_within(path, result.path):
+                if is_after(path, result.path) if takes_later else is_within(path, result.path):
                     self.end(path)
 
     def is_worth_a_save(self, wait: Wait) -> bool:
