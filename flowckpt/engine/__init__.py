@@ -1,4 +1,4 @@
-"""The engine: it asks replay for the next step, executes it, and hands the outcome back."""
+"""The engine: it gets the next step from replay, executes it, and returns the outcome to replay."""
 
 from __future__ import annotations
 

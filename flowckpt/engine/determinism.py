@@ -1,16 +1,16 @@
-"""Is a workflow deterministic? It is run once, then driven again from its record, and what differs is reported.
+"""Check whether a workflow is deterministic: run it once, drive it again from its record, and report differences.
 
     run it, in memory ──► drive a fresh generator with the recorded outputs ──► and another one, in another process
 
-No step runs twice, but those that are `.ephemeral()`, which run at each replay anyway. In the other process text is hashed
-otherwise (PYTHONHASHSEED), so what depends on the order of a set shows there. And once the body reads other environment
-variables, directories and times than there are, so what depends on them shows.
+No step runs twice except `.ephemeral()` ones, which run at each replay anyway. The other process hashes text
+differently (PYTHONHASHSEED), which reveals code that depends on the order of a set. In one more drive the body reads
+changed environment variables, directories and times, which reveals code that depends on them.
 
-A resume stops at the first difference. A second drive continues as long as it knows what to answer, so that one look
-shows them all.
+A resume stops at the first difference. A second drive continues as long as it has recorded answers, so that one check
+shows all differences.
 
-A value that is the same in two replays of one minute may differ in a resume of tomorrow. So the workflow is driven once more
-in another world, where the values that its body reads itself, and not in a step, differ from the real ones.
+A value that is the same in two replays within a minute may differ in a resume tomorrow. So the workflow is driven once
+more in a changed environment, where the values that its body reads itself, not in a step, differ from the real ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from flowckpt.stores.memory import MemoryCheckpointStore
 
 _LATER_SECONDS = 100_000
 _is_other: ContextVar[bool] = ContextVar("_is_other", default=False)
-"""Whether the code that runs here is the workflow's body, and not an ephemeral step."""
+"""Whether the running code is the workflow's body, not an ephemeral step."""
 
 
 _HELPERS = frozenset({__name__, "os", "_collections_abc", "collections.abc", "pathlib", "pathlib._local", "glob"})
@@ -67,7 +67,7 @@ _HELPERS = frozenset({__name__, "os", "_collections_abc", "collections.abc", "pa
 
 
 def _is_read_by_body() -> bool:
-    """Return whether the program reads, and not a library, which may well do without what it finds."""
+    """Return whether the program itself reads; a library may read without depending on the value."""
     if not _is_other.get():
         return False
     frame = sys._getframe(1)
@@ -119,7 +119,7 @@ class _FewerEntries:
 
 @contextmanager
 def other_world() -> Iterator[None]:
-    """Read other environment variables, directories and times for the block, wherever `in_body` says so."""
+    """Change the environment variables, directories and times that the workflow's body reads during the block."""
     kept = {name: getattr(time, name) for name in ("time", "time_ns")}
     listdir, scandir, environment = os.listdir, os.scandir, type(os.environ)
 
@@ -142,7 +142,7 @@ def other_world() -> Iterator[None]:
 
 @contextmanager
 def in_body(is_body: bool) -> Iterator[None]:
-    """Say whether the code in the block is the workflow's body, or a step that runs at each replay."""
+    """Set whether the code in the block is the workflow's body, or an ephemeral step."""
     token = _is_other.set(is_body)
     try:
         yield
@@ -213,44 +213,44 @@ def determinism_of(
     Args:
         workflow: the workflow.
         inputs: its inputs by name.
-        target: where another process finds it; worked out where not given.
+        target: where another process finds the workflow; derived from its function by default.
         has_other_process: whether to drive it in another process, too.
-        on_event: told the events of the run.
+        on_event: called with the events of the run.
     """
     store = MemoryCheckpointStore()
     options = RunOptions(target=target, rolls_back=False)
     session = WorkflowEngine(store).prepare(workflow, RUN, options, dict(inputs))
-    session.ends_with_generation = True  # a loop without an end is checked for one generation
+    session.ends_with_generation = True  # an endless run is checked for one generation
     result = WorkflowEngine.drive_sync(session, on_event=on_event)
     latest = in_own_loop(store.load_latest(RUN))
     assert latest is not None, "a run that has ended has a checkpoint"
     found, steps = driven_again(workflow, inputs, latest, place="this process")
-    if not found:  # else the same differences would show once more
+    if not found:  # otherwise the same differences would be reported twice
         with other_world():
             found, _ = driven_again(workflow, inputs, latest, place="another environment")
     note, is_checked = "", False
     if result.status is Status.FAILED and result.error is not None:
         error = recorded_error(result.error)
-        note = f"the run failed, so it is compared up to there: {error.type}: {error.message}"
+        note = f"the run failed, so it is compared up to its failure: {error.type}: {error.message}"
     if has_other_process:
-        others, said = driven_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
+        others, reason = driven_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
         is_checked = others is not None
         known = {(each.kind, each.path) for each in found}
         found += [each for each in others or () if (each.kind, each.path) not in known]
-        note = "; ".join(each for each in (note, said) if each)
+        note = "; ".join(each for each in (note, reason) if each)
     return DeterminismReport(workflow.name, result.status, steps, tuple(found), is_checked, note)
 
 
 def driven_again(
     workflow: Workflow[Any, Any], inputs: Mapping[str, Any], latest: CheckpointData, *, place: str
 ) -> tuple[list[Difference], int]:
-    """Drive a fresh generator from a record; return what differs, and how many steps were compared.
+    """Drive a fresh generator from a record; return the differences, and how many steps were compared.
 
     Args:
         workflow: the workflow.
         inputs: its inputs by name.
         latest: the record.
-        place: where this happens, for the differences.
+        place: the name of this drive, for the differences.
     """
 
     async def drive() -> tuple[list[Difference], int]:
@@ -278,19 +278,19 @@ def driven_in_other_process(
     *,
     seed: str = "",
 ) -> tuple[list[Difference] | None, str]:
-    """Drive a workflow from a record in another process; return the differences, or None and why it was not done.
+    """Drive a workflow from a record in another process; return the differences, or None and the reason.
 
     Args:
         target: where the other process finds the workflow.
         inputs: its inputs by name.
         workflow: the workflow.
         latest: the record.
-        seed: the seed of the hashes there (PYTHONHASHSEED); by default another one than here.
+        seed: the hash seed of the other process (PYTHONHASHSEED); by default different from this one's.
     """
     if not target.get("name") or not (target.get("file") or target.get("module")):
-        return None, "it was not driven in another process: it is defined inside a function, where none finds it"
+        return None, "it was not driven in another process: it is defined inside a function, so it cannot be imported"
     if workflow.secret_inputs:
-        return None, "it was not driven in another process: its secret inputs are written nowhere"
+        return None, "it was not driven in another process: its secret inputs are never written"
     encoded = bind_inputs(workflow, inputs).tree
     with tempfile.TemporaryDirectory(prefix="flowckpt-") as directory:
         asked, told = Path(directory, "asked.json"), Path(directory, "told.json")
@@ -309,7 +309,7 @@ def driven_in_other_process(
             check=False,
         )
         if ended.returncode or not told.exists():
-            return None, f"it was not driven in another process: that one ended with code {ended.returncode}"
+            return None, f"it was not driven in another process: that process ended with code {ended.returncode}"
         answer = json.loads(told.read_text(encoding="utf-8"))
     if "error" in answer:
         return None, f"it was not driven in another process: {answer['error']}"
@@ -324,15 +324,15 @@ def _has_descriptor() -> bool:
     return True
 
 
-# The other process: it drives a workflow from a record, and writes down what differs.
+# The other process: it drives a workflow from a record, and writes the differences.
 
 
-def main(asked: Path, told: Path) -> None:
-    """Answer one question.
+def main(asked: Path, answered: Path) -> None:
+    """Compare one workflow with its record.
 
     Args:
         asked: the file with the target, the inputs and the record.
-        told: the file to write the answer to.
+        answered: the file to write the differences to.
     """
     question = json.loads(asked.read_text(encoding="utf-8"))
     try:
@@ -345,7 +345,7 @@ def main(asked: Path, told: Path) -> None:
         answer: dict[str, Any] = {"differences": [attrs.asdict(each) for each in found]}
     except FlowckptError as error:
         answer = {"error": error.message}
-    told.write_text(json.dumps(answer), encoding="utf-8")
+    answered.write_text(json.dumps(answer), encoding="utf-8")
 
 
 _SERVICES = NullStepServices("a workflow is only driven again, to compare what it does")
@@ -353,7 +353,7 @@ _SERVICES = NullStepServices("a workflow is only driven again, to compare what i
 
 @attrs.frozen
 class Difference:
-    """Something that was not the same again.
+    """A difference between the first run and a later drive.
 
     Attributes:
         kind: `path` (another step), `order`, `function`, `arguments`, `missing` (a recorded step was not yielded again),
@@ -381,8 +381,8 @@ class End:
     """How a generator ended.
 
     Attributes:
-        tree: what it returned, as it is recorded.
-        error: the type and the message of what it raised, or None.
+        tree: the encoded value that it returned.
+        error: the type and the message of the exception that it raised, or None.
     """
 
     tree: Any = None
@@ -393,12 +393,12 @@ class SecondDrive:
     """Drives generators against a record.
 
     Args:
-        place: which process this is.
+        place: the name of this drive, for the differences.
         secrets: the secrets of the run, which are never shown.
 
     Attributes:
-        differences: what was not the same again.
-        compared: how many recorded steps were come to.
+        differences: the differences so far.
+        compared: how many recorded steps were compared.
     """
 
     def __init__(self, place: str, secrets: KnownSecrets) -> None:
@@ -417,18 +417,18 @@ class SecondDrive:
         *,
         prefix: str = "",
     ) -> End | None:
-        """Drive a workflow to its end; return it, or None where the record does not say how to continue.
+        """Drive a workflow to its end and return the end; None if the record has no answer for a step.
 
         Args:
             workflow: the workflow.
             inputs: its inputs by name.
             recorded: the results of its steps, and of those nested in them.
-            prefix: what the paths of its steps begin with.
+            prefix: the prefix of the paths of its steps.
         """
         own, nested = split_record(recorded, prefix)
         compared = _Compared(self, own, nested, [*own])
         spare = {each.path: each for each in all_of(own, nested)}
-        # The record binds nothing here: what is spare is taken in any order.
+        # The record does not bind this drive: spare results are taken in any order.
         replay = Replay(
             workflow(**inputs), (), workflow.name, prefix=prefix, drops_what_changed=True, spare=spare, is_muted=True
         )
@@ -446,8 +446,8 @@ class SecondDrive:
             return _returned(end.output, workflow)
         if not isinstance(end.error, Exception):
             raise end.error
-        said = recorded_error(end.error)
-        return End(error=(said.type, said.message))
+        recorded = recorded_error(end.error)
+        return End(error=(recorded.type, recorded.message))
 
     async def run(self, command: Execute) -> Answer:
         """Run an ephemeral step, as every replay does."""
@@ -459,7 +459,7 @@ class SecondDrive:
         return None, step_failure(path, recorded_error(outcome.error, path=path))
 
     def note_call(self, step: Step[Any], result: StepResult, where: str) -> None:
-        """Note where a step calls something else than its record says, or with other arguments."""
+        """Note a step that calls another function than recorded, or passes other arguments."""
         self.compared += 1
         if is_another(step, result):
             now = f"{step.action.step_type} {step.action.function_name}".rstrip()
@@ -475,7 +475,7 @@ class SecondDrive:
             path: its path; empty for the run's own.
             recorded: how it ended first.
             now: how it ended when it was driven again.
-            where: where it stands.
+            where: the place of the workflow.
         """
         if recorded.error != now.error:
             was, is_now = (
@@ -488,10 +488,10 @@ class SecondDrive:
     def note_missing(self, paths: list[str], where: str) -> None:
         """Note recorded steps that were not yielded again."""
         for path in paths:
-            self.note("missing", path, f"the step {path!r}", "nothing of it", where)
+            self.note("missing", path, f"the step {path!r}", "not yielded", where)
 
     def note(self, kind: str, path: str, recorded: str, now: str, where: str) -> None:
-        """Note a difference, without secrets; see `Difference`."""
+        """Note a difference, with secrets removed; see `Difference`."""
         text = self._secrets.text
         self.differences.append(Difference(kind, path, text(recorded), text(now), where, self._place))
 
@@ -504,7 +504,7 @@ class _Compared(DryResponder):
         second: notes the differences.
         own: the results of its steps.
         nested: the results nested in them.
-        waiting: the steps that it has not come to, in the order of the record.
+        waiting: the steps that it has not reached, in the order of the record.
     """
 
     second: SecondDrive
@@ -555,8 +555,8 @@ class _Compared(DryResponder):
         end = await second.driven(child, action.inputs, enter.nested, prefix=f"{path}/")
         if end is not None:
             error = result.error
-            said = None if error is None else (error.type, error.message)
-            before = End(None if error is not None else plain_tree(result.held_output, "output"), said)
+            error_fields = None if error is None else (error.type, error.message)
+            before = End(None if error is not None else plain_tree(result.held_output, "output"), error_fields)
             second.compare_end(path, before, end, child.where)
         return recorded_answer(enter.step, result)
 
@@ -579,8 +579,8 @@ def _returned(output: Any, workflow: Workflow[Any, Any]) -> End:
             return End({"continue_as": bind_next(workflow, output).tree})
         return End(codec.encode(output, workflow.output_type, place="output"))
     except Exception as error:
-        said = recorded_error(error)
-        return End(error=(said.type, said.message))
+        failure = recorded_error(error)
+        return End(error=(failure.type, failure.message))
 
 
 def _shown(tree: Any) -> str:

@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from flowckpt.maintenance.retention import Retention
 
 
-# A loop of its own for what is called from code that is not async.
+# An event loop for calls from sync code.
 
 
 T = TypeVar("T")
 
 
 def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run something in a loop of its own, which it may block, and return what it returns.
+    """Run a coroutine in its own event loop, which it may block, and return its value.
 
-    A loop that runs in this thread already, as in a notebook, stands still meanwhile.
+    A loop that already runs in this thread, as in a notebook, stands still meanwhile.
 
     Args:
-        work: what to run.
+        work: the coroutine.
     """
     with (
         loop_hidden() as is_hidden,
@@ -97,8 +97,8 @@ class WorkflowEngine:
         executors: where steps can run, by the names of `.on()`: an executor, a function that creates one, or a
             description such as `process:8`. `default` takes all steps that name none and may run there. Executors
             created by functions or descriptions end with the run.
-        listeners: functions that are called with every event of every run, in its thread. An error of theirs is logged
-            and changes nothing.
+        listeners: functions that are called with every event of every run, in its thread. An exception that they raise
+            is logged and otherwise ignored.
 
     Attributes:
         store: the checkpoint store.
@@ -253,7 +253,7 @@ class WorkflowEngine:
         return (await self._explained(run, planning)).plan
 
     async def _explained(self, workflow_id: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do work with a record; if its content, which another program wrote, makes that fail, raise an error of the record."""
+        """Do work with a record; if invalid content of the record makes that fail, raise an error of the record."""
         try:
             return await work
         except FlowckptError:
@@ -292,7 +292,7 @@ class WorkflowEngine:
 
         return in_own_loop(self._explained(workflow_id, opened()))
 
-    # --- going back, and going another way ---------------------------------------------------------------------------
+    # --- rollback and fork -------------------------------------------------------------------------------------------
 
     async def rollback(
         self,
@@ -517,7 +517,7 @@ class WorkflowEngine:
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
-            RequestPendingError: it is live, and its owner has not followed the request in time.
+            RequestPendingError: it is live, and its owner has not acted in time.
             RunLockedError: another process took it meanwhile, or its owner cannot be asked.
         """
         run = checked_id(workflow_id)
@@ -588,12 +588,12 @@ class WorkflowEngine:
         Args:
             taken: the prepared run.
             on_event: called with every event.
-            folds_restored: whether restored steps in a row have one event.
+            folds_restored: whether consecutive restored steps share one event.
         """
         with taken.interrupts:
             return in_own_loop(taken.whole(on_event, folds_restored=folds_restored))
 
-    # --- what stands behind the doors ------------------------------------------------------------------------------
+    # --- preparation of sessions -----------------------------------------------------------------------------------
 
     def prepare(
         self,
@@ -616,7 +616,7 @@ class WorkflowEngine:
         check_workflow(workflow)
         check_options(options)
         if options is not None:
-            self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
+            self._saving.trigger_of(options.asked_saving)  # refuses a number out of range before the lease is taken
         bound = binding.bind_inputs(workflow, inputs)
         binding.refuse_output(workflow)
         run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)

@@ -106,6 +106,6 @@ def test_a_step_that_was_undone_runs_again_even_after_a_handled_failure(bank: An
     failed(bank)
     assert bank.log() == ["withdraw", "deposit", "refund", "give back"]
     plan = bank("plan", "one").expect(0).out
-    assert "undone: it was undone, when the run failed" in plan and "handled" not in plan
+    assert "undone: it was undone when the run failed" in plan and "handled" not in plan
     bank("resume", "one").expect(0)
     assert bank.log()[4:] == ["withdraw", "deposit"]

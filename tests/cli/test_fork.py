@@ -96,7 +96,7 @@ def test_outputs_get_the_types_of_their_steps(orders):
         (["-i", "other=1"], "no input 'other'"),
         (["--id", ""], "--id must be"),
         (["--id", "one"], "exists already"),
-        (["--set", "plain=1", "-i", "limit=3"], "'order' stands before an edited one and would run again"),
+        (["--set", "plain=1", "-i", "limit=3"], "'order' is before an edited one and would run again"),
     ],
 )
 def test_what_cannot_be_is_said(orders, given, said):

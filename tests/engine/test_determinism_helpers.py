@@ -375,7 +375,7 @@ def test_the_command_says_where_and_what(tmp_path: Path) -> None:
 def test_a_run_that_fails_is_compared_up_to_there(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(PROGRAM + '\n@workflow\ndef fails():\n    yield step("f").python(int, "x")\n')
     found = checked(tmp_path, "flows.py:fails")
-    assert (found.returncode, "the run failed, so it is compared up to there" in found.stdout) == (1, True)
+    assert (found.returncode, "the run failed, so it is compared up to its failure" in found.stdout) == (1, True)
 
 
 def test_a_report_says_what_it_is_of() -> None:

@@ -296,7 +296,7 @@ async def test_a_run_that_cannot_be_saved_when_its_consumer_goes_away_is_reporte
     await events.aclose()
     del events
     gc.collect()
-    (said,) = [each.getMessage() for each in caplog.records if "went away" in each.getMessage()]
+    (said,) = [each.getMessage() for each in caplog.records if "stopped iterating" in each.getMessage()]
     assert "of run 'run' may not save any more" in said
     assert unheard == []
 

@@ -114,7 +114,7 @@ def test_an_input_that_the_workflow_gained_since_is_a_difference() -> None:
     for given in ({}, {"source": "a.csv"}):
         with pytest.raises(InputMismatchError, match=r"mode: \(missing\) → 'fast'") as raised:
             started(source="a.csv").resume_sync(newer, workflow_id="run", **given)
-        assert "The workflow itself takes other inputs" in raised.value.remedy  # to give none, or others, helps nobody
+        assert "The workflow's parameters have changed" in raised.value.remedy  # to give none, or others, helps nobody
         assert newer.where in raised.value.remedy
 
 

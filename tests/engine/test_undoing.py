@@ -111,7 +111,7 @@ def test_a_resume_runs_again_what_was_undone_and_what_came_after_it() -> None:
     assert [(each.path, str(each.decision)) for each in plan.steps] == [
         ("one", "rerun"), ("plain", "rerun"), ("two", "rerun"), ("end", "rerun")
     ]  # fmt: skip
-    assert [str(reason) for reason in plan.steps[0].reasons] == ["undone: it was undone, when the run failed"]
+    assert [str(reason) for reason in plan.steps[0].reasons] == ["undone: it was undone when the run failed"]
     fails.clear()
     told.clear()
     result = engine.resume_sync(saga, workflow_id="run")

@@ -1288,7 +1288,7 @@ def test_a_modifier_that_makes_no_sense_with_a_wait_is_refused(modifier, is_firs
 
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(wrong)
     assert isinstance(result.error, StepDefinitionError)
-    assert "makes no sense with .sleep()" in str(result.error)
+    assert "cannot be used with .sleep()" in str(result.error)
 
 
 @pytest.mark.parametrize("stay", [-1, "5", True, float("nan"), 10**400])

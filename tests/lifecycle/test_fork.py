@@ -138,7 +138,7 @@ def test_what_the_source_rented_is_not_given_back_by_its_fork(reopen: Reopen) ->
 
 
 def test_an_edit_that_a_resume_would_drop_is_refused(reopen: Reopen) -> None:
-    with pytest.raises(InputError, match="'fetch' stands before an edited one and would run again: arguments: limit"):
+    with pytest.raises(InputError, match="'fetch' is before an edited one and would run again: arguments: limit"):
         started(reopen).fork_sync("run", outputs={"clean": []}, inputs={"limit": 5}, workflow=shop)
     fits = WorkflowEngine(reopen()).fork_sync(
         "run", new_id="new", outputs={"clean": ["a"]}, inputs={"price": 9}, workflow=shop
@@ -211,7 +211,7 @@ def test_what_cannot_be_is_said(reopen: Reopen) -> None:
         engine.fork_sync("run", from_step="nothing")
     with pytest.raises(StepNotFoundError):
         engine.fork_sync("run", outputs={"nothing": 1}, workflow=shop)
-    with pytest.raises(InputError, match="where the workflow is at hand"):
+    with pytest.raises(InputError, match="need the workflow"):
         engine.fork_sync("run", outputs={"clean": []})
     with pytest.raises(InputError):
         engine.fork_sync("run", inputs={"unknown": 1}, workflow=shop)

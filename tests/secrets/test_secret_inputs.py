@@ -156,7 +156,7 @@ async def test_an_input_beside_it_that_holds_its_value_is_refused(engine):
     def other(config: dict[str, Any], token: Secret[str]):
         yield step("load").python(load, token)
 
-    with pytest.raises(InputError, match=r"'config' holds the value of a secret input, at config.api\[1\]") as caught:
+    with pytest.raises(InputError, match=r"'config' contains the value of a secret input at config.api\[1\]") as caught:
         await engine.run(other, config={"api": ["x", f"https://x/?key={TOKEN}"]}, token=TOKEN)
     assert TOKEN not in str(caught.value)
 
@@ -165,7 +165,7 @@ async def test_an_input_beside_it_that_holds_its_value_is_refused(engine):
     "label", [{"workflow_id": f"run-{TOKEN}"}, {"options": RunOptions(tags={"by": TOKEN})}], ids=["id", "tag"]
 )
 async def test_a_run_named_after_it_is_refused(engine, label):
-    with pytest.raises(InputError, match="of the run holds a secret input") as caught:
+    with pytest.raises(InputError, match="of the run contains a secret input") as caught:
         await engine.run(etl, **label, source="a", token=TOKEN)
     assert TOKEN not in str(caught.value)
 
@@ -305,7 +305,7 @@ async def test_a_plan_of_a_workflow_that_looks_into_its_secret_says_what_to_give
     await engine.run(looking, workflow_id="run", token=TOKEN)
     await engine.rollback("run", "load")
     plan = await engine.plan(looking, workflow_id="run")
-    assert "uses the secret input 'token', which no record holds: give it, -i token=…" in plan.ends_at
+    assert "uses the secret input 'token', which is not recorded: add -i token=…" in plan.ends_at
     known = await engine.plan(looking, workflow_id="run", token=TOKEN)
     assert [each.path for each in known.steps] == ["load", "fetch"]
 

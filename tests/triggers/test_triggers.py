@@ -135,7 +135,7 @@ def test_a_trigger_that_raises_is_told_to_the_log_and_means_no(caplog):
 @pytest.mark.parametrize("answer", [None, 1, "yes", []])
 def test_an_answer_that_is_neither_yes_nor_no_is_told_to_the_log_and_means_no(caplog, answer):
     assert asks_for_checkpoint(Says(answer), progress(), LOG) is False
-    assert f"it answered {answer!r}, not True or False" in caplog.text
+    assert f"it returned {answer!r}, not True or False" in caplog.text
 
 
 def test_a_member_that_raises_does_not_keep_the_others_from_asking():
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_told_once_and_names_the_member_of_a_composite(caplog):
     assert asks_for_checkpoint(Says("yes"), progress(), LOG, told) is False
     assert [record.getMessage() for record in caplog.records] == [
         "no checkpoint is taken for Says: it raised ValueError('broken')",
-        "no checkpoint is taken for Says: it answered 'yes', not True or False",
+        "no checkpoint is taken for Says: it returned 'yes', not True or False",
     ]
 
 

@@ -1,6 +1,6 @@
 """The plan of one step: a resume reuses its result, runs it again, or stops.
 
-The comparing is the very one of a resume: the same judge, the same policy, the same questions about a step in doubt.
+It compares exactly like a resume: the same judge, the same policy, the same questions about a step in doubt.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 
 MOST_ASSUMED = 8
-"""How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
+"""How many assumed steps the plan of a step names at most; a long loop has thousands."""
 
 
 @attrs.frozen
 class Stop:
-    """Why a resume would stop; nothing while none is known.
+    """Why a resume would stop; empty if no reason is known.
 
     Attributes:
         why: the reason.
@@ -70,9 +70,10 @@ class Reruns:
 
     Attributes:
         paths: the steps.
-        returned: those that have returned something before.
-        rewritten: the digests of the files that they left before, by path; None if unknown, as of a step without a result.
-        has_ephemeral: whether an ephemeral step came, whose output no record holds.
+        returned: the steps among them with a recorded output.
+        rewritten: the recorded digests of the files that they write, by path; None if unknown, as for a step without a
+            result.
+        has_ephemeral: whether an ephemeral step was yielded, whose output is not recorded.
     """
 
     paths: list[str] = attrs.field(factory=list)
@@ -88,17 +89,17 @@ class PlannedSteps(DryResponder):
     Attributes:
         workflow: the workflow.
         workflow_id: the run.
-        resumption: what the resume starts from.
+        resumption: the start of the resume.
         verifying: checks the recorded claims.
         cache: the results that steps with `.cache()` may take.
-        doubts: the answers to the claims of results that are marked `at_most_once` and would be dropped, by path.
-        steps: what was decided so far, in the order in which the generator yields them.
-        again: what runs again, as far as what comes next depends on it.
-        unknown: the step whose output is unknown, and at which the plan ends; nothing before it does.
-        seen: the paths that the generator came to.
-        stop: why the resume would stop, once that is known.
+        doubts: the reports on at-most-once results that would be dropped, by path.
+        steps: the planned steps so far, in the order of the yields.
+        again: the rerun steps on which the next step depends.
+        unknown: the step whose unknown output ends the plan.
+        seen: the paths that the generator has yielded.
+        stop: why the resume would stop, once known.
         taken: the cached results that the plan takes, by path.
-        messages: what was sent to the run and no step has taken so far.
+        messages: the messages to the run that no step has consumed so far.
     """
 
     workflow: Workflow[Any, Any]
@@ -118,7 +119,7 @@ class PlannedSteps(DryResponder):
     )
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        """Add a step that has a recorded result; return what it returned before, unless a failure of it is in doubt."""
+        """Plan a step with a recorded result; return its recorded answer, unless a failure of it is in doubt."""
         decision = await self.decided(command)
         if decision is Decision.IN_DOUBT and not command.result.success:
             return None
@@ -127,7 +128,7 @@ class PlannedSteps(DryResponder):
         return recorded_answer(command.step, self.taken.get(command.path, command.result))
 
     async def decided(self, command: Restore) -> Decision:
-        """Add a step that has a recorded result, and return what would be done with it."""
+        """Plan a step with a recorded result, and return the decision."""
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
@@ -139,7 +140,7 @@ class PlannedSteps(DryResponder):
         return decision
 
     async def _cached(self, step: Step[Any], path: str) -> Cached | None:
-        """Return the result that a step takes instead of running, and note it."""
+        """Return the cached result that a step takes instead of running, and note it."""
         judge = self.resumption.judge
         if (
             step.modifiers.cache_seconds is None
@@ -160,7 +161,7 @@ class PlannedSteps(DryResponder):
         return found
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        """Add a step that has no recorded result; return what it returned before, if the record says it."""
+        """Plan a step without a recorded result; return its earlier answer, if that is known."""
         self.seen.add(command.path)
         if command.step.modifiers.is_ephemeral:
             self.again.has_ephemeral = True
@@ -174,7 +175,7 @@ class PlannedSteps(DryResponder):
         return None if result is None else recorded_answer(command.step, result)
 
     def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
-        """Return why a step would not get what it saved of itself; the resume may stop for that."""
+        """Return why a step would not get its saved state, which may stop the resume."""
         judge, path = self.resumption.judge, command.path
         partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
         reasons = () if partial is None or self.again.paths else partial_reasons(command.step, partial, judge.secrets)
@@ -187,7 +188,7 @@ class PlannedSteps(DryResponder):
 
         Args:
             command: the step and its result.
-            *more: what else speaks against it.
+            *more: further reasons against it.
         """
         result, judge = command.result, self.resumption.judge
         is_after_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
@@ -210,14 +211,14 @@ class PlannedSteps(DryResponder):
             self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=is_effect)
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
-        if answer is OnStale.FAIL or command.step.action.is_composite:  # its members are asked for themselves
+        if answer is OnStale.FAIL or command.step.action.is_composite:  # its members are judged one by one
             return Decision.RERUN, reasons
         moved = moved_reasons(command.step, result, judge.secrets)
         question = open_question(command.step, result.path, result, judge.policy, is_moved=bool(moved))
         return await self._done(question, command.step, result, reasons)
 
     def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
-        """Note why the resume would stop, and where, unless it stops before."""
+        """Note why and where the resume would stop, unless it stops earlier."""
         if not self.stop.why:
             self.stop = Stop(f"{path}: {why}", path, repeats_effect)
 
@@ -247,8 +248,8 @@ class PlannedSteps(DryResponder):
         settled = self.resumption.judge.policy.settled.get(result.path)
         if settled is not None and step.modifiers.is_at_most_once:
             decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.IN_DOUBT
-            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
-            return decision, (*reasons, Reason(ReasonKind.STARTED, said))
+            detail = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            return decision, (*reasons, Reason(ReasonKind.STARTED, detail))
         report = self.doubts.get(result.path)
         if is_open(report):
             report = await self.verifying.look_again(step, result, restored_value)
@@ -262,16 +263,17 @@ class PlannedSteps(DryResponder):
                 return Decision.REUSE, (*reasons, LEFT_DONE)
             self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
             return Decision.RERUN, (*reasons, LEFT_DONE)
-        self.stop_at(result.path, "it was done, and its evidence cannot tell whether it still is")
-        return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
+        self.stop_at(result.path, "it was done, and its evidence cannot tell whether its effect still holds")
+        return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is an at-most-once step, and was done"))
 
     async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
-        """Add a step that would run, and return the output to continue with, if it had one."""
+        """Plan a step that would run; return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or (CONTINUES,) * is_saved
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
-        identify(step.action, resumption.judge.secrets)  # a secret that it passes is learned, and shown nowhere
+        # registers the secrets that it passes, so that they are not shown
+        identify(step.action, resumption.judge.secrets)
         done = None if resumption.is_undone(path) else old
         moved = () if done is None else moved_reasons(step, done, resumption.judge.secrets)
         is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
@@ -310,7 +312,7 @@ class PlannedSteps(DryResponder):
         return None
 
     async def _waiting_reason(self, wait: Wait) -> Reason:
-        """Return what a resume finds at a step that waits; what was sent for it is taken, so that no other one gets it."""
+        """Return what a resume does with a waiting step; its message is consumed, so that no other step gets it."""
         message = message_for(wait, self.messages)
         moved: tuple[str, ...] = ()
         if wait.claims:
@@ -322,8 +324,8 @@ class PlannedSteps(DryResponder):
         return wait_reason(wait, message, tuple(map(self.resumption.judge.secrets.text, moved)))
 
     def expect_writes(self, step: Step[Any]) -> None:
-        """Note that a step without a result will write its files: what reads them may find what it read before."""
-        with contextlib.suppress(Exception):  # a function of the user's; the error belongs to the run of the step
+        """Note that a step without a result will write its files, perhaps as later steps have read them."""
+        with contextlib.suppress(Exception):  # a user's function: its error is reported when the step runs
             stated = step.modifiers.evidence
             claims = () if stated is None else stated.claims
             claimed = (
@@ -333,34 +335,34 @@ class PlannedSteps(DryResponder):
             self.again.rewritten.update(dict.fromkeys(map(os.path.normpath, files)))
 
     async def _started(self, step: Step[Any], path: str, *, has_failed: bool) -> tuple[Reason, ...]:
-        """Return what comes of a step that must not be done twice, and was started: its evidence decides."""
+        """Decide, by its evidence, about a started step that must not be done twice."""
         settled = self.resumption.judge.policy.settled.get(path)
         if settled is not None:
             if settled.make is not None:
-                settled.make(output_annotation(step.action))  # one that does not fit is refused
-            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
-            return (Reason(ReasonKind.STARTED, said),)
+                settled.make(output_annotation(step.action))  # refuses an output that does not fit
+            detail = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            return (Reason(ReasonKind.STARTED, detail),)
         report = await self.verifying.report_in_doubt(step)
         settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
-            said = "its evidence cannot tell whether it was done, and the resume stops"
+            detail = "its evidence cannot tell whether it was done, and the resume stops"
             self.stop_at(path, f"{ended}, and its evidence cannot tell whether it was done")
         elif settlement is Settlement.ADOPT:
-            said = "its evidence proves that it was done: it is adopted"
+            detail = "its evidence proves that it was done: it is adopted"
         else:
             denied = settlement is Settlement.RUN
-            said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
-        return (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
+            detail = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
+        return (Reason(ReasonKind.STARTED, f"{ended}; {detail}"), *evidence_reasons(report))
 
     def assumed(self) -> tuple[str, ...]:
-        """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
+        """Return steps that run again before the next one: only the first if it causes all others, else a few."""
         if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
             return tuple(self.again.paths[:1])
         return tuple(dict.fromkeys((*self.unknown, *self.again.paths)))[:MOST_ASSUMED]
 
     def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...], *, is_seen: bool = True) -> None:
-        """Add a step that has a recorded result.
+        """Add a planned step with a recorded result.
 
         Args:
             result: the result.
@@ -380,7 +382,7 @@ class PlannedSteps(DryResponder):
             self.again.returned.add(result.path)
 
     def _stops_if_moved(self, result: StepResult, *, is_seen: bool) -> bool:
-        """Return whether the resume would stop at a recorded result whose arguments are others once it comes to it."""
+        """Return whether the resume would stop at a recorded result if its arguments have changed by then."""
         judge = self.resumption.judge
         is_guarded = result.success and not GUARDED.isdisjoint(result.marks)
         if judge.is_forced(result.path) or not (is_guarded or judge.policy.reuse is ReuseMode.INPUTS):

@@ -1,8 +1,8 @@
 """The resume plan: the generator driven against its record with all effects off.
 
-The comparing is the very one of a resume: the same replay, the same judge, the same policy. Where a step would run, its
-output is not known; behind a recorded one that would run again, the plan continues with what it returned before, and says
-so (`assumes`). It ends at the first step whose output is not known.
+It compares exactly like a resume: the same replay, the same judge, the same policy. The output of a step that would run
+is not known. After a recorded step that would run again, the plan continues with the recorded output, and notes that in
+`assumes`. It ends at the first step whose output is not known.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
 
 
 FEW = 8
-"""How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
+"""How many earlier rerun steps are passed to a member; the first ones are enough."""
 
 
 @attrs.frozen
 class Nested:
-    """The steps in which others lie, each with those.
+    """The steps that contain certain other steps, each with those steps.
 
     Attributes:
-        cut: the others have results that do not count from the beginning.
-        in_doubt: their start was recorded, and their end was not.
+        cut: with steps whose results do not count from the start.
+        in_doubt: with steps that have a recorded start and no recorded end.
     """
 
     cut: Mapping[str, list[str]]
@@ -85,8 +85,8 @@ class Planning(PlannedSteps):
     """Makes the plan of one resume.
 
     Attributes:
-        aside: recorded results that would be dropped, and those that their steps may get back.
-        nested: the steps in which others lie that do not count, or are in doubt.
+        aside: recorded results that would be dropped or may be reused.
+        nested: the steps that contain steps whose results do not count, or that are in doubt.
     """
 
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
@@ -121,15 +121,15 @@ class Planning(PlannedSteps):
             ends_at = secrets.text(end if isinstance(end, str) else _end_text(end))
         except SecretNeeded as stop:
             name = stop.args[0]
-            ends_at = f"the workflow itself uses the secret input {name!r}, which no record holds: give it, -i {name}=…"
+            ends_at = f"the workflow itself uses the secret input {name!r}, which is not recorded: add -i {name}=…"
         except PlanStopped as stop:
-            ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
+            ends_at = f"the workflow uses the output of {stop.args[0]!r}, which runs at each resume but not in a plan"
         except WorkflowChangedError as error:
             self.stop = Stop(secrets.text(error.message), secrets.text(error.yielded))
-            ends_at = "the workflow yields something else than the record says"
+            ends_at = "the workflow does not follow the record"
         finally:
             replay.close()
-        self._add_the_unseen(replay, is_finished=ends_at in ("", NEXT_GENERATION))
+        self._add_unseen(replay, is_finished=ends_at in ("", NEXT_GENERATION))
         if resumption.crash_loop is not None:
             self.stop = Stop(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
         if resumption.final is not None:
@@ -149,7 +149,7 @@ class Planning(PlannedSteps):
         )
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
-        """Return the handled failure that a failed run ends with again, where everything is restored."""
+        """Return the handled failure with which a failed run would end again, if everything is restored."""
         latest = self.resumption.latest
         is_restored = isinstance(end, Crash) and all(each.decision is Decision.REUSE for each in self.steps)
         if latest.status is not Status.FAILED or latest.error is None or not is_restored:
@@ -157,7 +157,7 @@ class Planning(PlannedSteps):
         return handled_end(latest.step_results, latest.error.path)
 
     def _ends_otherwise(self, end: Finish | Crash | str) -> str:
-        """Return how a finished run ends now, where it restores everything and yet ends in another way."""
+        """Return how a finished run would end now, if it restores everything but ends differently."""
         latest = self.resumption.latest
         if latest.status is not Status.COMPLETED or isinstance(end, str) or any(map(_is_work, self.steps)):
             return ""
@@ -165,19 +165,19 @@ class Planning(PlannedSteps):
             return _crash_text(end)
         recorded = plain_tree(latest.held_output, "output")
         if type(end.output) is NextGeneration:
-            return "the workflow continues as another generation, and the finished run returned"
+            return "the workflow continues as another generation, but the finished run returned"
         try:
             now = codec.encode(end.output, self.workflow.output_type, place="output")
         except EncodingError as error:
-            return f"the workflow returns what cannot be recorded: {error.message}"[:300]
+            return f"the workflow returns a value that cannot be recorded: {error.message}"[:300]
         return (
             ""
             if now == recorded
-            else f"the workflow returns {codec.dumps(now)[:120]}, and the finished run returned {codec.dumps(recorded)[:120]}"
+            else f"the workflow returns {codec.dumps(now)[:120]}, but the finished run returned {codec.dumps(recorded)[:120]}"
         )
 
     async def driven(self, replay: Replay) -> Finish | Crash | str:
-        """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
+        """Drive a generator as far as its outputs are known; return its end, or why the plan ends.
 
         Args:
             replay: the generator and its record.
@@ -190,14 +190,14 @@ class Planning(PlannedSteps):
         self.unknown = (end.path,)
         return f"the output of {end.path!r} is not known yet"
 
-    def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
-        """Add the recorded results that the generator has not come to."""
+    def _add_unseen(self, replay: Replay, *, is_finished: bool) -> None:
+        """Add the recorded results that the generator has not reached."""
         resumption, judge = self.resumption, self.resumption.judge
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
         recorded += () if is_finished else resumption.spare.values()
         is_changed = bool(self.stop.why) and self.stop.at not in self.seen
         dropped = {result.path for result in replay.aside.dropped}
-        if not (is_finished or is_changed):  # those that wait for their step since an earlier resume
+        if not (is_finished or is_changed):  # results that have waited for their step since an earlier resume
             known = {result.path for result in recorded}
             earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
             recorded += (result for result in earlier if result.path not in known)
@@ -209,7 +209,7 @@ class Planning(PlannedSteps):
             if is_finished or is_changed:
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
-                detail = "it must run at most once and was started before; the resume decides when it reaches the step"
+                detail = "it is an at-most-once step that was started before; the resume decides when it reaches it"
                 self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),), is_seen=False)
             elif result.path in dropped:
                 reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
@@ -227,7 +227,7 @@ class Planning(PlannedSteps):
     # --- composites: what a resume would do with each of their steps, and so with the whole ---------------------------
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        """Add a composite and its steps; return what it returned before, if the record says it."""
+        """Plan a composite and its steps; return its recorded answer, if that is known."""
         answer, is_reused = await self.plan_member(replay, command)
         if not is_reused and command.result is not None:
             replay.begin_again(keeps_rest=True)
@@ -236,7 +236,7 @@ class Planning(PlannedSteps):
         return answer
 
     async def plan_member(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
-        """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
+        """Plan a member and everything nested in it; return its answer, and whether its recorded result is reused."""
         step, path, result = enter.step, enter.path, enter.result
         if step.action.is_composite:
             self.seen.add(path)
@@ -263,7 +263,7 @@ class Planning(PlannedSteps):
     def stopped_members(
         self, stopped: list[tuple[int, Enter]], *, is_moved: bool, has_ended: bool
     ) -> list[tuple[int, Enter]]:
-        """Plan the members that a race stopped; return those that run after all, because what had won no longer counts."""
+        """Plan the members that a race stopped; return those that run because the race is no longer decided."""
         again: list[tuple[int, Enter]] = []
         for index, made in stopped:
             assert made.result is not None
@@ -278,7 +278,7 @@ class Planning(PlannedSteps):
             left = {each.path for each in left_to_undo(made.nested, marked)}
             for each in (*steps, made.result):
                 if each.path in left:
-                    why = (Reason(ReasonKind.UNDOING, "a race stopped what it lies in"),)
+                    why = (Reason(ReasonKind.UNDOING, "a race stopped the member that contains it"),)
                     self.steps.append(
                         PlannedStep(each.path, Decision.UNDO, why, duration_ms=each.duration_ms, location=each.location)
                     )
@@ -313,8 +313,8 @@ class Planning(PlannedSteps):
         return fan_out.answer(result), False
 
     def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
-        """Add a composite that is to be run to its end; return how it ended before, if the plan continues with that."""
-        assumes = tuple(each for each in assumes if each in self.again.returned)  # one that waits has returned nothing
+        """Plan a composite that runs to its end; return its earlier answer, if the plan continues with that."""
+        assumes = tuple(each for each in assumes if each in self.again.returned)  # a waiting step has returned nothing
         old, reason = self.resumption.cut.get(enter.path, (None, None))
         if old is None or reason is None:
             self.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
@@ -365,7 +365,7 @@ class Planning(PlannedSteps):
         if isinstance(end, Finish):
             try:
                 tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
-            except EncodingError:  # it holds what a plan does not have: the output of a step that is not recorded
+            except EncodingError:  # it contains the output of a step that is not recorded
                 if result is None or not result.success:
                     return None, False
                 tree = plain_tree(result.held_output, "output")
@@ -375,7 +375,7 @@ class Planning(PlannedSteps):
         return None, False
 
     async def _judged(self, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about the recorded end of a composite by itself."""
+        """Decide about the recorded end of a composite, apart from its steps."""
         if enter.result is None:
             return Decision.REUSE, ()
         return await self.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))
@@ -383,13 +383,13 @@ class Planning(PlannedSteps):
 
 @attrs.define(eq=False)
 class _PlannedFanOut:
-    """Plans the members of a fan-out, each by itself: its siblings are nothing to it.
+    """Plans the members of a fan-out, each independently of the others.
 
     Attributes:
-        is_all_again: whether the fan-out itself is stale, so that each of its members is.
-        few: the first of the steps that run again before it.
-        reruns: the members that run again, and what is nested in them.
-        answers: what each member gives; None if that is not known.
+        is_all_again: whether the fan-out itself is stale, so that all of its members run again.
+        few: the first of the earlier steps that run again.
+        reruns: the members that run again, and the steps nested in them.
+        answers: the answer of each member; None if it is not known.
         stale: the first recorded member that runs again.
         new: how many members have no record.
     """
@@ -407,7 +407,7 @@ class _PlannedFanOut:
     _stopped: list[tuple[int, Enter]] = attrs.field(init=False, factory=list)
 
     async def plan_members(self) -> list[str]:
-        """Plan the members, as far as they are known; return the paths of those that are gone."""
+        """Plan the members that are known; return the paths of the removed ones."""
         planning, enter, action = self.planning, self.enter, self._action
         expansion, nested = expand(enter), planning.nested
         doubts = {*nested.in_doubt.get(enter.path, ())}
@@ -416,7 +416,7 @@ class _PlannedFanOut:
             await self._look_at(made)
             doubts.discard(made.path)
             if not expansion.own and not doubts and enter.result is None and action.size is None:
-                self.answers.append(None)  # how many more there are is seen when they are made
+                self.answers.append(None)  # the number of further members is not known yet
                 break
         else:
             without = [each for each in nested.cut.get(enter.path, ()) if each not in planning.seen]
@@ -429,7 +429,7 @@ class _PlannedFanOut:
             self._stopped.append((len(self.answers), made))
             self.answers.append(recorded_answer(made.step, made.result))
         elif not (is_known or made.step.modifiers.is_ephemeral) and end is not None and not end.success:
-            self._never_run.append(made)  # too many had failed before its turn came
+            self._never_run.append(made)  # too many members had failed before it could start
         elif not await self._plan(made):
             if is_known:
                 self.stale = self.stale or made.path
@@ -446,7 +446,7 @@ class _PlannedFanOut:
         return is_reused
 
     async def plan_the_others(self, *, is_moved: bool) -> None:
-        """Plan the members that a race stopped, and those whose turn never came, which run if others do."""
+        """Plan the members that a race stopped and those that never started: they run if other members do."""
         end = self.enter.result
         succeeded = sum(answer is not None and answer[1] is None for answer in self.answers)
         is_open = end is None and not self._action.completion.is_enough(succeeded, self._action.size)
@@ -471,7 +471,7 @@ class _PlannedFanOut:
         return [each for each in self.answers if each is not None]
 
     def answer(self, end: StepResult | None) -> Answer | None:
-        """Return what the fan-out gives the generator, if the plan continues with an end of it and knows each member."""
+        """Return the answer of the fan-out, if the plan continues with its end and knows each member."""
         is_known_whole = end is not None and all(each is not None for each in self.answers)
         return recorded_fan_out(self.enter, end, self.known) if end is not None and is_known_whole else None
 
@@ -489,9 +489,9 @@ async def make_plan(
     Args:
         workflow: the workflow.
         workflow_id: the run.
-        resumption: what the resume starts from.
+        resumption: the start of the resume.
         verifying: checks the recorded claims.
-        store: where runs are whose results a step may take.
+        store: the store of the runs whose results a step may take.
         clock: the time.
     """
     refresh()
@@ -502,11 +502,7 @@ async def make_plan(
 
 
 def _doubtful(resumption: Resumption) -> list[StepResult]:
-    """Return the results of steps that must not be done twice and would be, were something before them stale.
-
-    Args:
-        resumption: what the resume starts from.
-    """
+    """Return the results of steps that must not be done twice, but would be if an earlier step were stale."""
     results = [*resumption.history.results, *resumption.superseded.results]
     return [result for result in results if result.success and not GUARDED.isdisjoint(result.marks)]
 
@@ -526,6 +522,6 @@ def _is_work(step: PlannedStep) -> bool:
 
 
 def _made(expansion: Expansion) -> Iterator[Enter]:
-    """Make the members, as far as they can be made."""
+    """Create the members, as far as possible."""
     with contextlib.suppress(ItemsError):
         yield from expansion

@@ -1,4 +1,4 @@
-"""Responders with their effects off: a generator is answered from its record, and nothing is run."""
+"""Responders without effects: they answer a generator from its record, and run nothing."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Visit = Callable[[Step[Any], StepResult], Answer]
 
 
 class DryResponder:
-    """Answers from the record alone. Subclasses say what else they look at, and how far they go."""
+    """Answers only from the record. Subclasses define what else to do with each step, and where to stop."""
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
         """Answer with the recorded result."""
         return recorded_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        """Answer an ephemeral step with what stands for its output; nothing else has an answer."""
+        """Answer an ephemeral step with a placeholder for its output; any other step has no answer."""
         return (not_run(command), None) if command.step.modifiers.is_ephemeral else None
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        """Answer a composite of a generator."""
+        """Answer a composite that a generator has yielded."""
         return await self.composite(replay, command)
 
     async def composite(self, replay: Replay, enter: Enter) -> Answer | None:
-        """Answer a composite, of a generator or of a fan-out, from the record of its steps."""
+        """Answer a composite, in a generator or in a fan-out, from the record of its steps."""
         action = enter.step.action
         if isinstance(action, WorkflowAction):
             return await self.child(replay, enter, action)
         return await self.fan_out(replay, enter)
 
     async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
-        """Drive a child workflow; return its recorded end, if the record reaches to it."""
+        """Drive a child workflow; return its recorded end, if the record reaches it."""
         workflow, prefix = action.workflow, f"{enter.path}/"
         child = workflow(**action.inputs)
         with closing(
@@ -69,7 +69,7 @@ class DryResponder:
         return recorded_answer(enter.step, enter.result)
 
     async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
-        """Return what a fan-out comes to, if it has ended."""
+        """Return the answer of a fan-out, if it has ended."""
         if enter.result is not None and is_stopped(enter.result):
             await self.members(replay, expand(attrs.evolve(enter, result=None)))
             return recorded_answer(enter.step, enter.result)
@@ -77,7 +77,7 @@ class DryResponder:
         return None if enter.result is None else recorded_fan_out(enter, enter.result, answers)
 
     async def members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
-        """Answer the members of a fan-out: all of one that has ended, else those that have a record."""
+        """Answer the members of a fan-out: all of them if it has ended, otherwise those with a record."""
         end = expansion.enter.result
         answers: list[Answer] = []
         if end is None and not expansion.own:
@@ -117,15 +117,15 @@ def follow(replay: Replay, visit: Visit) -> Command:
 
     Args:
         replay: the generator and its record.
-        visit: called with each recorded step, those nested in others too; may raise, to stop there.
+        visit: called with each recorded step, including nested ones; may raise to stop there.
 
     Raises:
-        PlanStopped: the generator needs the output of a step that is run at each resume.
-        WorkflowChangedError: it yields something else than the record says.
+        PlanStopped: the generator needs the output of an ephemeral step.
+        WorkflowChangedError: the generator does not follow the record.
     """
     try:
         drive(replay, _Visitor(visit)).send(None)
     except StopIteration as stop:
         command: Command = stop.value
         return command
-    raise AssertionError("what answers from the record never waits")
+    raise AssertionError("a responder that answers from the record never waits")

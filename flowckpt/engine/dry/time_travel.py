@@ -1,7 +1,7 @@
-"""Time travel: the recorded history is replayed into the real generator, up to a step, and its locals are looked at.
+"""Time travel: replay the recorded history into the real generator, up to a step, and show its local variables.
 
-No step runs. The responder answers from the record until the generator yields the wanted step, and hands the frames of
-the suspended generator to whatever looks at them: a mapping of locals, or a debugger.
+No step runs. The responder answers from the record until the generator yields the wanted step, then passes the frames
+of the suspended generator on: to a mapping of locals, or to a debugger.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flowckpt.stores.base import StoreBase
 
 @attrs.frozen(eq=False)
 class Moment:
-    """A workflow that stands at the `yield` of a step.
+    """A workflow that is suspended at the `yield` of a step.
 
     Attributes:
         path: the step; empty if the workflow itself raised.
@@ -67,7 +67,7 @@ class Moment:
 
 @attrs.frozen(eq=False)
 class Stop:
-    """A moment with the frames of the generators that stand there, outermost first, and the traceback of an error."""
+    """A moment with the frames of the suspended generators, outermost first, and the traceback of an error."""
 
     moment: Moment
     frames: list[FrameType]
@@ -75,7 +75,7 @@ class Stop:
 
 
 Visit = Callable[[Stop], bool]
-"""Called where the wanted step is yielded; returns whether the history is followed further."""
+"""Called when the wanted step is yielded; returns whether to follow the history further."""
 
 
 @attrs.define(eq=False)
@@ -89,17 +89,17 @@ class _Travel(DryResponder):
     _replays: dict[str, Replay] = attrs.field(factory=dict)
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        if not self._goes_on(replay, command.path, command.step, command.result):
+        if not self._continues(replay, command.path, command.step, command.result):
             return None
         return recorded_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        if not self._goes_on(replay, command.path, command.step, None):
+        if not self._continues(replay, command.path, command.step, None):
             return None
         return self._answered(replay, command, await super().execute(replay, command))
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        if not self._goes_on(replay, command.path, command.step, command.result):
+        if not self._continues(replay, command.path, command.step, command.result):
             return None
         return self._answered(replay, command, await self.composite(replay, command))
 
@@ -113,11 +113,11 @@ class _Travel(DryResponder):
         return answer
 
     async def member(self, replay: Replay, member: Enter) -> Answer | None:
-        if not self._goes_on(replay, member.path, member.step, member.result):
+        if not self._continues(replay, member.path, member.step, member.result):
             return None
         return await super().member(replay, member)
 
-    def _goes_on(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
+    def _continues(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
         self._replays[replay.prefix] = replay
         if path in self.wanted and not self.is_over:
             self.wanted = frozenset()
@@ -190,7 +190,7 @@ class RunHistory:
         return self.bound.known_secrets()
 
     def at(self, step: str = "") -> Moment:
-        """Return the workflow as it stood at a step: before the step's result came back.
+        """Return the state of the workflow at a step, before the step's result came back.
 
         Args:
             step: a path, or a name for its first use. By default the step that failed; of a completed run the last step,
@@ -215,8 +215,8 @@ class RunHistory:
 
         Args:
             step: as for `at`.
-            visit: called at the step, while the generator stands there; the history is followed further if it returns
-                True, and the function is called once more where the record ends.
+            visit: called while the generator is suspended at the step. If it returns True, the history is followed
+                further, and the function is called once more at the end of the record.
         """
         wanted = frozenset({step, encode_name(step)}) if step else self._default()
         responder = _Travel(wanted, visit)
@@ -262,11 +262,11 @@ def _driven(replay: Replay, responder: _Travel) -> Command:
     except StopIteration as stop:
         command: Command = stop.value
         return command
-    raise AssertionError("what answers from the record never waits")
+    raise AssertionError("a responder that answers from the record never waits")
 
 
 def _raised(error: BaseException) -> Stop:
-    """Return the place in the workflow where it raised an error of its own."""
+    """Return the place in the workflow where it raised its own error."""
     place, frames = error.__traceback__, []
     while place is not None:
         if not str(place.tb_frame.f_globals.get("__name__", "")).startswith("flowckpt."):
@@ -276,8 +276,8 @@ def _raised(error: BaseException) -> Stop:
         raise error
     frame, line = frames[0]
     location = f"{frame.f_code.co_filename}:{line}"
-    said = f"{type(error).__name__}: {error}"
-    moment = Moment("", location, MappingProxyType({**frame.f_locals}), error=said, is_recorded=False)
+    text = f"{type(error).__name__}: {error}"
+    moment = Moment("", location, MappingProxyType({**frame.f_locals}), error=text, is_recorded=False)
     return Stop(moment, [each for each, _ in frames], error.__traceback__)
 
 
@@ -285,11 +285,12 @@ def _unknown(stop: PlanStopped) -> FlowckptError:
     name = stop.args[0]
     if isinstance(stop, SecretNeeded):
         return FlowckptError(
-            f"the workflow itself uses the secret input {name!r}, which no record has", remedy=f"Give it: -i {name}=…"
+            f"the workflow itself uses the secret input {name!r}, which is not recorded",
+            remedy=f"Add -i {name}=…",
         )
     return FlowckptError(
         f"the workflow itself uses the output of {name!r}, which runs at each resume and is not recorded",
-        remedy="Look at an earlier step: no step runs here.",
+        remedy="Choose an earlier step: no step runs here.",
     )
 
 
@@ -307,7 +308,7 @@ def open_history(
         latest: its newest checkpoint.
         workflow: its workflow.
         inputs: secret inputs, by name.
-        store: where the run is stored.
+        store: the store of the run.
     """
     refuse_task(workflow_id, latest)
     if workflow is None:
@@ -315,7 +316,7 @@ def open_history(
         if IMPORTED in latest.metadata or not described.get("name"):
             why = "was imported" if IMPORTED in latest.metadata else "was started from inside a function"
             raise TargetError(
-                f"run {workflow_id!r} {why}, so its record names no program to load",
+                f"run {workflow_id!r} {why}, so its record does not name a program to load",
                 target="",
                 remedy="Give its workflow: engine.open(run, workflow=…), or --target.",
             )

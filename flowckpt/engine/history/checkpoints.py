@@ -1,8 +1,8 @@
-"""Earlier checkpoints of a run: found by id or by sequence, checked, and gone back to.
+"""Earlier checkpoints of a run: find them by id or sequence, check them, roll back to them.
 
-A checkpoint counts, or was left behind. Going back rewrites nothing: a new attempt saves one checkpoint whose history is
-the shorter one, and the next resume continues from there. What an earlier attempt saved after it stays in the store, and
-counts no more. So a crash leaves the run either as it was, or gone back.
+A checkpoint counts, or it is abandoned. A rollback rewrites nothing: a new attempt saves one checkpoint with the
+shorter history, and the next resume continues from it. Later checkpoints stay in the store but no longer count. So a
+crash leaves the run either unchanged or rolled back.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
         store: where the run lies.
         workflow_id: the run.
         latest: its newest checkpoint.
-        wanted: the id, whose newest is meant; or, where no id is so, the sequence in digits. A sequence finds a
-            checkpoint whose id was used again, too.
+        wanted: an id, for its newest checkpoint; or, if there is no such id, the sequence in digits. A sequence also
+            finds a checkpoint whose id was used again.
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
@@ -68,16 +68,16 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
         raise CheckpointNotFoundError(
             workflow_id,
             wanted,
-            detail="not any more: it was left behind, and a run only goes back to what counts",
+            detail="it no longer counts, and a rollback needs a checkpoint that counts",
             remedy=f"See 'flowckpt show {shell_word(workflow_id)} --history'. A new run can start from it: "
             f"'flowckpt fork {shell_word(workflow_id)} --checkpoint {shell_word(wanted)}'.",
         )
     data = await store.load(workflow_id, found.checkpoint_id)
     if data.sequence == found.sequence:
         return data
-    if found.reason is Reason.FAILED:  # how it failed is written only in the checkpoint itself
-        raise CheckpointNotFoundError(workflow_id, wanted, detail="a later one of the same id has taken its place")
-    # Its id was used again. All checkpoints that count share one history, so its results are at hand.
+    if found.reason is Reason.FAILED:  # only the checkpoint itself has the error
+        raise CheckpointNotFoundError(workflow_id, wanted, detail="a later one with the same id has replaced it")
+    # Its id was used again. All checkpoints that count share one history, so its results are available.
     return attrs.evolve(
         latest,
         checkpoint_id=found.checkpoint_id,
@@ -96,14 +96,14 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
 
 
 async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
-    """Return a checkpoint to look at or to start from: one that counts, else one of an abandoned history.
+    """Return a checkpoint to show or to fork from: one that counts, else one of an abandoned history.
 
     Args:
         store: where the run lies.
         workflow_id: the run.
         latest: its newest checkpoint.
-        wanted: as for `earlier_checkpoint`. Of those left behind, the newest of that id is meant; each has a sequence of
-            its own.
+        wanted: as for `earlier_checkpoint`. Of several abandoned checkpoints with this id, the newest is returned; each
+            has its own sequence.
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
@@ -121,10 +121,10 @@ async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointD
 
 
 async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]:
-    """Return the checkpoints that no longer count, because a later attempt resumed from before them; the oldest first.
+    """Return the checkpoints that no longer count, because a later attempt resumed from before them; oldest first.
 
     Args:
-        store: where the run lies; one without that ability has none.
+        store: the store of the run; a store without this ability has none.
         workflow_id: the run.
 
     Raises:
@@ -139,7 +139,7 @@ async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]
         except DAMAGE as error:
             warn_of_damage(workflow_id, attempt, error)
             continue
-        # What a fenced writer appended when its successor had read the run was never acknowledged.
+        # A fenced writer's records after its successor's read were never acknowledged.
         part = [each for each in listed if each.attempt == attempt and (bound is None or each.sequence < bound)]
         if part:
             bound = part[0].sequence
@@ -153,7 +153,7 @@ def _named(references: Sequence[CheckpointRef], wanted: str) -> CheckpointRef | 
     return next(by_id, None) or next((each for each in newest if str(each.sequence) == wanted), None)
 
 
-# Whether the results up to a checkpoint are still true: what was verified once may have moved since.
+# Whether the results up to a checkpoint are still valid: verified facts may have changed since.
 
 
 Program: TypeAlias = Callable[[], Workflow[Any, Any] | None]
@@ -161,12 +161,12 @@ Program: TypeAlias = Callable[[], Workflow[Any, Any] | None]
 
 @attrs.frozen
 class Rechecking:
-    """Checks again what was verified once.
+    """Checks the evidence of earlier checkpoints again.
 
     Attributes:
-        options: how, and what may be reached.
-        verifier: checks the claims, or None for one that looks where the run was started.
-        program: returns the workflow, which can answer more than its record; asked for only where that matters.
+        options: how to check, and which hosts may be reached.
+        verifier: checks the claims; None for one based on the directory where the run was started.
+        program: returns the workflow, whose functions some claims need; called only for such claims.
     """
 
     options: RunOptions
@@ -176,21 +176,21 @@ class Rechecking:
     async def moved(
         self, data: CheckpointData, results: Sequence[StepResult], *, base: CheckpointData, is_whole: bool = True
     ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
-        """Check the claims of some results of a checkpoint against the world.
+        """Check the claims of some results of a checkpoint.
 
         Args:
             data: the checkpoint.
-            results: those of its results that are to be continued from.
-            base: the newest checkpoint of its run, which says where relative paths begin.
-            is_whole: whether the claims of the checkpoint itself are checked, too.
+            results: the results to continue from.
+            base: the newest checkpoint of its run, which has the base of relative paths.
+            is_whole: whether to check the claims of the checkpoint itself, too.
 
         Returns:
-            What moved, by the path of the step, an empty one for the checkpoint itself; and the answers for the record.
+            The changes, by the path of the step (empty for the checkpoint itself); and the verdicts for the record.
         """
         verifying = ClaimChecker.of(base, self.verifier, self.options)
         reports = await verifying.reports_of(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
-            with contextlib.suppress(Exception, PlanStopped):  # what cannot be answered then counts as moved
+            with contextlib.suppress(Exception, PlanStopped):  # claims that cannot be checked count as changed
                 lend_functions(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.reports_of(asked_again))
@@ -203,7 +203,7 @@ class Rechecking:
         return moved, answers
 
     def workflow(self) -> Workflow[Any, Any] | None:
-        """Return the workflow, where it is at hand."""
+        """Return the workflow, if it is available."""
         return None if self.program is None else self.program()
 
 
@@ -212,11 +212,7 @@ def _against(report: VerificationReport) -> tuple[str, ...]:
 
 
 def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
-    """Return the claims of a checkpoint itself.
-
-    Args:
-        data: the checkpoint.
-    """
+    """Return the claims of a checkpoint itself."""
     packs = []
     for each in data.evidence:
         if isinstance(each, EvidencePack):
@@ -227,17 +223,17 @@ def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
 
 
 def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
-    """Answer the generator with its recorded results, so that it makes the claims of its steps again.
+    """Replay the generator, so that it creates the claims of its steps again; nothing is run.
 
-    That lends the functions of its claims, and the addresses of its databases, to the code that checks them. Nothing is run.
+    This makes the functions of claims and the addresses of databases available to the code that checks them.
 
     Args:
         workflow: the workflow.
         data: a checkpoint of it.
 
     Raises:
-        PlanStopped: it needs the output of a step that is run at each resume.
-        FlowckptError: the record is not one of the workflow as it is now.
+        PlanStopped: the generator needs the output of an ephemeral step.
+        FlowckptError: the present workflow does not follow the record.
     """
     bound = rebind_recorded(workflow, data, {})
     values = bound.values(workflow, use_missing=use_missing_secret)
@@ -276,7 +272,7 @@ class RolledBack:
     is_new: bool
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON: what `rollback --json` prints."""
+        """Return the document that `rollback --json` prints."""
         return {**attrs.asdict(self), "dropped": list(self.dropped)}
 
 
@@ -293,13 +289,13 @@ async def roll_back(
         store: where the run lies.
         clock: the time.
         workflow_id: the run.
-        checkpoint_id: the checkpoint: its id, whose newest is meant, or its sequence in digits.
+        checkpoint_id: an id, for its newest checkpoint; or a sequence in digits.
         rechecking: checks its evidence.
 
     Raises:
         CheckpointNotFoundError: the run or the checkpoint does not exist.
         RunLockedError: another process owns the run.
-        StaleCheckpointError: results up to the checkpoint are no longer true; nothing was changed.
+        StaleCheckpointError: results up to the checkpoint are no longer valid; nothing was changed.
         CheckpointStorageError: the store failed.
     """
     async with taken(store, workflow_id) as lease:
@@ -307,7 +303,7 @@ async def roll_back(
         refuse_task(workflow_id, latest)
         target = await earlier_checkpoint(store, workflow_id, latest, checkpoint_id)
         view = as_view(latest.step_results)
-        length = standing_length(view, length_to_go_on_from(target))
+        length = standing_length(view, length_to_continue_from(target))
         dropped = view[length:]
         moved, answers = await rechecking.moved(target, target.step_results[:length], base=latest)
         if moved:
@@ -318,7 +314,7 @@ async def roll_back(
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         (superseded := Superseded(latest.metadata)).add(dropped)
         kept = rechecking.options.written_to(without_reusable(latest.metadata))
-        metadata = _held(superseded.written_to(kept), target)
+        metadata = _keep_import_mark(superseded.written_to(kept), target)
         data = await saved_after(
             store,
             clock,
@@ -339,17 +335,17 @@ async def roll_back(
     return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, paths, data.attempt, is_new=True)
 
 
-def _held(metadata: Mapping[str, Any], target: CheckpointData) -> dict[str, Any]:
-    """Return metadata with the mark of an import if the checkpoint has it: its answers count no more than before."""
+def _keep_import_mark(metadata: Mapping[str, Any], target: CheckpointData) -> dict[str, Any]:
+    """Return metadata with the mark of an import if the checkpoint has it: its answers stay untrusted."""
     return {**metadata, IMPORTED: target.metadata[IMPORTED]} if IMPORTED in target.metadata else {**metadata}
 
 
 def standing_length(results: Sequence[StepResult], length: int) -> int:
-    """Return how many results still stand: what was undone when the run failed ends them.
+    """Return how many results still count: those before the first one that was undone when the run failed.
 
     Args:
         results: the newest history of the run.
-        length: how many of them are looked at.
+        length: how many of them to consider.
     """
     standing = results[:length]
     of_races = undone_in_races(standing)
@@ -362,12 +358,8 @@ def standing_length(results: Sequence[StepResult], length: int) -> int:
     return next(stop, length)
 
 
-def length_to_go_on_from(data: CheckpointData) -> int:
-    """Return how many results of a checkpoint a resume keeps: a failure that ended the run is not one of them.
-
-    Args:
-        data: the checkpoint.
-    """
+def length_to_continue_from(data: CheckpointData) -> int:
+    """Return how many results of a checkpoint a resume keeps: all except a failure that ended the run."""
     results = data.step_results
     if data.status is Status.FAILED and data.error is not None and data.error.path:
         failed = set(root_failures(results, data.error.path))

@@ -1,7 +1,7 @@
-"""A new run that starts from another's history: some of its results, perhaps edited, perhaps with other inputs.
+"""A new run that starts from another run's history: some of its results, perhaps edited, perhaps with other inputs.
 
-The source is only read, so it may be live or completed. What it did stays its own: the fork asks before it repeats a
-step that is to be done at most once, and never undoes what a step of the source did.
+The source is only read, so it may be live or completed. Its effects remain its own: the fork asks before it repeats an
+at-most-once step, and never undoes the effect of a step of the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
-from flowckpt.engine.history.checkpoints import any_checkpoint, length_to_go_on_from, standing_length
+from flowckpt.engine.history.checkpoints import any_checkpoint, length_to_continue_from, standing_length
 from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
@@ -47,18 +47,18 @@ from flowckpt.errors import InputError, RunExistsError, StaleCheckpointError, St
 from flowckpt.execution.runner import output_annotation
 from flowckpt.stores.base import StoreBase
 
-# Recorded outputs that somebody replaces: typed as their steps ask, and recorded as if those had returned them.
+# Replaced outputs: converted to the types of their steps, and recorded as if the steps had returned them.
 
 
 EDITED = "edited"
-"""Marks a result whose output somebody wrote; its step did not return it."""
+"""Marks a result whose output was set by the user, not returned by its step."""
 
 Edit: TypeAlias = Callable[[Any], Any]
 """Returns the output, given the annotation of the step's function."""
 
 
 def as_given(outputs: Mapping[str, Any]) -> dict[str, Edit]:
-    """Return edits to values that have their types already.
+    """Return edits to values that already have the right types.
 
     Args:
         outputs: the values, by step.
@@ -83,12 +83,12 @@ def edited_results(
         workflow: the workflow.
         bound: its inputs.
         results: the recorded results up to the last edited step.
-        edits: what to put in their place, by path.
+        edits: the new outputs, by path.
 
     Raises:
         InputError: a step cannot be reached, or the resume would run an earlier one again and drop the edit.
         EncodingError: a value cannot be recorded.
-        WorkflowChangedError: the program yields something else than the record says.
+        WorkflowChangedError: the program does not follow the record.
     """
     found: list[StepResult] = []
     secrets = bound.known_secrets()
@@ -105,10 +105,10 @@ def edited_results(
         moved = [reason for reason in identity_reasons(step, result, secrets) if reason.kind in _MOVES]
         if moved:
             raise InputError(
-                f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
+                f"step {result.path!r} is before an edited one and would run again: {moved[0]}",
                 parameter=next(iter(edits)),
-                remedy="Everything after it is dropped then, the edit too. Edit that step as well, or leave out what "
-                "changes it.",
+                remedy="That would drop everything after it, including the edit. Edit that step as well, or leave out "
+                "the change that makes it stale.",
             )
         return recorded_answer(step, result)
 
@@ -119,7 +119,7 @@ def edited_results(
 
 
 class _AllFoundError(Exception):
-    """Every edited step was come to: no need to go further."""
+    """Every edited step was reached, so the drive can stop."""
 
 
 def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
@@ -140,7 +140,7 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
         version=call.version,
         fingerprint=call.fingerprint,
         arguments=call.arguments,
-        evidence=None,  # its claims were about what the step itself did
+        evidence=None,  # its claims were about the effect of the step itself
         marks=(EDITED, *[mark for mark in result.marks if mark in (AT_MOST_ONCE, UNDOABLE)]),
         figures={},
     )
@@ -150,27 +150,27 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
 def _unreached(path: str, command: Command, results: Sequence[StepResult]) -> InputError:
     if any(is_within(result.path, path) and result.path != path for result in results):
         return InputError(
-            f"the output of step {path!r} cannot be set: it is put together from those of its members",
+            f"the output of step {path!r} cannot be set: it consists of the outputs of its members",
             parameter=path,
             remedy="Set the output of a member, by its path.",
         )
-    why = "the program, driven by its record, does not come to it"
+    why = "a replay of the program does not reach it"
     if isinstance(command, Crash):
         why = f"the program raises {type(command.error).__name__} before it: {command.error}"
         if isinstance(command.error, SecretNeeded):
             name = command.error.args[0]
-            why = f"the program uses the secret input {name!r} before it, which no record holds: give it, -i {name}=…"
+            why = f"the program uses the secret input {name!r} before it, which is not recorded: add -i {name}=…"
         elif isinstance(command.error, PlanStopped):
-            why = f"the program needs the output of {command.error.args[0]!r} before it, which is run at each resume"
+            why = f"the program needs the output of {command.error.args[0]!r} before it, which runs at each resume"
     return InputError(
         f"the output of step {path!r} cannot be set: {why}",
         parameter=path,
-        remedy="Change the code of the step instead, and run again from it on: --from.",
+        remedy="Change the code of the step instead, and run it again with --from.",
     )
 
 
 KEY = "forked_from"
-"""In the metadata: the run and the checkpoint that a run was forked from."""
+"""Metadata key: the run and the checkpoint that a run was forked from."""
 CHECKPOINT_ID = "@forked"
 
 
@@ -201,7 +201,7 @@ class Forked:
     is_new: bool
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON: what `fork --json` prints."""
+        """Return the document that `fork --json` prints."""
         return {
             "workflow_id": self.workflow_id,
             "forked_from": {
@@ -222,12 +222,11 @@ class ForkPlan:
     """The request for a fork.
 
     Attributes:
-        new_id: its id.
-        from_step: the step (path, or name) before which it begins; empty for all that the source has.
+        new_id: the id of the new run.
+        from_step: the step (path or name) before which the fork starts; empty to take over all results.
         edits: outputs to replace, by the path or name of their steps.
         inputs: inputs to change, by name.
-        checkpoint: the checkpoint whose history it begins with, by its id or sequence, also one that was left behind;
-            empty for the newest.
+        checkpoint: the id or sequence of the checkpoint to fork, which may be an abandoned one; empty for the newest.
     """
 
     new_id: str
@@ -238,21 +237,21 @@ class ForkPlan:
 
 
 async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPlan, rechecking: Rechecking) -> Forked:
-    """Make a new run from the history of another; a resume continues it.
+    """Create a new run from the history of another; a resume continues it.
 
     Args:
-        store: where the source lies, and where the new run will.
+        store: the store of the source and of the new run.
         clock: the time.
         source_id: the run to start from.
-        plan: what the new run is to be like.
+        plan: the request.
         rechecking: checks evidence, and has the workflow for edits and inputs; a target in its options is recorded.
 
     Raises:
-        CheckpointNotFoundError: there is no such run, or no such checkpoint.
-        StepNotFoundError: a step is not in its record.
+        CheckpointNotFoundError: the run or the checkpoint does not exist.
+        StepNotFoundError: a step is not in the record.
         RunExistsError: the new id is taken.
-        InputError: an edit or an input cannot be, or edits and `from_step` contradict each other.
-        StaleCheckpointError: results that would be taken over are no longer true; nothing was saved.
+        InputError: an edit or an input is invalid, or edits and `from_step` contradict each other.
+        StaleCheckpointError: results to take over are no longer valid; nothing was saved.
         CheckpointStorageError: the store failed.
     """
     latest = existing(source_id, await store.load_latest(source_id))
@@ -306,7 +305,7 @@ def _stale(source_id: str, data: CheckpointData, moved: dict[str, tuple[str, ...
 async def _saved(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
     async with taken(store, new_id) as lease:
         if lease.latest is not None:
-            if _is_the_same(lease.latest, data):  # made by a command that died before it could say so
+            if _is_the_same(lease.latest, data):  # created by a command that died before it could report it
                 return False
             raise RunExistsError(new_id)
         data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
@@ -333,7 +332,7 @@ def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
 
 
 def located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
-    """Return the path of a step: a path, or a name, whose first use is meant.
+    """Return the path of a step, given as a path or as a name (then its first use).
 
     Raises:
         StepNotFoundError: no result has this path or name.
@@ -350,12 +349,12 @@ def located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
 def _kept(
     source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
 ) -> list[StepResult]:
-    """Return the results that are taken over as they are; the edited ones follow them."""
+    """Return the results that are taken over unchanged; the edited ones follow them."""
     paths = [result.path for result in results]
-    length = standing_length(results, length_to_go_on_from(latest))
+    length = standing_length(results, length_to_continue_from(latest))
     if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
-    if from_step and from_step not in latest.in_flight:  # else it may have no result, but its members may
+    if from_step and from_step not in latest.in_flight:  # an unfinished composite has no result, but its members may
         from_step = located(source_id, results, from_step)
     return taken_over(results, length, from_step, edits)
 
@@ -364,16 +363,16 @@ def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> W
     workflow = rechecking.workflow()
     if workflow is None:
         raise InputError(
-            "outputs and inputs can be changed only where the workflow is at hand: it says their types",
+            "changed outputs and inputs need the workflow, which defines their types",
             parameter="workflow",
-            remedy="Give it: workflow=….",
+            remedy="Pass workflow=….",
         )
     check_name(workflow, source_id, latest)
     return workflow
 
 
 def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
-    """Bind the recorded inputs with those that change; what was left to a default keeps the recorded one."""
+    """Bind the recorded inputs with the changed ones; an input left to its default keeps the recorded value."""
     if not given:
         return rebind_recorded(workflow, latest, {})
     recorded = plain_tree(latest.held_inputs, "inputs")
@@ -389,7 +388,7 @@ def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[
 
 
 def _inherited(result: StepResult) -> StepResult:
-    """Return a result as the new run has it: executed by none of its attempts, and with nothing of its own to undo."""
+    """Return a result in the form for the new run: not executed by its attempts, and without a compensation."""
     marks = tuple(mark for mark in result.marks if mark != ON_RERUN)
     return attrs.evolve(result, attempt=0, marks=marks)
 
@@ -397,7 +396,7 @@ def _inherited(result: StepResult) -> StepResult:
 def _without_effects(
     data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
-    """Return the metadata of a fork, which knows what the source has done: also after the checkpoint, and beside it."""
+    """Return the metadata of a fork, with all effects of the source, including those after the checkpoint."""
     superseded, found = Superseded(), [*Superseded(latest.metadata).results]
     if newest is not latest:
         kept = {result.path for result in data.step_results}
@@ -420,7 +419,7 @@ def _first_checkpoint(
         if name not in (ROLLED_BACK, STARTED_BY, ENDED, generation.KEY)
     }
     metadata[BIRTH] = new_token(16)
-    if LIMITS in metadata:  # it has made no retries yet
+    if LIMITS in metadata:  # the fork has made no retries yet
         metadata[LIMITS] = {name: value for name, value in metadata[LIMITS].items() if name != RETRIES_USED}
     metadata[KEY] = {
         "workflow_id": source_id,

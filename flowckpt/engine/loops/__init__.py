@@ -1,4 +1,4 @@
-"""Checkpoints for plain loops: steps that a program begins and commits by itself, without the workflow language."""
+"""Checkpoints for plain loops: a program starts and commits steps itself, without the workflow language."""
 
 from flowckpt.engine.loops.manager import CheckpointManager
 from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint

@@ -1,7 +1,7 @@
 """The evidence of a task's steps, and the files that are kept with their state.
 
-Evidence is taken from the world at the commit, written down as the engine does, and checked again. Files and directories
-are kept once per content, and put back by a rollback.
+Evidence is captured at the commit, recorded as in a run of the engine, and checked again later. Files and directories
+are kept once per content, and restored by a rollback.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class TaskClaims:
     """How the evidence of a manager's tasks is checked.
 
     Args:
-        verifier: what checks it, or None for one that looks where the manager or the task says.
-        base_path: where relative paths are taken from; None for where the task was begun.
+        verifier: checks the evidence; None for one based on the directory of the manager or the task.
+        base_path: where relative paths start; None for the directory in which the task was started.
         clock: the time.
-        is_automatic: whether evidence is checked without being asked for, at commits and restores.
+        is_automatic: whether evidence is also checked at commits and restores.
 
     Attributes:
-        is_automatic: likewise.
+        is_automatic: whether evidence is also checked at commits and restores.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class TaskClaims:
         self._clock = clock
 
     def base_of(self, log: TaskLog) -> str:
-        """Return the directory from which a task's relative paths are taken."""
+        """Return the directory where a task's relative paths start."""
         if self._verifier is not None:
             return log.base_path
         return self._base_path or log.base_path or self._here
 
     def files_base(self, log: TaskLog) -> str:
-        """Return the directory in which files are put back: never one that only the record names.
+        """Return the directory in which files are restored: never one that is only given by the record.
 
         Raises:
             SettingError: the task was started in another directory.
@@ -64,14 +64,15 @@ class TaskClaims:
         own = self._base_path or (self._here if self._verifier is None else self._verifier.base_path)
         if log.base_path and Path(log.base_path) != Path(own):
             raise SettingError(
-                f"task {log.task_id!r} keeps files below {log.base_path}, and this manager works in {own}",
+                f"task {log.task_id!r} keeps files below {log.base_path}, but this manager works in {own}",
                 setting="base_path",
                 remedy=f"Pass CheckpointManager(base_path={log.base_path!r}).",
             )
         return own
 
     def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
-        # As the engine's: what the program itself claims may lie anywhere; only a relative path is held to the base.
+        # As in the engine: a program's own claims may have paths anywhere; only relative paths must stay below the
+        # base.
         return self._verifier or EvidenceVerifier(self.base_of(log), allow_absolute=True, clock=self._clock)
 
     async def committed(
@@ -83,20 +84,20 @@ class TaskClaims:
         exit_code: int | None = None,
         on_refusal: Callable[[VerificationReport], Awaitable[None]],
     ) -> Mapping[str, Any] | None:
-        """Take the facts of a step's claims from the world, and check them.
+        """Capture the facts of a step's claims, and check them.
 
         Args:
             log: the task.
             pack: the claims, or None.
             path: the step.
-            exit_code: of the command that the step ran; None if it ran none.
-            on_refusal: gets the answers if the claims do not hold.
+            exit_code: the exit code of the command that the step ran; None if it ran none.
+            on_refusal: called with the report if the claims do not hold.
 
         Returns:
-            The claims with their facts, and the answers, as they are recorded; None where there is nothing to check.
+            The document to record, with the claims, their facts and the verdicts; None if there is nothing to check.
 
         Raises:
-            EvidenceError: it is not a pack.
+            EvidenceError: `pack` is not an EvidencePack.
             EvidenceNotVerifiedError: the claims do not hold, or cannot be checked.
         """
         if pack is not None and not isinstance(pack, EvidencePack):
@@ -116,21 +117,21 @@ class TaskClaims:
         return made.document
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
-        """Check the recorded claims of a step against the world now."""
+        """Check the recorded claims of a step now."""
         return (await self.reports_of(log, [step]))[0]
 
     async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
-        """Check the recorded claims of many steps against the world now, in one go."""
+        """Check the recorded claims of many steps now, in one call."""
         packs = [(step.evidence_pack, StepFacts(step.exit_code)) for step in steps]
         return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
 
     async def refuse_stale(self, log: TaskLog, index: int) -> None:
-        """Refuse a step where its claims, or those of a step that led to it, do not hold any more.
+        """Refuse a step if its claims, or those of an earlier step, no longer hold.
 
-        One without claims is as true as it ever was.
+        A step without claims stays valid.
 
         Raises:
-            StaleStepError: they do not hold, or cannot be checked; it names all these steps.
+            StaleStepError: claims do not hold or cannot be checked; the error names all these steps.
         """
         steps = _with_claims(log.live_chain(index))[::-1]
         reports = await self.reports_of(log, steps)
@@ -147,16 +148,16 @@ class TaskClaims:
             path,
             reasons=reasons,
             others=dict(others),
-            remedy="Mend what it left behind; or go back, with rollback_to_checkpoint, to what "
-            "get_last_verified_checkpoint finds.",
+            remedy="Restore the files or data that changed; or roll back to the checkpoint of get_last_verified_checkpoint, "
+            "with rollback_to_checkpoint.",
         )
 
-    async def newest_to_go_on_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
-        """Return the newest step from which a task can continue: its claims hold now, and so do all that led to it.
+    async def newest_to_continue_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
+        """Return the newest step from which a task can continue: its claims and those of all earlier steps hold now.
 
         Args:
             log: the task.
-            checkpoint_type: what kind of step, or None for any.
+            checkpoint_type: the kind of step; None for any.
         """
         steps = _with_claims(log.live_chain(log.head))[::-1]
         found = None
@@ -184,7 +185,7 @@ def _may_stay(report: VerificationReport) -> bool:
 
 
 async def _captured(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
-    """Return a pack with what facts the world has; a claim without any is never verified later."""
+    """Return a pack with the facts that could be captured; a claim without facts is never verified later."""
     found = []
     for claim in pack:
         try:
@@ -199,10 +200,10 @@ Files = Mapping[str, PartialState]
 
 
 def capture(base: str, paths: Iterable[str | os.PathLike[str]]) -> Files:
-    """Return the contents of files and directories; a path where nothing is, too, is a fact to put back.
+    """Return the contents of files and directories, including the fact that a path does not exist.
 
     Args:
-        base: the directory where relative paths start, and which no path may leave.
+        base: the directory where relative paths start; no path may leave it.
         paths: files and directories.
 
     Raises:
@@ -231,7 +232,7 @@ def _below(base: str, path: object) -> str:
 
 
 def _check_parents(base: Path, name: str) -> None:
-    """Refuse a path that a link leads out of the base."""
+    """Refuse a path that leaves the base through a link."""
     parent = (base / name).parent
     if not parent.resolve().is_relative_to(base.resolve()):
         raise SettingError(f"{name!r:.200} is not below {base}: a link leads out of it", setting="files")
@@ -258,19 +259,19 @@ def _capture(base: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def roots_of(files: Files) -> list[str]:
-    """Return the paths that are below no other one."""
+    """Return the paths that are not below another one."""
     return [name for name in files if not any(str(parent) in files for parent in Path(name).parents)]
 
 
 def put_back(base: str, files: Files) -> None:
-    """Make files and directories what they were; what a directory did not contain is removed.
+    """Restore files and directories; files that a directory did not contain are removed.
 
     Args:
         base: the directory where the paths start.
-        files: what was captured.
+        files: the captured files.
 
     Raises:
-        SettingError: a path of the record leads out of the base.
+        SettingError: a recorded path leaves the base.
         OSError: something cannot be written.
     """
     for name in sorted(files):  # a directory before what is in it
@@ -310,7 +311,7 @@ def _remove(path: Path) -> None:
 
 
 def _replace(path: Path, entry: Mapping[str, Any]) -> None:
-    """Write beside the file and rename, so that a reader never finds half of it."""
+    """Write a temporary file and rename it, so that readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name[:100]}.{new_token(8)}")
     try:

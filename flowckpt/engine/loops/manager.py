@@ -1,4 +1,4 @@
-"""The doors of the manager: begin a step, commit it, and take a task up again."""
+"""The manager's public methods: start a step, commit it, continue a task."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.queries import Verifications, note_verification, read_verifications
 
-# Removing checkpoints: one that somebody names, and those that are too many.
+# Removal of checkpoints: a given one, and those above the limit.
 
 
 _log = logging.getLogger("flowckpt")
@@ -59,10 +59,10 @@ def refuse_undeletable(store: StoreBase, setting: str) -> None:
 
     Args:
         store: the store.
-        setting: the argument that asks for it.
+        setting: the argument that requires it.
 
     Raises:
-        SettingError: it cannot.
+        SettingError: the store cannot.
     """
     if not store.has(Ability.DELETE):
         raise SettingError(
@@ -109,8 +109,8 @@ class CheckpointManager:
         clock: Clock | None = None,
     ) -> None:
         if verifier is not None and base_path is not None:
-            said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
-            raise SettingError(said, setting="base_path", remedy="Give one of the two.")
+            message = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has its own base path"
+            raise SettingError(message, setting="base_path", remedy="Give only one of the two.")
         self.store: StoreBase = FileCheckpointStore() if store is None else adapt(store, "store")
         remedy = "Give 1 or more: the newest checkpoint is never removed."
         self._most = checked_number(max_per_task, "max_per_task", remedy, is_optional=True)
@@ -122,7 +122,8 @@ class CheckpointManager:
         base = None if base_path is None else str(Path(base_path).absolute())
         self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
         self._tasks = Tasks(self.store, self._clock, self._claims)
-        self._turns: dict[str, tuple[int, int]] = {}  # calls of maybe_commit since the last commit, and when that was
+        # calls of maybe_commit since the last commit, and the time of that commit
+        self._turns: dict[str, tuple[int, int]] = {}
         self._exit_codes: dict[str, int | None] = {}  # of the steps that this manager began and that have not ended
 
     def __repr__(self) -> str:
@@ -424,13 +425,13 @@ class CheckpointManager:
         async with self._tasks.changing(task_id) as task:
             if task.sequence == 0:
                 raise CheckpointNotFoundError(task_id)
-            if self._most is not None:  # the last commit may be that of a process that died before it removed any
+            if self._most is not None:  # the process of the last commit may have died before it removed any
                 await self._remove_surplus(task, self._most)
             await task.save(Reason.COMPLETED, "@completed", begun=task.log.begun.values())
             task.log.is_finished = True
             await self._tasks.give_up(task)
 
-    # --- taking a task up again --------------------------------------------------------------------------------------
+    # --- continuing a task -------------------------------------------------------------------------------------------
 
     async def restore(self, task_id: str) -> RestoredTask | None:
         """Return where to continue a task: after its newest checkpoint that counts.
@@ -496,7 +497,7 @@ class CheckpointManager:
         return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, self._migrations))
 
     async def _restored(self, log: TaskLog, index: int) -> RestoredTask:
-        """Return the state after a committed step; -1 is for the beginning."""
+        """Return the state after a committed step; -1 for the state at the start."""
         checkpoint = None
         if index >= 0:
             if self._claims.is_automatic:
@@ -513,7 +514,7 @@ class CheckpointManager:
 
     @asynccontextmanager
     async def _put_back(self, log: TaskLog, files: Files) -> AsyncGenerator[None, None]:
-        """Put files back, and take that back if the block fails."""
+        """Restore files, and reverse that if the block fails."""
         if not files:
             yield
             return
@@ -623,9 +624,10 @@ class CheckpointManager:
             return await self._removed(task, step)
 
     async def _removed(self, task: OwnedTask, step: CommittedStep) -> bool:
-        """Remove a checkpoint, and the record that its step was begun; return whether there was one."""
+        """Remove a checkpoint and the record of its start; return whether there was one."""
         log = task.log
-        if step.sequence == task.sequence:  # else the record of its begin would be the newest: in doubt again
+        # else the record of its start would be the newest, and the step in doubt again
+        if step.sequence == task.sequence:
             await task.save(Reason.MANUAL, "@deleting", begun=log.begun.values())
         is_removed = await self.store.delete_checkpoint(log.task_id, local_part(step.id, log.task_id))
         log.live.pop(local_part(step.id, log.task_id), None)
@@ -633,15 +635,16 @@ class CheckpointManager:
         return is_removed
 
     async def _remove_surplus(self, task: OwnedTask, most: int) -> None:
-        """Remove the checkpoints that are too many, and begun steps that are settled.
+        """Remove the checkpoints above the limit, and the records of started steps that are settled.
 
-        What fails here is logged: the step before it is durable.
+        A failure is only logged: the committed step is durable.
         """
         log = task.log
         if len(log.live) <= most and not log.settled:
             return
         try:
-            while log.settled:  # with the states of steps that an earlier attempt began, and that were begun again
+            # including the states of steps that an earlier attempt started, and that were started again
+            while log.settled:
                 await self.store.delete_checkpoint(log.task_id, log.settled[0])
                 del log.settled[0]
             if len(log.live) <= most:
@@ -665,7 +668,8 @@ class CheckpointManager:
         """
         if await self._tasks.log_of(task_id) is None:
             return 0
-        async with self._tasks.changing(task_id) as task:  # owned first: no other process can save to it meanwhile
+        # take the lease first, so that no other process can save meanwhile
+        async with self._tasks.changing(task_id) as task:
             count = len(task.log.live)
             await self._tasks.give_up(task)
             await self.store.clear(task_id)

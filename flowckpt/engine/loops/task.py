@@ -1,4 +1,4 @@
-"""A task that this process owns: its log, its history, and the only thing that saves to it."""
+"""A task that this process owns: its log, its history, and its saves."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ from flowckpt.stores.queries import find_runs
 
 _log = logging.getLogger("flowckpt")
 _INPUTS: Mapping[str, Any] = {}
-_REMEDY = "The next call takes the task over again, and finds out what was saved."
+_REMEDY = "The next call takes the task again, and finds out what was saved."
 
 
 class OwnedTask:
     """A task that this process owns.
 
     Args:
-        store: where it lies.
+        store: the store of the task.
         clock: the time.
-        lease: what was taken.
-        log: what the task has done.
+        lease: the lease of the task.
+        log: the log of the task.
 
     Attributes:
-        log: what the task has done.
-        lease: what was taken.
-        one_at_a_time: held by the process that changes the task.
+        log: the log of the task.
+        lease: the lease of the task.
+        one_at_a_time: lock that is held while the task is changed.
     """
 
     def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
         self.log = log
         self.lease = lease
         self.one_at_a_time = asyncio.Lock()
-        history = History() if lease.latest is None else _to_go_on(lease.latest)
+        history = History() if lease.latest is None else _to_continue(lease.latest)
         facts, metadata = RunFacts(log.task_id, MANAGED, NO_INPUTS, _INPUTS, remedy=_REMEDY), log.metadata()
         self._saves = Checkpointer(store, clock, facts, metadata, lease.attempt, lease.last_sequence, history)
 
@@ -81,7 +81,7 @@ class OwnedTask:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a further save makes sense; after one that failed, the task must be taken over again."""
+        """Whether another save makes sense; after a failed save, the task must be taken again."""
         return self._saves.is_usable
 
     async def save(
@@ -99,22 +99,21 @@ class OwnedTask:
         """Make the next record durable.
 
         Args:
-            reason: why it is made.
+            reason: the reason of the record.
             checkpoint_id: its id in the store.
-            begun: the steps that are begun and not committed, from this record on.
-            snapshot: a state, as the record holds it.
-            description: what a begun step is.
-            result: what a committed step leaves in the history.
-            metadata: what every record carries from this one on, where plan or head change.
+            begun: the started and uncommitted steps, from this record on.
+            snapshot: an encoded state.
+            description: the description of a started step.
+            result: the result of a committed step.
+            metadata: the metadata from this record on, if the plan or the head changes.
             files: the files that are kept with the state.
 
         Raises:
-            FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
-                `CheckpointStorageError`.
+            FlowckptError: an error of the store; `CheckpointStorageError` if the store raised anything else.
         """
         saves = self._saves
         metadata = self.log.metadata() if metadata is None else metadata
-        if metadata != saves.metadata:  # else the very same object, which a store need not write again
+        if metadata != saves.metadata:  # otherwise pass the same object, which a store need not write again
             saves.metadata = metadata
         if result is not None:
             append_result(saves.history, result)
@@ -122,7 +121,7 @@ class OwnedTask:
         saves.partial = dict(files or {})
         try:
             await saves.save(reason, checkpoint_id, output=description, in_flight=in_flight, snapshot=snapshot)
-        except EncodingError:  # refused before anything was written; but the history holds the result of the step
+        except EncodingError:  # refused before any write, but the history already has the result of the step
             saves.sequence -= 1
             saves.is_usable = result is None
             raise
@@ -132,7 +131,7 @@ async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:
     """Become the owner of a task.
 
     Args:
-        store: where it lies.
+        store: the store of the task.
         clock: the time.
         task_id: the task; it need not exist yet.
 
@@ -152,7 +151,7 @@ async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:
     return OwnedTask(store, clock, lease, log)
 
 
-def _to_go_on(latest: CheckpointData) -> History:
+def _to_continue(latest: CheckpointData) -> History:
     view = as_view(latest.step_results)
     return view.history if len(view) == len(view.history.results) else view.history.forked(len(view))
 
@@ -164,9 +163,9 @@ class Tasks:
     """The tasks of a store, and those among them that this manager owns.
 
     Args:
-        store: where they lie.
+        store: the store.
         clock: the time.
-        claims: knows where relative paths of evidence are taken from.
+        claims: knows where relative paths of evidence start.
     """
 
     def __init__(self, store: StoreBase, clock: Clock, claims: TaskClaims) -> None:
@@ -178,7 +177,7 @@ class Tasks:
 
     @asynccontextmanager
     async def changing(self, task_id: str) -> AsyncGenerator[OwnedTask, None]:
-        """Own a task for the block and after it, alone among the tasks of this loop.
+        """Own a task from now on, and change it during the block, one asyncio task at a time.
 
         Args:
             task_id: the task; it need not exist yet.
@@ -192,15 +191,17 @@ class Tasks:
         while True:
             task = await self._taken(task_id)
             async with task.one_at_a_time:
-                if self._owned.get(task_id) is not task:  # given up while we waited
+                if self._owned.get(task_id) is not task:  # released while this call waited
                     continue
                 try:
                     yield task
                 finally:
-                    if not task.is_usable or task.sequence == 0:  # to be read again; or there was nothing to own
+                    # read the task again, or take one that does not exist yet
+                    if not task.is_usable or task.sequence == 0:
                         await self.give_up(task)
                     if not may_block():
-                        await asyncio.sleep(0)  # raises a cancel that came during a save, while the caller expects it
+                        # deliver a cancel that arrived during a save here, where the caller expects it
+                        await asyncio.sleep(0)
                 return
 
     async def _taken(self, task_id: str) -> OwnedTask:
@@ -213,17 +214,17 @@ class Tasks:
             return task
 
     async def give_up(self, task: OwnedTask) -> None:
-        """Give a task up; no error where that was done before."""
+        """Release a task; does nothing if it is already released."""
         task_id = task.log.task_id
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
             await finish_despite_cancel(released(self._store, task.lease), is_last=True)
 
     async def release(self, task_id: str) -> None:
-        """Give a task up when no code is changing it any more.
+        """Release a task once no code is changing it any more.
 
         Args:
-            task_id: the task; no error where it is not owned.
+            task_id: the task; it need not be owned.
         """
         task = self._owned.get(task_id)
         if task is not None:
@@ -231,15 +232,15 @@ class Tasks:
                 await self.give_up(task)
 
     async def release_all(self) -> None:
-        """Give up every owned task."""
+        """Release every owned task."""
         for task_id in list(self._owned):
             await self.release(task_id)
 
     async def log_of(self, task_id: str) -> TaskLog | None:
-        """Return what a task has done, as its owner knows or as the store says; None where there is no such task.
+        """Return the log of a task, from its owner or from the store; None if the task does not exist.
 
         Raises:
-            SettingError: the id is blank or no text.
+            SettingError: the id is blank or not text.
             ForeignRecordError: it is a run of the engine.
             CheckpointCorruptedError: its record is damaged.
         """
@@ -250,13 +251,13 @@ class Tasks:
         return None if latest is None else await read_log(self._store, task_id, latest)
 
     async def found(self, checkpoint_id: str) -> tuple[TaskLog, int]:
-        """Return the task of a checkpoint that the store holds, and the index of its step.
+        """Return the task of a stored checkpoint, and the index of its step.
 
         Args:
-            checkpoint_id: its id; or one without its task, where only one task has it.
+            checkpoint_id: its id; or an id without the task, if only one task has it.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint, or there are several.
+            CheckpointNotFoundError: the checkpoint does not exist, or the id is ambiguous.
             CheckpointCorruptedError: the record is damaged.
         """
         task_id, local_id = split_id(checkpoint_id, "checkpoint_id")
@@ -283,7 +284,7 @@ class Tasks:
         )
 
 
-# The two records of a step: that it was begun, and that it was committed.
+# The two records of a step: its start and its commit.
 
 
 def encoded(snapshot: Any) -> LazyValue:
@@ -296,10 +297,10 @@ def encoded(snapshot: Any) -> LazyValue:
 
 
 def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:
-    """Return a step that is begun.
+    """Return a started and uncommitted step.
 
     Raises:
-        StepNotStartedError: it is not begun, or not any more.
+        StepNotStartedError: the step is not started, or has ended.
     """
     step = log.begun.get(local_id)
     if step is not None:
@@ -310,7 +311,7 @@ def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:
         step_id,
         detail=f"it was committed as {committed.id!r}"
         if committed is not None
-        else "it was abandoned, given up by a rollback, begun again by a later process, or never begun",
+        else "it was abandoned, dropped by a rollback, started again by a later process, or never started",
     )
 
 
@@ -325,15 +326,15 @@ async def begin(
     version: int,
     files: Files,
 ) -> StartedStep:
-    """Record that a step begins. It takes the place of the same work in doubt from an earlier attempt.
+    """Record the start of a step. It replaces a step in doubt with the same work from an earlier attempt.
 
     Args:
-        task: its task, owned.
+        task: the owned task.
         clock: the time.
-        checkpoint_type: what kind of step it is.
-        work_item_id: which piece of work it is, or None.
-        metadata: notes of the program, which no other code holds.
-        snapshot: the state before it, encoded.
+        checkpoint_type: the kind of step.
+        work_item_id: the piece of work, or None.
+        metadata: notes of the program; no other code has a reference to them.
+        snapshot: the encoded state before the step.
         version: how many migrations of states this program knows.
         files: the files that are kept with the state.
     """
@@ -379,12 +380,12 @@ async def commit(
     """Make a begun step durable.
 
     Args:
-        task: its task, owned.
+        task: the owned task.
         clock: the time.
         step: the step.
-        checkpoint_id: what to call its checkpoint; its path where not given.
-        evidence: its claims and the answers to them, as they are recorded.
-        snapshot: the state after it, encoded; None for the one before it.
+        checkpoint_id: the id of its checkpoint; by default its path.
+        evidence: the document of its claims and verdicts.
+        snapshot: the encoded state after the step; None for the one before it.
         version: how many migrations of states this program knows.
         files: the files that are kept with the state after it; None for those before it.
     """

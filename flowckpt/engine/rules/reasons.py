@@ -112,7 +112,7 @@ NONDETERMINISM = Reason(
 
 
 class OnStale(StrEnum):
-    """What to do with a stale result."""
+    """The treatment of a stale result."""
 
     RERUN = "rerun"
     """Run the step again."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Resolution:
-    """What to do with a step that may have been done before.
+    """The treatment of a step that may have been done before.
 
     Attributes:
         reused: the earlier result, which is still valid; the step does not run.

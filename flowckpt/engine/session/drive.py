@@ -251,7 +251,7 @@ def cause_of_stop(ending: BaseException | None) -> str:
 
 @lazy_frozen(eq=False, repr=False)
 class GenerationEnd:
-    """What this process did in a generation that the next generation has replaced."""
+    """The work of this process on a generation that has ended and is followed by another."""
 
     steps: StepCounts
     duration_ms: float

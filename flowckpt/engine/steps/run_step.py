@@ -195,9 +195,8 @@ UNSURE = UNREAD
 def glance_of(run: RunContext) -> Glance | None:
     """Return the fast path that restores recorded plain steps; None if every step needs the full check.
 
-    The fast path covers most loops: a plain function, the same arguments, an output without a type tag.
-    `is_still_valid` and `restored` give the same answer in five times the time, which matters after a hundred thousand
-    steps.
+    It covers most loops: a plain function, the same arguments, an output without a type tag. `is_still_valid` and
+    `restored` give the same answer in five times the time, which matters after a hundred thousand steps.
     """
     notifier, judge = run.notifier, run.judge
     if notifier.names_restored or judge.policy.from_path or judge.packages:

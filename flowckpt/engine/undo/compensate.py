@@ -1,17 +1,15 @@
-"""When a run fails or is cancelled, what its steps did is undone: newest first, also what an earlier attempt did.
+"""Undo the steps of a failed or cancelled run, newest first, including those of earlier attempts.
 
-Each step undone is recorded at once. Before the first one, a checkpoint says that undoing has begun, and how the run
-ends: whatever dies in the middle, the next resume continues undoing and ends the run in the same way.
+Each undone step is recorded at once. Before the first one, a checkpoint records that the rollback has started and how
+the run ends. After a crash in the middle, the next resume continues the rollback and ends the run in the same way. A
+step that cannot be undone does not prevent the undo of others, and does not hide why the run ended.
 
-A step that cannot be undone keeps no other from being undone, and does not hide why the run ended.
-
-An attempt may do nothing but undo: where an earlier one stopped while steps were undone, or where a run without a process
-is cancelled. Nothing of the record is judged then: what was done was done, whatever has moved since. Only the code can say
-how it is undone, so each step must still be yielded at its place; where one is not, a person is asked.
-
-So the generator is asked, and answered from the record. The record binds nothing here: edited code may yield steps that
-were never recorded, and is not told that it changed. Such a step is not run. A placeholder for its output may be handed
-on, and ends the search where the generator uses it.
+Some attempts only undo: if an earlier attempt stopped during a rollback, or if a run without a process is cancelled.
+Then recorded results are not judged: the effects happened, whatever has changed since. Only the code has the
+compensations, so each step must still be yielded at its place; if one is not, the user must decide. So the generator is
+driven and answered from the record. The record does not bind it here: edited code may yield steps that were never
+recorded, without an error. Such a step is not run. Its output is a placeholder, which may be passed on, but ends the
+search when the generator uses it.
 """
 
 from __future__ import annotations
@@ -56,27 +54,27 @@ from flowckpt.errors import (
 
 @attrs.frozen
 class UnfinishedRollback:
-    """How a run ends whose undoing was begun.
+    """How a run ends once its rollback is finished.
 
     Attributes:
         reason: `failed` or `cancelled`.
-        error: what made it fail, or None.
+        error: the error of a failed run, or None.
     """
 
     reason: Reason
     error: StepError | None
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return metadata that say so."""
+        """Return metadata with this end."""
         error = None if self.error is None else encode_error(self.error)
         return {**metadata, UNFINISHED: {"reason": self.reason.value, "error": error}}
 
 
 def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
-    """Return how a run ends that died while its steps were undone; None for any other.
+    """Return how a run ends that died during a rollback; None for any other run.
 
     Args:
-        metadata: of its newest checkpoint.
+        metadata: the metadata of its newest checkpoint.
     """
     found = metadata.get(UNFINISHED)
     if found is None:
@@ -86,15 +84,11 @@ def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | Non
 
 
 def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
-    """Return how a run ends that is resumed only to be cancelled.
-
-    Args:
-        workflow_id: the run.
-        latest: its newest checkpoint.
+    """Return the end of a run that is being cancelled.
 
     Raises:
-        CancelRefusedError: it has completed.
-        InputError: it is a task of a checkpoint manager.
+        CancelRefusedError: the run has completed.
+        InputError: the run is a task of a checkpoint manager.
     """
     refuse_task(workflow_id, latest)
     if latest.status is Status.COMPLETED:
@@ -103,16 +97,16 @@ def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
 
 
 async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFailedError, ...] | None:
-    """Undo what is to be undone, and return what could not be.
+    """Undo the run's steps, and return the failures.
 
     Returns:
-        The failures; None where nothing was undone, because it could not be saved that undoing begins: a resume would
-        take for done what was undone.
+        The steps that could not be undone; None if nothing was undone, because the start of the rollback could not be
+        saved: a resume would still take the undone steps for done.
 
     Raises:
-        FlowckptError: what was undone cannot be saved; nothing more is undone.
-        KeyboardInterrupt: a signal came; the next resume continues.
-        asyncio.CancelledError: likewise, of a cancel.
+        FlowckptError: an undo cannot be saved; nothing more is undone.
+        KeyboardInterrupt: a signal arrived; the next resume continues.
+        asyncio.CancelledError: the run was cancelled; the next resume continues.
     """
     checkpointer = run.recorder.checkpointer
     undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
@@ -124,7 +118,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     checkpointer.metadata = end.written_to(before)
     saved = await run.recorder.checkpoint(
         Reason.ROLLBACK
-    )  # also if the record says so: it counts how often that crashed
+    )  # save again even if it is recorded: the checkpoint counts the crashes
     await run.recorder.emit_saved(saved)
     if isinstance(saved, FlowckptError):
         checkpointer.metadata = before
@@ -135,18 +129,14 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
 
 
 def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata that say nothing of undoing.
-
-    Args:
-        metadata: the metadata of a run.
-    """
+    """Return metadata without the key of an unfinished rollback."""
     return (
         {name: value for name, value in metadata.items() if name != UNFINISHED} if UNFINISHED in metadata else metadata
     )
 
 
 MOST_NOT_RUN = 200
-"""So many steps that were never recorded are passed over: a loop may yield them for ever."""
+"""How many unrecorded steps are skipped at most: a loop may yield them endlessly."""
 
 RunsEphemeral: TypeAlias = Callable[[Execute], Awaitable[Answer]]
 TellsFound: TypeAlias = Callable[[Step[Any], StepResult], Awaitable[None]]
@@ -154,20 +144,20 @@ TellsFound: TypeAlias = Callable[[Step[Any], StepResult], Awaitable[None]]
 
 @attrs.define(eq=False)
 class UndoSearch(DryResponder):
-    """Asks a workflow how its recorded steps are undone.
+    """Finds the compensations of a workflow's recorded steps.
 
     Attributes:
-        ephemeral: runs a step that runs at each resume, for the code that undoes may need its output; None for a plan,
-            which runs nothing.
+        ephemeral: runs an ephemeral step, because a compensation may need its output; None for a plan, which runs
+            nothing.
         found: called with each recorded step that was found.
-        secrets: those of the run.
+        secrets: the secrets of the run.
         aside: the recorded results that have not found their step.
-        replays: the generators that were started, to be closed when all is over.
-        undoable: the steps that say how they are undone, by path.
-        yielded: the steps that were found, and may say so or not.
-        unreadable: why the output or the arguments of a step cannot be given to what undoes it, by path.
-        ends_at: why it sees no further, where that is not the end of the record.
-        is_blind: whether a plan sees no further where the resume does.
+        replays: the started generators, to be closed at the end.
+        undoable: the found steps with a compensation, by path.
+        yielded: all found steps.
+        unreadable: why the output or the arguments of a step cannot be passed to its compensation, by path.
+        ends_at: why the search ended before the end of the record.
+        is_blind: whether a plan's search ended earlier than that of a resume would.
     """
 
     ephemeral: RunsEphemeral | None = None
@@ -186,12 +176,12 @@ class UndoSearch(DryResponder):
     async def search(
         self, generator: Generator[Any, Any, Any], workflow_name: str, results: Iterable[StepResult]
     ) -> None:
-        """Drive a generator as far as the record and what was edited allow.
+        """Drive a generator as far as the record and the edited code allow.
 
         Args:
-            generator: that of the workflow, not yet started.
-            workflow_name: its workflow.
-            results: the record, without what was undone.
+            generator: the generator of the workflow, not yet started.
+            workflow_name: the workflow.
+            results: the recorded results, without the undone ones.
         """
         self.aside.spare.update({each.path: each for each in results})
         await self._driven(generator, workflow_name, "")
@@ -206,10 +196,10 @@ class UndoSearch(DryResponder):
             self._stopped(end.error)
 
     def _stopped(self, error: BaseException) -> None:
-        """Note why a generator went no further; what it raised after its last recorded step is how it ended before."""
+        """Note why a generator stopped; an error after its last recorded step is how it ended before."""
         if isinstance(error, SecretNeeded):
             self.is_blind = True
-            self.ends_at = f"the workflow uses the secret input {error.args[0]!r}, which no record holds"
+            self.ends_at = f"the workflow uses the secret input {error.args[0]!r}, which is not recorded"
         elif isinstance(error, PlanStopped):
             self.is_blind = self.is_blind or error.args[0] in self._not_run
             self.ends_at = f"the workflow uses the output of {error.args[0]!r}, which was not run"
@@ -219,25 +209,25 @@ class UndoSearch(DryResponder):
             self.ends_at = f"the workflow raises {type(error).__name__}: {error}"[:300]
 
     async def restore(self, replay: Replay, command: Restore) -> Answer:
-        """Note how the step is undone, and answer with its result."""
+        """Note the step's compensation, and answer with its result."""
         return await self._recorded(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        """Run an ephemeral step; pass over any other."""
+        """Run an ephemeral step; skip any other."""
         if not command.step.modifiers.is_ephemeral:
-            return self._passed(replay, command.path, command.step)
+            return self._skipped(replay, command.path, command.step)
         if self.ephemeral is None:
             self._not_run.add(command.path)
             return not_run(command), None
         return await self.ephemeral(command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        """Search a composite; pass over one that has not ended."""
+        """Search a composite; skip one that has not ended."""
         answer = await self.composite(replay, command)
-        return self._passed(replay, command.path, command.step) if answer is None else answer
+        return self._skipped(replay, command.path, command.step) if answer is None else answer
 
-    def _passed(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
-        """Pass over a step without an output, if recorded results of its generator still wait for their steps."""
+    def _skipped(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+        """Skip a step without an output, if recorded results of its generator still wait for their steps."""
         if not any(each.startswith(replay.prefix) for each in self.aside.spare):
             return None
         self.ends_at = f"the workflow yields the step {path!r}, which was not recorded"
@@ -276,11 +266,11 @@ class UndoSearch(DryResponder):
         end, expansion = enter.result, expand(enter)
         try:
             answers = await self.members(replay, expansion)
-        except (PlanStopped, Exception) as error:  # what makes the items
+        except (PlanStopped, Exception) as error:  # raised by the iterable of items
             if isinstance(error, PlanStopped):
                 self._stopped(error)
             else:
-                self.ends_at = f"the items of {enter.path!r} cannot be made: {type(error).__name__}: {error}"[:300]
+                self.ends_at = f"the items of {enter.path!r} cannot be created: {type(error).__name__}: {error}"[:300]
             return None
         finally:
             self.aside.dropped += expansion.take_rest()
@@ -290,7 +280,7 @@ class UndoSearch(DryResponder):
         return recorded_fan_out(enter, end, answers)
 
     async def member(self, replay: Replay, member: Enter) -> Answer | None:
-        """Search a member, if its record is that of the same step."""
+        """Search a member, if its record belongs to the same step."""
         if member.result is not None and is_another(member.step, member.result):
             self.aside.dropped += [*member.nested, member.result]
             return None
@@ -307,8 +297,8 @@ class Undoing:
         latest: its newest checkpoint.
         bound: its inputs.
         end: how the run ends.
-        options: how it is resumed.
-        is_cancel: whether it is resumed only to be cancelled.
+        options: the options of the resume.
+        is_cancel: whether the run is resumed only to be cancelled.
     """
 
     workflow: Workflow[Any, Any]
@@ -331,10 +321,10 @@ class Undoing:
         return RunUndoneError(self.workflow_id, status=self.end.reason.value, is_left=not self.options.rolls_back)
 
     async def look(self, run: RunContext) -> None:
-        """Ask the code how the steps are undone, and tell the attempt.
+        """Find the compensations of the steps, and add them to the attempt.
 
         Raises:
-            NotUndoableError: the code does not say it of each of them; nothing was changed.
+            NotUndoableError: a compensation was not found; nothing was changed.
         """
         if not self.options.rolls_back:
             return
@@ -361,7 +351,7 @@ class Undoing:
         """Return what the attempt would do.
 
         Args:
-            crash_loop: how often the run died, where a resume would refuse it for that.
+            crash_loop: how often the run crashed, if a resume would refuse it because of that.
         """
         view = as_view(self.latest.step_results)
         search = UndoSearch(secrets=self.bound.known_secrets())
@@ -376,15 +366,15 @@ class Undoing:
                     replay.close()
             reasons = self._not_undoable(search)
             todo = left_to_undo(view, search.undoable.keys() | reasons.keys())
-        if search.is_blind:  # of what it did not come to, the record says that it can be undone
+        if search.is_blind:  # for steps that were not reached, the record decides
             reasons = {}
-        why = f"the run {_had(self.end)}, and stopped before it was undone"
+        why = f"the run {_had(self.end)}, and stopped before this step was undone"
         steps = [_planned(each, why, reasons) for each in todo]
         undone, listed = undone_paths(view), {each.path for each in todo}
         for each in self.recorded:
             if each.path not in listed:
-                said = (rules.Reason(rules.ReasonKind.UNDONE, f"it was undone, when the run {_had(self.end)}"),)
-                kept = said if each.path in undone else ()
+                undone_reason = (rules.Reason(rules.ReasonKind.UNDONE, f"it was undone when the run {_had(self.end)}"),)
+                kept = undone_reason if each.path in undone else ()
                 steps.append(PlannedStep(each.path, Decision.KEEP, kept, (), each.duration_ms, each.location))
         stops, stopped_by = self._stops(), ""
         if reasons and not self.options.force:
@@ -404,18 +394,18 @@ class Undoing:
 
     def _stops(self) -> str:
         if not self.options.rolls_back:
-            return "it stopped while its steps were undone: a resume leaves the others as they are, and ends the run as it had ended"
-        return "it stopped while its steps were undone: a resume finishes that, and ends the run as it had ended"
+            return "it stopped during a rollback: a resume leaves the remaining steps, and ends the run as it had ended"
+        return "it stopped during a rollback: a resume finishes the rollback, and ends the run as it had ended"
 
     def _not_undoable(self, search: UndoSearch) -> dict[str, str]:
-        """Return why steps cannot be undone that said how, by path."""
+        """Return why steps with a recorded compensation cannot be undone, by path."""
         view = as_view(self.latest.step_results)
         unreadable = search.unreadable
         reasons = {}
         for each in not_yielded(view, search.yielded - unreadable.keys()):
-            why = unreadable.get(each.path) or search.ends_at or "the workflow does not yield it any more"
+            why = unreadable.get(each.path) or search.ends_at or "the workflow no longer yields it"
             if each.path not in unreadable and any(dropped.path == each.path for dropped in search.aside.dropped):
-                why = "the workflow yields another step in its place, or none"
+                why = "the workflow yields another step or none in its place"
             reasons[each.path] = why
         return reasons
 
@@ -434,19 +424,19 @@ def read_undoing(
     options: RunOptions,
     is_cancel: bool = False,
 ) -> Undoing:
-    """Read the record of a run whose steps are to be undone.
+    """Read the record of a run for an attempt that only undoes.
 
     Args:
         workflow: the workflow.
         workflow_id: the run.
         latest: its newest checkpoint.
-        inputs: inputs given again, perhaps none.
+        inputs: inputs given again; may be empty.
         end: how the run ends.
-        options: how it is resumed.
-        is_cancel: whether it is resumed only to be cancelled.
+        options: the options of the resume.
+        is_cancel: whether the run is resumed only to be cancelled.
 
     Raises:
-        WorkflowChangedError: it is the record of another workflow.
+        WorkflowChangedError: the record belongs to another workflow.
         InputMismatchError: an input differs from the recorded one.
     """
     check_name(workflow, workflow_id, latest)
@@ -456,8 +446,8 @@ def read_undoing(
 
 def _planned(result: StepResult, why: str, reasons: Mapping[str, str]) -> PlannedStep:
     decision = Decision.ORPHANED if result.path in reasons else Decision.UNDO
-    said = [why] if decision is Decision.UNDO else [f"it cannot be undone: {reasons[result.path]}"]
-    detail = tuple(rules.Reason(rules.ReasonKind.UNDOING, each) for each in said)
+    details = [why] if decision is Decision.UNDO else [f"it cannot be undone: {reasons[result.path]}"]
+    detail = tuple(rules.Reason(rules.ReasonKind.UNDOING, each) for each in details)
     return PlannedStep(result.path, decision, detail, (), result.duration_ms, result.location)
 
 

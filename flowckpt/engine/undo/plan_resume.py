@@ -1,6 +1,6 @@
-"""The one way to the plan of a resume: for `engine.plan`, and for whatever shows plans.
+"""The plan of a resume, for `engine.plan` and all other code that shows plans.
 
-It decides, as the resume does, what kind of attempt it would be, so no other code has to know that there are several.
+Like the resume, it first decides what kind of attempt it would be, so callers need not know that there are several.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from flowckpt.stores.base import StoreBase
 
 @attrs.frozen
 class PlannedResume:
-    """A plan, with the answers of the world that it rests upon.
+    """A plan, with the checked evidence that it is based on.
 
     Attributes:
         plan: the plan.
-        reports: the answers to the recorded claims of the results that may be reused, by path.
-        verifying: what asked for them.
+        reports: the verdicts on the claims of results that may be reused, by path.
+        verifying: the checker that produced them.
     """
 
     plan: ResumePlan
@@ -59,20 +59,20 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
     """Return what a resume would do; nothing is run or saved.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         workflow: its workflow.
         workflow_id: the run.
         latest: its newest checkpoint.
-        inputs: inputs given again, by name: one may have the name of anything.
-        options: how it would be resumed.
-        verifier: checks the claims, or None for one that looks where the run was started.
-        max_crashes: how often the run may die at one step, where its record does not say.
+        inputs: inputs given again, by name.
+        options: the options of the resume.
+        verifier: checks the claims; None for one based on the directory where the run was started.
+        max_crashes: how often the run may crash at one step, unless its record says.
         clock: the time; the system's by default.
 
     Raises:
         InputMismatchError: an input differs from the recorded one.
-        WorkflowChangedError: it is another workflow.
-        StepNotFoundError: the step to continue from is not in the record.
+        WorkflowChangedError: the record belongs to another workflow.
+        StepNotFoundError: the step given with `--from` is not in the record.
     """
     verifying = ClaimChecker.of(latest, verifier, options)
     unfinished = unfinished_rollback(latest.metadata)
@@ -90,15 +90,15 @@ async def plan_resume(  # noqa: PLR0913 - the run, its ports, and the options of
 
 
 def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
-    """Refuse a resume that its plan says would stop at a stale result, or that settles a step without a doubt.
+    """Refuse a resume that would stop at a stale result, or that decides about a step that is not in doubt.
 
     Args:
         plan: the plan.
-        settled: the steps in doubt that a person has decided about.
+        settled: the steps that the user has decided about.
 
     Raises:
-        StaleStepError: it would stop there.
-        InputError: such a step was interrupted, and is simply run again.
+        StaleStepError: the resume would stop at a stale result.
+        InputError: a decided step was interrupted and simply runs again.
     """
     if (stopped := plan.stale_stop) is not None:
         raise stale_step(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
@@ -106,7 +106,7 @@ def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
         planned = plan.step(path)
         if planned is not None and planned.decision is Decision.INTERRUPTED:
             raise InputError(
-                f"step {path!r} was interrupted, and is not .at_most_once(): it runs again, and is not in doubt",
+                f"step {path!r} was interrupted, but it is not .at_most_once(): it simply runs again",
                 parameter=path,
-                remedy="Leave --done and --not-done out. To put an output in its place, fork the run with --set.",
+                remedy="Leave out --done and --not-done. To set its output instead, fork the run with --set.",
             )

@@ -1,4 +1,4 @@
-"""Failures as records, and back; and what a generator gets for a recorded result."""
+"""Conversion between failures and their records, and the answers that a generator gets for recorded results."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ REFUSALS = (
     StepInDoubtError,
     UnknownExecutorError,
 )
-"""Errors of the record, or of the code or the world against the record; never the fault of a step that ran."""
+"""Errors of the record, or of code or evidence that does not match it; never failures of a step that ran."""
 
 
 _FAN_OUT = type_name(FanOutFailedError)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
-    """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
+    """Return the error to raise at the `yield` of a failed step, built from its record, now and at every replay."""
     return _failure(StepFailedError, path, error)
 
 
@@ -73,14 +73,14 @@ def _failure(cls: type[StepFailedError], path: str, error: StepError, **more: An
         remedy=error.remedy,
         **more,
     )
-    if trace := failure.trace:  # so Python shows where the step failed, wherever it shows the error
+    if trace := failure.trace:  # Python shows the notes with the error, so also where the step failed
         failure.add_note(trace)
     return failure
 
 
 def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
-    """Return the error that is raised at the `yield` of a failed fan-out, from its record and those of its members."""
-    if not error.causes and error.type != _FAN_OUT:  # not the members failed, but what makes the items
+    """Return the error to raise at the `yield` of a failed fan-out, from its record and those of its members."""
+    if not error.causes and error.type != _FAN_OUT:  # the iterable of items failed, not a member
         return step_failure(path, error)
     return _failure(FanOutFailedError, path, error, causes=causes)
 
@@ -107,8 +107,8 @@ def stale_step(
     Args:
         workflow_id: the run.
         path: the step.
-        reasons: what moved.
-        repeats_effect: whether a rerun repeats an effect that must not be repeated without a person.
+        reasons: why the result is stale.
+        repeats_effect: whether a rerun repeats an effect that must not be repeated without the user's decision.
     """
     kinds = {reason.kind for reason in reasons} - {ReasonKind.HANDLED}
     options = [
@@ -122,8 +122,8 @@ def stale_step(
     rerun, reuse = (" ".join(f"{option} {answer}" for option in options) for answer in ("rerun", "reuse"))
     run = shell_word(workflow_id)
     once = (
-        f" It was done, and no default does it again: 'flowckpt resume {run} --from {shell_word(path)}' repeats it for "
-        f"certain. 'flowckpt recover' takes {' and '.join(options)}, too."
+        f" It was done, and is never repeated by default: 'flowckpt resume {run} --from {shell_word(path)}' always "
+        f"repeats it. 'flowckpt recover' takes {' and '.join(options)}, too."
         if repeats_effect
         else ""
     )
@@ -131,22 +131,22 @@ def stale_step(
         f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
         f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}"
     )
-    if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and its cells are not a program that one could load
+    if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and a command could not load its cells
         names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
         remedy = (
             f"To run it and what follows again: await flowckpt.resume(workflow, workflow_id={workflow_id!r}, {names}). "
             "To reuse its result all the same, write 'reuse'. With an engine of your own: "
             f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))."
         )
-    said = [str(reason) for reason in reasons]
-    return StaleStepError(workflow_id, path, reasons=said, repeats_effect=repeats_effect, remedy=remedy)
+    texts = [str(reason) for reason in reasons]
+    return StaleStepError(workflow_id, path, reasons=texts, repeats_effect=repeats_effect, remedy=remedy)
 
 
 def failed_step(error: BaseException) -> str:
-    """Return the path of the step whose failure ended the run, also where the generator raised another error from it.
+    """Return the path of the step whose failure ended the run, even if the generator raised another error from it.
 
     Args:
-        error: what the generator raised.
+        error: the exception that the generator raised.
     """
     seen: set[int] = set()
     at: BaseException | None = error
@@ -154,7 +154,7 @@ def failed_step(error: BaseException) -> str:
         if isinstance(at, StepFailedError):
             return at.path
         if isinstance(at, BaseExceptionGroup):
-            for each in at.exceptions:  # collected in the order in which the steps failed
+            for each in at.exceptions:  # the group has the failures in the order in which the steps failed
                 if path := failed_step(each):
                     return path
         seen.add(id(at))
@@ -162,14 +162,14 @@ def failed_step(error: BaseException) -> str:
     return ""
 
 
-# What a generator gets for a step: from its recorded result, or put together from those of its members.
+# What a generator gets for a step: from its recorded result, or combined from those of its members.
 
 
 _UNKNOWN = StepError("", "")
 
 
 def stopped_error(path: str) -> StepError:
-    """Return what is recorded of a member that was stopped because enough others had succeeded."""
+    """Return the recorded failure of a member that was stopped because enough others had succeeded."""
     return recorded_error(StepStoppedError(), path=path)
 
 
@@ -189,8 +189,8 @@ def fan_out_answer(enter: Enter, error: StepError | None, answers: Iterable[Answ
 
     Args:
         enter: the fan-out.
-        error: how it failed; None where it succeeded.
-        answers: those of its members, in their order.
+        error: how it failed; None if it succeeded.
+        answers: the answers of its members, in their order.
     """
     if error is None:
         action: Any = enter.step.action

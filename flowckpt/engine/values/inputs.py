@@ -1,4 +1,4 @@
-"""A run's inputs: bound, encoded, hashed, and compared with the recorded ones. Of secret ones only that they are given."""
+"""A run's inputs: bound, encoded, hashed, and compared with the recorded ones. Secret values are never recorded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CHECKED = (str, bytes, int, float, bool)
 
 @lazy_frozen(eq=False, repr=False)
 class BoundInputs(FieldEquality):
-    """Inputs as they are recorded, and beside them the values of the secret ones.
+    """Inputs in recorded form, together with the values of the secret ones.
 
     Attributes:
         tree: the tree of each input, by name.
-        hash: the digest of them all.
+        hash: the digest of all inputs.
         defaulted: the names that were not given.
         secrets: the secret inputs that have a value, in memory only.
     """
@@ -43,7 +43,7 @@ class BoundInputs(FieldEquality):
 
     @property
     def recorded(self) -> Recorded:
-        """The inputs as a checkpoint holds them."""
+        """The inputs in the form of a checkpoint."""
         return Recorded(self.tree)
 
     @property
@@ -52,17 +52,17 @@ class BoundInputs(FieldEquality):
         return tuple(name for name, tree in self.tree.items() if tree == MARK and name not in self.secrets)
 
     def known_secrets(self) -> KnownSecrets:
-        """Return what must not be written or shown of this run."""
+        """Return the secrets of the run, which must not be written or shown."""
         return KnownSecrets(self.secrets.values())
 
     def values(
         self, workflow: Workflow[Any, Any], *, use_missing: Callable[[str], NoReturn] | None = None
     ) -> dict[str, Any]:
-        """Decode the inputs: the generator gets what a resumed one gets, on the first run too.
+        """Decode the inputs, so that the generator of a new run gets the same values as after a resume.
 
         Args:
             workflow: the workflow.
-            use_missing: called where the generator uses a secret input that has no value, with its name.
+            use_missing: called with the name of a secret input if the generator uses it and it has no value.
         """
         use = _refuse_missing if use_missing is None else use_missing
         return {
@@ -102,9 +102,9 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
     for name, held in tree.items():
         if found := known.place_in(held, name):
             raise InputError(
-                f"the input {name!r} holds the value of a secret input, at {known.text(found)}, and would be recorded",
+                f"the input {name!r} contains the value of a secret input at {known.text(found)}, and would be recorded",
                 parameter=name,
-                remedy=f"Leave it out there, or annotate the input as a secret one: {name}: Secret[…].",
+                remedy=f"Remove the value there, or annotate the input as a secret: {name}: Secret[…].",
             )
     return made
 
@@ -116,7 +116,7 @@ def bind_next(workflow: Workflow[Any, Any], following: NextGeneration) -> BoundI
 
     Args:
         workflow: the workflow.
-        following: what it returned.
+        following: the value that the workflow returned.
 
     Raises:
         InputError: one is unknown or missing, or not of its annotated type.
@@ -140,37 +140,37 @@ def bind_next(workflow: Workflow[Any, Any], following: NextGeneration) -> BoundI
 
 
 def reworded(error: EncodingError, message: str, remedy: str) -> EncodingError:
-    """Return the error of the same value with another text."""
+    """Return the same error with another text."""
     return EncodingError(message, place=error.place, type_name=error.type_name, remedy=remedy)
 
 
 def refuse_unfit(workflow: Workflow[Any, Any], name: str, value: Any) -> None:
-    """Refuse an input that is not of its annotated type.
+    """Refuse an input that does not have its annotated type.
 
     Raises:
-        InputError: it is not.
+        InputError: the type is wrong.
     """
     annotation = workflow.hints.get(name, Any)
     if value is workflow.signature.parameters[name].default or fits(value, annotation):
-        return  # `limit: int = None` is how many write it
+        return  # accept the common `limit: int = None`
     wanted = annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
     raise InputError(
         f"the input {name!r} of workflow {workflow.name!r} must be of type {wanted}, got {shown(value)} "
         f"({type_name(type(value))})",
         parameter=name,
-        remedy=f"Pass what the annotation says, or annotate {name!r} with what you pass.",
+        remedy=f"Pass a value of that type, or change the annotation of {name!r}.",
     )
 
 
 def refuse_output(workflow: Workflow[Any, Any], place: str = "") -> None:
-    """Refuse a workflow before its first step if it says that it returns what no record can hold.
+    """Refuse a workflow before its first step if its annotated output type cannot be recorded.
 
     Args:
         workflow: the workflow.
         place: the step of a child workflow; empty for the run itself.
 
     Raises:
-        EncodingError: no value of what it says it returns can be stored.
+        EncodingError: a value of its output type cannot be stored.
     """
     cls = unstorable(workflow.claimed_output)
     if cls is None:
@@ -190,8 +190,8 @@ def _encoded(name: str, value: Any, annotation: Any) -> Any:
         return codec.encode(value, annotation, place=f"input {name}")
     except EncodingError as error:
         remedy = (
-            "Annotate the parameter with the type of what is passed ('T | None' where that may be None), or register the "
-            "type (flowckpt.register_type). Else pass a path or an id, and make of it what is needed in a step."
+            "Annotate the parameter with the type of the value ('T | None' if it may be None), or register the type "
+            "(flowckpt.register_type). Or pass a path or an id, and create the value from it in a step."
         )
         raise reworded(error, error.message, error.remedy and remedy) from error
 
@@ -209,18 +209,18 @@ def _recorded(latest: CheckpointData) -> BoundInputs:
 def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Mapping[str, Any]) -> BoundInputs:
     """Bind the inputs of a resume and compare them with the record.
 
-    What is not given now is taken from the record; but where inputs are given again, one that was left to its default
-    at the start is left to its default now, so that a changed default is noticed. Secret inputs have no value unless
-    they are given, or left to their default; to give only them says nothing about the others.
+    An input that is not given now is taken from the record. But if inputs are given again, one that was left to its
+    default at the start gets its present default, so that a changed default is noticed. A secret input has a value only
+    if it is given or has a default; giving only secret inputs does not count as giving inputs again.
 
     Args:
         workflow: the workflow.
         recorded: the inputs of the start.
-        given: the inputs given now, perhaps none.
+        given: the inputs given now; may be empty.
 
     Raises:
-        InputMismatchError: they differ; it says which.
-        InputError: one is unknown.
+        InputMismatchError: inputs differ; the error names them.
+        InputError: an input is unknown.
     """
     left_out = set(recorded.defaulted) if given.keys() - workflow.secret_inputs.keys() else set()
     parameters = workflow.signature.parameters
@@ -246,13 +246,13 @@ def rebind_inputs(workflow: Workflow[Any, Any], recorded: BoundInputs, given: Ma
 
 
 def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest: CheckpointData) -> None:
-    """Refuse the inputs of a start that are not those of the run that has its id.
+    """Refuse a start whose inputs differ from those of the existing run with its id.
 
     Raises:
-        InputMismatchError: they differ; it says which.
+        InputMismatchError: inputs differ; the error names them.
     """
     of_run = (
-        f"The id is that of an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
+        f"The id belongs to an earlier run of {workflow.name!r}. Give the inputs of that run, or choose another id."
     )
     _refuse_mismatch(workflow, _recorded(latest), bound, of_run)
 
@@ -260,7 +260,7 @@ def refuse_other_inputs(workflow: Workflow[Any, Any], bound: BoundInputs, latest
 def _refuse_mismatch(
     workflow: Workflow[Any, Any], recorded: BoundInputs, bound: BoundInputs, remedy: str | None
 ) -> None:
-    """Refuse inputs that are not the recorded ones; without a remedy, the workflow itself must take other ones now."""
+    """Refuse inputs that differ from the recorded ones; the default remedy blames a changed signature."""
     if bound.hash != recorded.hash:
         has_same_names = recorded.tree.keys() == bound.tree.keys()
         raise InputMismatchError(
@@ -273,13 +273,13 @@ def _refuse_mismatch(
 
 def _changed_signature(workflow: Workflow[Any, Any]) -> str:
     return (
-        f"The workflow itself takes other inputs than when the run was started ({workflow.where}). Restore its parameters "
+        f"The workflow's parameters have changed since the run was started ({workflow.where}). Restore its parameters "
         "and resume, or start a new run."
     )
 
 
 def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, str]) -> None:
-    """Refuse a run whose id or tags tell a secret input: they are recorded and shown.
+    """Refuse a run whose id or tags contain a secret input: ids and tags are recorded and shown.
 
     Args:
         bound: the inputs.
@@ -287,13 +287,13 @@ def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, st
         tags: its tags.
 
     Raises:
-        InputError: they do.
+        InputError: the id or a tag contains a secret.
     """
     secrets = bound.known_secrets()
     for what, label in (("id", workflow_id), *(("tag", text) for pair in tags.items() for text in pair)):
         if secrets.is_in(label):
             raise InputError(
-                f"the {what} of the run holds a secret input: {secrets.text(label)!r}",
+                f"the {what} of the run contains a secret input: {secrets.text(label)!r}",
                 parameter="workflow_id" if what == "id" else "tags",
                 remedy="Ids and tags are recorded and shown: choose another.",
             )
@@ -309,7 +309,7 @@ def _refuse_missing(name: str) -> NoReturn:
 
 
 def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
-    """Return the value of a secret input as a secret; no message tells anything of it but its type."""
+    """Return the value of a secret input as a secret; error messages contain only its type."""
     secret = Secret(value)
     wanted = workflow.secret_inputs[name]
     if secret.is_absent or (wanted not in _CHECKED and secret.reveal() is not None):
@@ -321,27 +321,24 @@ def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secr
     raise InputError(
         f"the secret input {name!r} of workflow {workflow.name!r} must be of type {expected}, got a {type_name(kind)}",
         parameter=name,
-        remedy=f"Annotate it {name}: Secret[…] with what it holds, or pass that.",
+        remedy=f"Pass a value of that type, or change the annotation: {name}: Secret[…].",
     )
 
 
-# What callers of the engine give: looked at before anything is done with it.
+# Checks of the arguments that callers of the engine pass.
 
 
 def checked_id(workflow_id: object) -> str:
-    """Return the id of a run that may be there.
-
-    Args:
-        workflow_id: what was given for it.
+    """Return a run id, if it is valid.
 
     Raises:
-        InputError: it is not text, or blank.
+        InputError: the id is not text, or blank.
     """
     if not isinstance(workflow_id, str) or not workflow_id.strip():
         raise InputError(
             f"a run id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
             parameter="workflow_id",
-            remedy="Give a text, or none to get a new one.",
+            remedy="Pass a text, or nothing to get a new id.",
         )
     return workflow_id
 
@@ -349,11 +346,8 @@ def checked_id(workflow_id: object) -> str:
 def check_workflow(workflow: object) -> None:
     """Refuse an object that is not a workflow.
 
-    Args:
-        workflow: what was given for one.
-
     Raises:
-        WorkflowDefinitionError: it is not valid.
+        WorkflowDefinitionError: the object is not a workflow.
     """
     if not isinstance(workflow, Workflow):
         raise WorkflowDefinitionError(
@@ -363,19 +357,15 @@ def check_workflow(workflow: object) -> None:
 
 
 def needed_workflow(workflow: Workflow[..., Any] | None, workflow_id: str) -> Workflow[..., Any]:
-    """Return a workflow that may be left out where nothing is to be undone.
-
-    Args:
-        workflow: what was given for it.
-        workflow_id: the run.
+    """Return the workflow, which callers may omit only if nothing has to be undone.
 
     Raises:
-        InputError: it is missing.
+        InputError: the workflow is missing.
     """
     if workflow is None:
         raise InputError(
-            f"only the workflow of run {workflow_id!r} knows what its steps undo, and it was not given",
+            f"undoing the steps of run {workflow_id!r} needs its workflow, which was not given",
             parameter="workflow",
-            remedy="Give workflow=…, or rolls_back=False to end the run with nothing undone.",
+            remedy="Pass workflow=…, or rolls_back=False to end the run without undoing anything.",
         )
     return workflow

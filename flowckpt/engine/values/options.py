@@ -1,4 +1,4 @@
-"""The options of a run beside its inputs; one value, so that inputs may have any other name."""
+"""The options of a run. They are one value, so that inputs may have any other name."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F")
 
 RETRIES_USED = "retries_used"
-"""Among the recorded limits: how many retries were made since the budget was given."""
+"""Key in the recorded limits: how many retries were made since the budget was set."""
 
 
-def _refused(name: str, value: object, said: str, remedy: str) -> InputError:
-    return InputError(f"{name}={value!r:.80} {said}", parameter=name, remedy=remedy)
+def _refused(name: str, value: object, problem: str, remedy: str) -> InputError:
+    return InputError(f"{name}={value!r:.80} {problem}", parameter=name, remedy=remedy)
 
 
 def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
-        remedy = "Leave it out for what holds without it."
-        raise _refused(attribute.name, value, "is not a whole number from 0 on", remedy)
+        remedy = "Leave it out to use the default."
+        raise _refused(attribute.name, value, "is not a whole number of at least 0", remedy)
 
 
 def _choice(kind: type[E], name: str, value: Any) -> E | None:
@@ -117,7 +117,7 @@ def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[
     """Return functions as a tuple.
 
     Args:
-        setting: what the argument is called.
+        setting: the name of the argument.
         functions: the functions.
         kind: what they do, for the error.
 
@@ -126,13 +126,13 @@ def checked_functions(setting: str, functions: Iterable[F], kind: str) -> tuple[
     """
     given: object = functions
     if not isinstance(given, Iterable):
-        said = f"{setting}={given!r:.80} ({type(given).__name__}) is not a list of functions"
-        raise SettingError(said, setting=setting, remedy=f"Give a list of functions {kind}.")
+        message = f"{setting}={given!r:.80} ({type(given).__name__}) is not a list of functions"
+        raise SettingError(message, setting=setting, remedy=f"Give a list of functions {kind}.")
     found = tuple(functions)
     for each in found:
         if not callable(each):
-            said = f"{setting} has {each!r:.80} ({type(each).__name__}), which cannot be called"
-            raise SettingError(said, setting=setting, remedy=f"Give functions {kind}.")
+            message = f"{setting} has {each!r:.80} ({type(each).__name__}), which cannot be called"
+            raise SettingError(message, setting=setting, remedy=f"Give functions {kind}.")
     return found
 
 
@@ -151,19 +151,19 @@ def check_ports(verifier: object, clock: object) -> None:
 
 
 def check_options(options: object) -> None:
-    """Refuse what are not the options of a run.
+    """Refuse a value that is not `RunOptions`.
 
     Raises:
-        InputError: it is something else.
+        InputError: the value is something else.
     """
     if options is not None and not isinstance(options, RunOptions):
-        said = f"({type(options).__name__}) are not RunOptions"
-        raise _refused("options", options, said, "Write options=RunOptions(tags={'team': 'data'}).")
+        problem = f"({type(options).__name__}) are not RunOptions"
+        raise _refused("options", options, problem, "Write options=RunOptions(tags={'team': 'data'}).")
 
 
 @lazy_frozen(eq=False, repr=False)
 class TypedOutput(FieldEquality):
-    """The output of a step as a text gives it: it is made once the annotation of the step's function is known.
+    """The output of a step given as text: it is converted once the annotation of the step's function is known.
 
     Attributes:
         text: the text.
@@ -280,17 +280,17 @@ class RunOptions(FieldEquality):
         return {**settled, **{path: policies.Settled(False, None, by, comment) for path in self.not_done}}
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of a run with what was asked for of it now, and holds for the next resume, too.
+        """Return the metadata of a run with the options that also hold for later resumes.
 
         Args:
-            metadata: the metadata that it continues from.
+            metadata: the metadata to start from.
         """
         written = dict(metadata)
         if self.base_path is not None:
             written["base_path"] = self.base_path
         if asked := self.asked_limits:
             written[LIMITS] = {**written.get(LIMITS, {}), **asked}
-        if self.target is not None:  # the code has moved: the next resume finds it by itself
+        if self.target is not None:  # the code is elsewhere now: record it for the next resume
             written["target"] = dict(self.target)
         if self.asked_saving:
             written["saving"] = self.asked_saving
@@ -298,23 +298,23 @@ class RunOptions(FieldEquality):
 
     @property
     def asked_saving(self) -> dict[str, float]:
-        """The settings of saving that were given, as they are recorded."""
+        """The given settings of saving, in recorded form."""
         return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
 
     @property
     def asked_limits(self) -> dict[str, int]:
-        """The limits that were given, as they are recorded: a budget that is given is a fresh one."""
+        """The given limits, in recorded form; a given budget starts unused."""
         asked = {name: value for name in ("retry_budget", "max_crashes") if (value := getattr(self, name)) is not None}
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
 
 @lazy_frozen(eq=False, repr=False)
 class Limits:
-    """Limits of the runs of an engine, where neither a run nor its record has its own.
+    """Default limits for the runs of an engine, used if neither the options nor the record of a run have their own.
 
     Attributes:
-        retry_budget: how many retries a run may make; None for any number.
-        max_crashes: how often a run may die at the same step; 0 for no limit.
+        retry_budget: how many retries a run may make; None for no limit.
+        max_crashes: how often a run may crash at the same step; 0 for no limit.
     """
 
     retry_budget: int | None = attrs.field(default=None, validator=_limit)
@@ -323,13 +323,13 @@ class Limits:
 
 @lazy_frozen(eq=False, repr=False)
 class Saving:
-    """How the runs of an engine are saved besides their explicit checkpoints.
+    """How the runs of an engine are saved, apart from their explicit checkpoints.
 
     Attributes:
-        trigger: asks for checkpoints, or None.
-        continue_on_save_error: whether a run continues when the checkpoint behind a step cannot be saved.
-        retention: which checkpoints stay, or None where all do.
-        limits: what its runs may do.
+        trigger: requests checkpoints, or None.
+        continue_on_save_error: whether a run continues if the checkpoint after a step cannot be saved.
+        retention: which checkpoints to keep; None to keep all.
+        limits: the default limits of its runs.
     """
 
     trigger: Trigger | None = None
@@ -349,7 +349,7 @@ class Saving:
         """Return the settings of an engine, or refuse them; see `WorkflowEngine`.
 
         Raises:
-            SettingError: a value is not allowed, or the store cannot do what is asked for.
+            SettingError: a value is invalid, or the store lacks a required ability.
         """
         if on_save_error not in ("fail", "continue"):
             raise SettingError(
@@ -365,10 +365,10 @@ class Saving:
         )
 
     def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
-        """Return the trigger of a run: the engine's, or what the run was started with.
+        """Return the trigger of a run: the engine's, or the one that the run was started with.
 
         Args:
-            recorded: what `RunOptions.asked_saving` said at the start, or says now.
+            recorded: `RunOptions.asked_saving` of the start, or of now.
 
         Raises:
             SettingError: a number is out of its range.
@@ -383,13 +383,13 @@ class Saving:
         return asked[0] if len(asked) == 1 else CompositeTrigger(asked)
 
 
-# When a checkpoint is taken besides the explicit ones: small rules over how far a run has come.
+# Triggers request checkpoints besides the explicit ones, depending on the progress of a run.
 #
-# A trigger keeps no state: the process that saves tells it what there is since the last checkpoint, and starts again after one. So
-# one trigger can serve many runs, and a resumed run is judged as an uninterrupted one is.
+# A trigger keeps no state: it gets the progress since the last checkpoint. So one trigger can serve many runs, and
+# decides in a resumed run exactly as in an uninterrupted one.
 
 
-class Progress(NamedTuple):  # one is made after each step: 0.2 µs, an attrs class takes 0.6
+class Progress(NamedTuple):  # one is created after each step in 0.2 µs; an attrs class would take 0.6
     """The progress of a run, as a trigger sees it.
 
     Attributes:
@@ -420,7 +420,7 @@ class Trigger(Protocol):
 def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
     if not is_finite_number(value) or value <= 0:
         raise SettingError(
-            f"a TimeTrigger waits for a number of seconds above 0, or a timedelta, not {value!r:.80}",
+            f"a TimeTrigger needs a number of seconds above 0, or a timedelta, not {value!r:.80}",
             setting="seconds",
             remedy="Write TimeTrigger(60), or TimeTrigger(timedelta(minutes=1)).",
         )
@@ -444,7 +444,7 @@ class TimeTrigger(FieldEquality):
 def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) -> None:
     if type(value) is not int or value < 1:
         raise SettingError(
-            f"a StepCountTrigger counts to a whole number of steps from 1 on, not to {value!r:.80}",
+            f"a StepCountTrigger needs a whole number of steps of at least 1, not {value!r:.80}",
             setting="steps",
             remedy="Write StepCountTrigger(10); 1 is a checkpoint after every step.",
         )
@@ -469,7 +469,7 @@ def _members(value: object) -> tuple[Trigger, ...]:
     members: tuple[Trigger, ...] = tuple(value) if isinstance(value, Iterable) else ()
     if not members:
         raise SettingError(
-            f"a CompositeTrigger is made of a list of triggers, with one at least, not of {value!r:.80}",
+            f"a CompositeTrigger needs a list of at least one trigger, not {value!r:.80}",
             setting="triggers",
             remedy="Write CompositeTrigger([TimeTrigger(60), StepCountTrigger(100)]).",
         )
@@ -535,7 +535,7 @@ def checked_trigger(value: object) -> Trigger:
 
 
 def asks_for_checkpoint(
-    trigger: Trigger, progress: Progress, log: logging.Logger, told: set[str] | None = None
+    trigger: Trigger, progress: Progress, log: logging.Logger, logged: set[str] | None = None
 ) -> bool:
     """Return whether a trigger requests a checkpoint; an invalid answer or an error is logged and means no.
 
@@ -543,21 +543,21 @@ def asks_for_checkpoint(
         trigger: the trigger.
         progress: the progress of the run.
         log: where to log errors.
-        told: messages already logged, which are not repeated; updated in place.
+        logged: messages already logged, which are not repeated; updated in place.
     """
     try:
         answer: object = trigger.should_checkpoint(progress)
     except Exception as error:
-        _tell(log, told, _culprit(trigger, error), f"it raised {error!r}")
+        _log_once(log, logged, _culprit(trigger, error), f"it raised {error!r}")
         return False
     if isinstance(answer, bool):
         return answer
-    _tell(log, told, trigger, f"it answered {answer!r:.80}, not True or False")
+    _log_once(log, logged, trigger, f"it returned {answer!r:.80}, not True or False")
     return False
 
 
 def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
-    """Return the member of a composite that failed, as its frames say; else the trigger itself."""
+    """Return the member of a composite that failed, according to the traceback; otherwise the trigger itself."""
     frame = error.__traceback__
     while frame is not None:
         found: Any = frame.tb_frame.f_locals.get("self")
@@ -567,10 +567,10 @@ def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
     return trigger
 
 
-def _tell(log: logging.Logger, told: set[str] | None, trigger: Trigger, what: str) -> None:
-    """Tell the log once: a trigger is asked after every step, and most often fails as it did before."""
+def _log_once(log: logging.Logger, logged: set[str] | None, trigger: Trigger, what: str) -> None:
+    """Log a message once: a trigger is called after every step, and often fails in the same way."""
     text = f"no checkpoint is taken for {type(trigger).__name__}: {what}"
-    if told is None or text not in told:
+    if logged is None or text not in logged:
         log.warning("%s", text)
-    if told is not None:
-        told.add(text)
+    if logged is not None:
+        logged.add(text)

@@ -1,4 +1,4 @@
-"""Placeholders for what a plan does not have: outputs of steps that it does not run, and secrets that no record holds."""
+"""Placeholders for values that a plan does not have: outputs of steps that it does not run, and secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowckpt.core.system.secret import absent_secret
 
 
 class PlanStopped(BaseException):
-    """No error, and no `Exception`: raised where the generator uses the output of a step that a plan does not run."""
+    """Raised if the generator uses the output of a step that a plan does not run; it is not an error."""
 
 
 def _stop(self: NotRun, *_: Any, **__: Any) -> NoReturn:
@@ -18,11 +18,11 @@ def _stop(self: NotRun, *_: Any, **__: Any) -> NoReturn:
 
 
 class SecretNeeded(PlanStopped):
-    """Likewise: raised where the generator uses a secret input that a plan does not have."""
+    """Raised if the generator uses a secret input that a plan does not have."""
 
 
 def use_missing_secret(name: str) -> NoReturn:
-    """Stop a plan: what is done with a secret input, for `BoundInputs.values`.
+    """Stop a plan that uses a missing secret input, for `BoundInputs.values`.
 
     Args:
         name: the input.
@@ -34,11 +34,7 @@ def use_missing_secret(name: str) -> NoReturn:
 
 
 def not_run(command: Execute) -> Any:
-    """Return what stands for the output of a step that is run at each resume, and not by a plan.
-
-    Args:
-        command: the step.
-    """
+    """Return a placeholder for the output of an ephemeral step, which a plan does not run."""
     path = command.path
     return absent_secret(partial(_stopped, path)) if command.step.modifiers.is_secret else NotRun(path)
 
@@ -48,7 +44,7 @@ def _stopped(path: str) -> NoReturn:
 
 
 class NotRun:
-    """Stands for the output of an ephemeral step, which a plan does not run; it may be handed on, but not used."""
+    """Placeholder for the output of an ephemeral step, which a plan does not run; it may be passed on, but not used."""
 
     def __init__(self, path: str) -> None:
         object.__setattr__(self, "_path", path)
@@ -71,5 +67,5 @@ for _name in (
     *_BINARY.split(),
     *(f"r{name}" for name in _BINARY.split()),
     *_OTHER.split(),
-):  # Python looks in the class alone
+):  # Python looks up special methods only in the class
     setattr(NotRun, f"__{_name}__", _stop)

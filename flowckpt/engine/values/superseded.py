@@ -1,7 +1,7 @@
-"""Recorded results that no longer count, of steps that must look at them before they run again.
+"""Recorded results that no longer count, of steps that must check them before they run again.
 
-They are kept in the record (`metadata["superseded"]`) until their step has a new result: a crash in the middle of a
-rerun must not make a payment forget that it was made.
+They are kept in the record (`metadata["superseded"]`) until their step has a new result: after a crash in the middle of
+a rerun, the run must still know that a payment was made.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from flowckpt.engine.values.options import RETRIES_USED
 AT_MOST_ONCE = "at_most_once"
 ON_RERUN = "on_rerun"
 NOT_UNDONE = "not_undone"
-"""Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
+"""Marks a failure of `.on_rerun()`: the step was not run, and its earlier result is still to be undone."""
 LEAVES_EARLIER = frozenset({NOT_UNDONE, NOT_STARTED})
-"""Marks of results whose step did nothing: what it did before is still to be looked at."""
+"""Marks of results whose step had no effect: its earlier result is still to be checked."""
 KEY = "superseded"
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
-"""Marks of results that a step must look at before it runs again."""
+"""Marks of results that a step must check before it runs again."""
 GUARDED = frozenset({AT_MOST_ONCE, UNDOABLE})
-"""Marks the results whose effects no default repeats."""
+"""Marks the results whose effects are not repeated by default."""
 
 
 def marks_of(
     modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool, is_started: bool = True
 ) -> tuple[str, ...]:
-    """Return what a later rerun of a step must know of its result.
+    """Return the marks that a later rerun of a step needs.
 
     Args:
-        modifiers: the step's.
-        is_adopted: whether it was not run but proved done.
-        is_not_undone: whether it was not run because its earlier effect could not be undone.
+        modifiers: the modifiers of the step.
+        is_adopted: whether the step was not run because its evidence proved it done.
+        is_not_undone: whether the step was not run because its earlier effect could not be undone.
         is_started: whether its function may have been called.
     """
     if not is_started:
@@ -56,10 +56,10 @@ def marks_of(
 
 
 class Superseded:
-    """The results that no longer count but must be looked at, by path.
+    """The results that no longer count but must be checked, by path.
 
     Args:
-        metadata: of the checkpoint that the run continues from.
+        metadata: the metadata of the checkpoint that the run continues from.
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
@@ -88,11 +88,11 @@ class Superseded:
         return self.by_path.get(path)
 
     def add(self, results: Iterable[StepResult], *, holds_undoable: bool = False) -> None:
-        """Add results that no longer count; those whose steps need not look at them are left out.
+        """Add results that no longer count, except those whose steps need not check them.
 
         Args:
             results: the results.
-            holds_undoable: whether to add those of steps with a `.rollback()`: no person asked to run them again.
+            holds_undoable: whether to add those of steps with `.rollback()`, because no rerun was requested.
         """
         questions = _QUESTIONS | {UNDOABLE} if holds_undoable else _QUESTIONS
         found = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
@@ -107,21 +107,17 @@ class Superseded:
         self.by_path.pop(path, None)
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return metadata with what there is to keep.
-
-        Args:
-            metadata: the metadata of the run.
-        """
+        """Return metadata with these results."""
         kept = {name: value for name, value in metadata.items() if name != KEY}
         if self.by_path:
             kept[KEY] = [result_document(result) for result in self.by_path.values()]
         return kept
 
 
-# How many retries a run may make, all its steps and all its attempts together.
+# The retry budget: how many retries a run may make, in all its steps and attempts.
 #
-# What was used is written into the metadata of the run, and so becomes durable with the next checkpoint. A process that
-# dies takes with it the count of the retries since its last save.
+# The number of retries is part of the run's metadata, and becomes durable with the next checkpoint. If the process
+# dies, the retries since its last save are not counted.
 
 
 class HasMetadata(Protocol):
@@ -135,9 +131,9 @@ class RetryBudget:
     """Counts the retries of one run.
 
     Attributes:
-        limit: how many there may be; None for any number, and then they are not counted.
-        record: holds the metadata of the run, which keep the count.
-        longest_delay: a longer wait before a retry, in seconds, suspends the run.
+        limit: the number of retries allowed; None for no limit, and then they are not counted.
+        record: holds the metadata of the run, with the count.
+        longest_delay: a retry delay above this many seconds suspends the run.
     """
 
     limit: int | None
@@ -145,7 +141,7 @@ class RetryBudget:
     longest_delay: float
 
     def take(self) -> bool:
-        """Take one; tell whether there was one left."""
+        """Use one retry; return whether one was left."""
         if self.limit is None:
             return True
         metadata = self.record.metadata

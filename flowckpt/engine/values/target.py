@@ -1,4 +1,4 @@
-"""The place of a run's workflow: `path/to/file.py:name` or `package.module:name`, and what loads it."""
+"""The target of a run, `path/to/file.py:name` or `package.module:name`: describe it and load its workflow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from flowckpt.execution.remote import LOADED_FROM_FILE
 
 
 def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
-    """Return what a record says about where a workflow is; empty where it can only be had from its program.
-
-    Args:
-        workflow: the workflow; one defined inside a function has no place that could be named.
-    """
+    """Return the target to record for a workflow; empty for a workflow that is defined inside a function."""
     function = workflow.function
     if "<locals>" in function.__qualname__:
         return {}
@@ -63,11 +59,11 @@ def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[An
     """Import a target and return its workflow.
 
     Args:
-        described: what `parse_target` or `describe_target` returned.
-        shown: what to call it in an error.
+        described: the value of `parse_target` or `describe_target`.
+        shown: its name in an error.
 
     Raises:
-        TargetError: it cannot be imported, or holds no such workflow.
+        TargetError: the target cannot be imported, or does not contain the workflow.
     """
     shown = shown or described.get("file") or described.get("module") or "?"
     module = _import(described, shown)
@@ -127,13 +123,13 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
             target=shown,
             remedy="Run it with python to see the whole traceback.",
         ) from error
-    raise TargetError(f"the record of {shown} names neither a file nor a module", target=shown)
+    raise TargetError(f"the record of {shown} has neither a file nor a module", target=shown)
 
 
 class AsWritten(importlib.machinery.SourceFileLoader):
     """Compiles a program from its source each time, as `python file.py` does.
 
-    A cached form is told from a newer source by its size and its second: an edit in the same second would not be seen.
+    A cached form is compared with its source by size and second only: an edit in the same second would not be noticed.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -143,8 +139,8 @@ class AsWritten(importlib.machinery.SourceFileLoader):
 
 
 def _near(file: Path) -> str:
-    """Return a question that names the file that is most like a misspelt one; empty if none is."""
-    with contextlib.suppress(OSError):  # its directory may be misspelt, too
+    """Return a question with the most similar file name; empty if there is none."""
+    with contextlib.suppress(OSError):  # its directory may be wrong, too
         names = [each.name for each in file.parent.iterdir() if each.is_file()]
         return "".join(
             f"Did you mean {each!r}? " for each in external.difflib.get_close_matches(file.name, names, 1, 0.75)
@@ -176,7 +172,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
         spec.loader = AsWritten(name, str(file))
     module = importlib.util.module_from_spec(spec)
     setattr(module, LOADED_FROM_FILE, True)
-    sys.modules[name] = module  # annotations are resolved by it, as with a plain import
+    sys.modules[name] = module  # annotations are resolved with it, as after a plain import
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The waits of one attempt: what its steps wait for, which messages they have taken, and which approvals bind what follows."""
+"""The waits of one attempt: what its steps wait for, consumed messages, and approvals that bind later steps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 SHORT_SECONDS = 60.0
-"""A wait that ends by itself within so many seconds keeps the process, by default."""
+"""By default, the process stays for a wait that ends by itself within this many seconds."""
 
 
 class Suspended(BaseException):
-    """No error, and no `Exception`: raised where a step waits, and caught where everything else has come to rest.
+    """Raised if a step waits, and caught when no other step can run; not an error, so not an `Exception`.
 
     Attributes:
-        paths: the steps that wait, in the order of the program.
+        paths: the waiting steps, in the order of the program.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -42,10 +42,10 @@ class Waits:
     """The waits of the steps of a run, by path.
 
     Attributes:
-        is_changed: whether it says something else than the metadata of the run do.
-        approved: the approvals that bind what comes behind them, by path.
-        started: the steps that wait and whose start was emitted.
-        fan_outs: how many fan-outs are running: while there are any, other steps run on while one waits.
+        is_changed: whether it differs from the metadata of the run.
+        approved: the approvals that bind later steps, by path.
+        started: the waiting steps whose start was emitted.
+        fan_outs: how many fan-outs are running; during a fan-out, other steps may run while one waits.
     """
 
     _open: dict[str, Wait] = attrs.field(factory=dict)
@@ -61,7 +61,7 @@ class Waits:
         """Return the waits of a run.
 
         Args:
-            metadata: of its newest checkpoint.
+            metadata: the metadata of its newest checkpoint.
         """
         waits, taken = {wait.path: wait for wait in waits_in(metadata)}, set(metadata.get(TAKEN, ()))
         found = cls(waits, taken)
@@ -70,17 +70,17 @@ class Waits:
 
     @property
     def all(self) -> tuple[Wait, ...]:
-        """All of them: in the order of the program once the run is at rest, before in the order in which they were met."""
+        """All waits: once the run is suspended, in the order of the program; before, in the order of their start."""
         return tuple(self._open.values())
 
     @property
     def voided(self) -> tuple[str, ...]:
-        """The approvals that were found void in this attempt: nothing after them runs in it."""
+        """The approvals found void in this attempt: it runs no step after them."""
         return tuple(path for path, each in self.approved.items() if each.is_void)
 
     @property
     def taken(self) -> Collection[str]:
-        """The ids of messages that were taken by results which no longer count."""
+        """The ids of messages consumed by results that no longer count."""
         return self._taken
 
     def get(self, path: str) -> Wait | None:
@@ -118,7 +118,7 @@ class Waits:
             self.is_changed = True
 
     def end_within(self, path: str) -> None:
-        """Forget the waits nested in a step that has ended without them.
+        """Forget the waits nested in a step that has ended before them.
 
         Args:
             path: the step.
@@ -127,7 +127,7 @@ class Waits:
             self.end(each)
 
     def retain(self, paths: Iterable[str]) -> None:
-        """Forget all waits but those of some steps, because the run has come to rest at these.
+        """Forget all waits except those of some steps, at which the run is suspended.
 
         Args:
             paths: the steps, in the order in which their waits are recorded and shown.
@@ -137,7 +137,7 @@ class Waits:
             self._open, self.is_changed = rest, True
 
     def take(self, signal_id: str) -> None:
-        """Note a message that was taken, and that no result names.
+        """Note a consumed message that is not named by any result.
 
         Args:
             signal_id: the message.
@@ -146,11 +146,11 @@ class Waits:
         self.is_changed = True
 
     def drop_stale(self, dropped: Iterable[StepResult], *, takes_later: bool) -> None:
-        """Take results out: the messages that they took stay taken, and the waits after them begin again.
+        """Drop results: the messages that they consumed stay consumed, and the waits after them start again.
 
         Args:
             dropped: the results.
-            takes_later: whether what comes after them starts again, too.
+            takes_later: whether later steps start again, too.
         """
         dropped = tuple(dropped)
         anew = {each.path: each for each in dropped if (wait := self._open.get(each.path)) and wait.is_newer_than(each)}
@@ -160,14 +160,15 @@ class Waits:
                 self.take(result.signal)
             for path in list(self._open):
                 if path in anew and not _is_before(result, anew[path]):
-                    continue  # it was asked again because that result no longer holds
+                    continue  # the question was asked again because the dropped result no longer holds
                 if is_after(path, result.path) if takes_later else is_within(path, result.path):
                     self.end(path)
 
     def is_worth_a_save(self, wait: Wait) -> bool:
-        """Return whether a wait that was just met is saved although other steps still run.
+        """Return whether to save a new wait while other steps still run.
 
-        Only where something is fixed that a crash would lose, and not where there are many: each save names all waits.
+        That is the case if a crash would lose something fixed by the wait, and if there are not many waits: each save
+        contains all of them.
 
         Args:
             wait: the wait.
@@ -175,13 +176,13 @@ class Waits:
         return (wait.due_at is not None or bool(wait.claims)) and len(self._open) <= _FEW
 
     def written_to(self, metadata: Mapping[str, Any], *, is_at_rest: bool) -> Mapping[str, Any]:
-        """Return the metadata of the run with what there is to say.
+        """Return the metadata of the run with these waits.
 
         Args:
             metadata: the metadata.
-            is_at_rest: whether everything in the run waits, or the attempt ends.
+            is_at_rest: whether every step of the run waits, or the attempt ends.
         """
-        if not self._is_to_be_written(is_at_rest):
+        if not self._needs_write(is_at_rest):
             return metadata
         kept = {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
         if self._open:
@@ -191,10 +192,10 @@ class Waits:
         self.is_changed, self._written = False, (dict(self._open), len(self._taken))
         return kept
 
-    def _is_to_be_written(self, is_at_rest: bool) -> bool:
-        """Tell whether to rebuild the metadata. They are repeated in whole, so where there are many, not each time.
+    def _needs_write(self, is_at_rest: bool) -> bool:
+        """Return whether to rebuild the metadata: they contain all waits, so not each time if there are many.
 
-        What they name too much are waits that have ended: their results say so.
+        Metadata that were not rebuilt may contain waits that have ended; the results show that.
         """
         written, taken = self._written
         if not self.is_changed or (len(self._open) <= _FEW and len(written) <= _FEW):
@@ -216,11 +217,11 @@ def _is_before(result: StepResult, other: StepResult) -> bool:
 def waits_after_rollback(
     metadata: Mapping[str, Any], earlier: Mapping[str, Any], dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
-    """Return the metadata of a run that goes back: it waits for what it waited for then, and takes no message twice.
+    """Return the metadata of a run after a rollback: it has the waits of that time, and consumes no message twice.
 
     Args:
-        metadata: of the run as it is.
-        earlier: of the checkpoint that it goes back to.
+        metadata: the present metadata of the run.
+        earlier: the metadata of the checkpoint to roll back to.
         dropped: the results that no longer count.
     """
     kept = {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
@@ -233,26 +234,26 @@ def waits_after_rollback(
 
 
 def without_waits(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata for a new run that begins with the history of another: it has no messages, and its waits begin again.
+    """Return metadata for a fork: it has no messages, and its waits start again.
 
     Args:
-        metadata: of the other run.
+        metadata: the metadata of the source.
     """
     return {name: value for name, value in metadata.items() if name not in (KEY, TAKEN)}
 
 
 @lazy_define(eq=False, repr=False)
 class StandingApproval:
-    """An approval that was given, and of which the bytes that were approved must stay what they are.
+    """A given approval, whose approved facts must stay unchanged.
 
     Attributes:
-        path: its step.
-        action: what the step asks for.
-        pack: what was approved, with its facts.
+        path: the step of the approval.
+        action: the step's action.
+        pack: the approved claims, with their facts.
         by: who approved.
-        asked_at: when it was asked for.
-        request: the question that was answered; empty where an earlier attempt has asked it.
-        is_void: whether it no longer holds.
+        asked_at: when the question was asked.
+        request: the id of the question; empty if an earlier attempt has asked it.
+        is_void: whether the facts have changed.
     """
 
     path: str
@@ -264,15 +265,11 @@ class StandingApproval:
     is_void: bool = False
 
 
-# What an approval is bound to, as digests that people and programs can compare.
+# The digests that an approval is bound to, for comparison by people and programs.
 
 
 def digests_of(wait: Wait) -> dict[str, str]:
-    """Return what an approval is bound to: the digest of each claim, by its description.
-
-    Args:
-        wait: the approval.
-    """
+    """Return the digests that an approval is bound to, by the description of each claim."""
     if not wait.claims:
         return {}
     found = {}
