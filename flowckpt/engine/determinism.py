@@ -446,8 +446,8 @@ class SecondDrive:
             return _returned(end.output, workflow)
         if not isinstance(end.error, Exception):
             raise end.error
-        recorded = recorded_error(end.error)
-        return End(error=(recorded.type, recorded.message))
+        failure = recorded_error(end.error)
+        return End(error=(failure.type, failure.message))
 
     async def run(self, command: Execute) -> Answer:
         """Run an ephemeral step, as every replay does."""

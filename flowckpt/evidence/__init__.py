@@ -1,6 +1,6 @@
 """Evidence: claims about the outside world, and their verification before anything is reused.
 
-The names are imported when they are first used (PEP 562): to write claims, nothing of what checks them is needed.
+The names are imported at their first use (PEP 562): writing claims does not need the code that checks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims about the outside world, as a program writes them and as a record keeps them."""
+"""Claims about the outside world, as programs write them and as they are recorded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt import evidence  # the codec lies a row above: claims are written down only where a store is at hand
+from flowckpt import evidence  # imported lazily: the documents need the codec, claims alone do not
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.functions import module_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import EvidenceError
 
-# The kinds of claims that come with flowckpt.
+# The kinds of claims of flowckpt itself.
 
 
 class EvidenceType(StrEnum):
@@ -45,18 +45,18 @@ _SENSITIVE = (
     r"(?i)authoriz|authoris|\bauth\b|auth[-_]|[-_]auth|token|secret|passw|pwd|passphrase|api[-_ ]?key|access[-_ ]?key|"
     r"private[-_ ]?key|credential|cookie|session|bearer|jwt|\bpin\b|\bdsn\b"
 )
-# Not urllib.parse, which costs as much to import as all of the claims; what it cannot parse is not shown at all.
+# Not urllib.parse, whose import costs as much as all of the claims; a URL that this cannot parse is not shown at all.
 _PARTS = r"(?s)([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*@)?([^/?#]*)([^?#]*)(\?)?.*"
 _URL = r"(?i)[a-z][a-z0-9+.-]*://\S*"
 
 
 def is_sensitive(name: object) -> bool:
-    """Tell whether a name is one of a secret."""
+    """Return whether a name looks like that of a secret."""
     return isinstance(name, str) and re.search(_SENSITIVE, name) is not None
 
 
 def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
-    """Return a copy of a value for people: what stands under a sensitive name is hidden, URLs lose user and query."""
+    """Return a copy of a value for display: values under sensitive names are hidden, URLs lose user and query."""
     if isinstance(value, Mapping):
         return {
             key: HIDDEN if is_sensitive(key) or key in hidden else redacted(item, hidden) for key, item in value.items()
@@ -69,24 +69,24 @@ def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
 
 
 def redacted_text(text: str) -> str:
-    """Return text whose URLs have lost what may be secret in them."""
+    """Return text with the possibly secret parts of its URLs removed."""
     return re.sub(_URL, lambda match: shown_url(match[0]), text) if "://" in text else text
 
 
 def shown_url(url: str) -> str:
-    """Return a URL for people: without user, password, query and fragment."""
+    """Return a URL for display: without user, password, query and fragment."""
     match = re.fullmatch(_PARTS, url)
     return f"{match[1]}://{match[3]}{match[4]}{'?…' if match[5] else ''}" if match else "(a malformed URL)"
 
 
 def has_credentials(url: str) -> bool:
-    """Tell whether a URL holds a user or a password."""
+    """Return whether a URL contains a user or a password."""
     match = re.fullmatch(_PARTS, url)
     return match is not None and match[2] is not None
 
 
 def secrets_in(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: bool = False) -> Iterator[str]:
-    """Yield the texts that stand under sensitive names, so that they can be scrubbed from what others wrote."""
+    """Yield the texts under sensitive names, so that they can be removed from messages of other code."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from secrets_in(item, hidden, _is_secret=_is_secret or is_sensitive(key) or key in hidden)
@@ -95,16 +95,16 @@ def secrets_in(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: 
             yield from secrets_in(item, hidden, _is_secret=_is_secret)
     elif _is_secret and value is not None and not isinstance(value, bool):
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        if len(text) >= 4:  # shorter ones would blot out the whole sentence
+        if len(text) >= 4:  # removing shorter ones could damage the whole sentence
             yield text
 
 
 def scrubbed(text: str, secrets: frozenset[str]) -> str:
-    """Return text without these secrets, as written and as `repr` writes them.
+    """Return text without these secrets, both as plain text and as `repr` shows them.
 
     Args:
-        text: what somebody else wrote: an exception's message, a driver's.
-        secrets: what must not appear in it.
+        text: a message of other code, such as an exception or a driver.
+        secrets: the texts to remove.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN).replace(repr(secret)[1:-1], HIDDEN)
@@ -117,11 +117,11 @@ class State(StrEnum):
     STATED = "stated"
     """The program gave them."""
     UNCAPTURED = "uncaptured"
-    """Not yet known: `EvidenceVerifier.capture` takes them from the world when the step commits."""
+    """Not yet known: `EvidenceVerifier.capture` captures them when the step commits."""
     CAPTURED = "captured"
-    """They were taken from the world when the step committed."""
+    """They were captured when the step committed."""
     UNREADABLE = "unreadable"
-    """A newer program recorded them in a form that this one cannot read; the document is kept as it is."""
+    """A newer program recorded them in a form that this one cannot read; the document is kept unchanged."""
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -151,7 +151,7 @@ def _kind(value: object) -> EvidenceType | str:
 def _private_copy(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise EvidenceError(f"a claim's facts are a mapping, not {value!r:.80}", remedy="Write a dict.")
-    # A frozen claim must not change with the dict that it was made of.
+    # A frozen claim must not change with the dict that it was created from.
     return {key: item if type(item) in _LEAVES else copy.deepcopy(item) for key, item in value.items()}
 
 
@@ -275,7 +275,7 @@ _NONE: frozenset[str] = frozenset()
 
 def _claims(value: Any) -> tuple[Evidence, ...]:
     if isinstance(value, Evidence):
-        raise EvidenceError(f"a pack is made of a list of claims, not of {value!r:.80}", remedy="Put it into a list.")
+        raise EvidenceError(f"a pack needs a list of claims, not {value!r:.80}", remedy="Put it into a list.")
     claims = tuple(value)
     for claim in claims:
         if not isinstance(claim, Evidence):
@@ -285,7 +285,7 @@ def _claims(value: Any) -> tuple[Evidence, ...]:
 
 def _checked_flag(_: EvidencePack, field: attrs.Attribute[bool], value: object) -> None:
     if type(value) is not bool:
-        raise EvidenceError(f"{field.name} is True or False, not {value!r:.80}", remedy="Write the one or the other.")
+        raise EvidenceError(f"{field.name} is True or False, not {value!r:.80}", remedy="Write True or False.")
 
 
 def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
@@ -293,8 +293,8 @@ def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
         raise EvidenceError(f"min_verified is a number of claims, not {value!r:.80}", remedy="Write 0, 1, 2 …")
     if value > len(pack.evidence_list):
         raise EvidenceError(
-            f"min_verified is {value}, and the pack has only {len(pack.evidence_list)} claims: it could never hold",
-            remedy="Add claims, or ask for fewer.",
+            f"min_verified is {value}, but the pack has only {len(pack.evidence_list)} claims, so it could never hold",
+            remedy="Add claims, or lower min_verified.",
         )
 
 
@@ -345,13 +345,13 @@ class EvidencePack(FieldEquality):
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function; the same one however its file is run.
+    """Return the name of a function, independent of how its file is run.
 
     Args:
-        function: a function that stands at the top of a module, or in a class there.
+        function: a function at the top level of a module, or in a class there.
 
     Raises:
-        EvidenceError: it has no name of its own, so that no other process could know which one is meant.
+        EvidenceError: the function has no importable name, so another process could not find it.
     """
     if not callable(function):
         raise EvidenceError(
@@ -362,17 +362,17 @@ def function_name(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         raise EvidenceError(
-            f"{function!r:.80} is not a function with a name of its own",
+            f"{function!r:.80} is not a function with an importable name",
             evidence_type="predicate",
             remedy="Write it with 'def' at the top of a module: lambdas and inner functions have no lasting name.",
         )
     return f"{module_name(module)}:{name}"
 
 
-# The functions that the program lends to claims.
+# The functions that the program registers for claims.
 #
-# A record holds a name. A name of a record is looked up here and nowhere else: it is never imported, so the process that writes
-# the record cannot choose what runs.
+# A record contains only a name. It is looked up here and nowhere else, and is never imported: the writer of a record
+# cannot choose what code runs.
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -395,8 +395,8 @@ def registered_predicate(name: str) -> Callable[..., Any] | None:
     return _FUNCTIONS.get(name)
 
 
-# The databases of the program, by name. A claim that names one says nothing of its place, so that the place may differ
-# between machines, and a record leads to no database that the program did not name.
+# The databases of the program, by name. A claim that uses such a name does not record a location. So the location may
+# differ between machines, and a record cannot lead to a database that the program did not name.
 
 _DATABASES: dict[str, str] = {}
 
@@ -416,7 +416,7 @@ def register_database(name: str, spec: str) -> None:
         raise EvidenceError(
             f"{name!r:.80} is not a name for a database", evidence_type="db_row", remedy="Use one word: 'main'."
         )
-    if scheme == "sqlite" and rest and not rest.startswith("//"):  # some libraries read that as a relative path
+    if scheme == "sqlite" and rest and not rest.startswith("//"):  # some libraries take that as a relative path
         spec = f"sqlite:{Path(rest).absolute()}"
     elif scheme not in ("postgresql", "postgres"):
         raise EvidenceError(

@@ -23,13 +23,13 @@ from flowckpt.evidence.checks.base import (
 )
 from flowckpt.evidence.sandbox import Sandbox, kind_of, shown_path
 
-# The stat signature of a file: what lets an unchanged one go without being read again.
+# The stat signature of a file: an unchanged file need not be read again.
 
 
 Signature = tuple[int, ...]
 """(device, inode, size, mtime_ns, ctime_ns)."""
 
-# A clock's tick is at most 10 ms on the systems of today; a file system that keeps no fractions has ticks of up to 2 s.
+# A clock tick is at most 10 ms on current systems; a file system without fractions of a second has ticks of up to 2 s.
 _FINE_NS = 20_000_000
 _COARSE_NS = 2_000_000_000
 
@@ -40,17 +40,17 @@ def signature_of(found: os.stat_result) -> Signature:
 
 
 def is_settled(found: os.stat_result, now: datetime) -> bool:
-    """Tell whether a later change would show in the signature.
+    """Return whether a later change would show in the signature.
 
-    One within the same tick of the file system's clock would not: a signature so fresh is not recorded, and the file is
-    read again the next time (git calls such files racily clean).
+    A change within the same tick of the file system's clock would not. So a fresh signature is not recorded, and the
+    file is read again the next time (git calls such files racily clean).
     """
     newest = max(found.st_mtime_ns, found.st_ctime_ns)
     tick = _COARSE_NS if found.st_mtime_ns % 1_000_000_000 == 0 == found.st_ctime_ns % 1_000_000_000 else _FINE_NS
     return int(now.timestamp() * 1e9) - newest > tick
 
 
-_CHUNK = 1 << 18  # what hashlib.file_digest reads at once; it fits the processor's cache
+_CHUNK = 1 << 18  # the read size of hashlib.file_digest, which fits the processor's cache
 _TRIES = 3
 
 
@@ -71,11 +71,11 @@ def digest_file(path: str, context: CheckContext) -> FileDigest:
     """Return the digest of a file in the sandbox.
 
     Raises:
-        RefusedClaimError: it is too large.
-        CheckTimeoutError: it took too long.
-        UncheckableClaimError: it changes all the time.
-        PathRefusedError: it leads out, or is not a regular file.
-        OSError: nothing is there, or it cannot be read.
+        RefusedClaimError: the file is too large.
+        CheckTimeoutError: reading took too long.
+        UncheckableClaimError: the file keeps changing.
+        PathRefusedError: the path leaves the base path, or is not a regular file.
+        OSError: the file does not exist, or cannot be read.
     """
     limits = context.settings.limits
     return digest_path(context.sandbox, path, limits, context.deadline_after(limits.hash_seconds))
@@ -97,11 +97,11 @@ def digest_path(sandbox: Sandbox, path: str, limits: Limits, deadline: Deadline,
                 return FileDigest(found, before)
         finally:
             os.close(file)
-    raise UncheckableClaimError(f"{shown_path(path)} is being written: it changed each time while it was read")
+    raise UncheckableClaimError(f"{shown_path(path)} is being written: it changed during each read")
 
 
 def _read(file: int, size: int, deadline: Deadline) -> str | None:
-    """Hash at most `size` bytes; None where there are more or fewer, as in a file that grows, or one of /proc."""
+    """Hash `size` bytes; None if there are more or fewer, as in a growing file or in /proc."""
     if size < _CHUNK:
         data = os.read(file, size + 1)
         return sha256(data).hexdigest() if len(data) == size else None
@@ -139,7 +139,7 @@ class TreeEntry:
     Attributes:
         path: its path below the directory, as bytes.
         status: its status.
-        target: where it leads, where it is a link.
+        target: the target of a link.
     """
 
     path: bytes
@@ -156,14 +156,14 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
     """Return all entries below a directory, in the order of their paths.
 
     Raises:
-        RefusedClaimError: it holds what has no content, is too large or too deep.
-        PathRefusedError: the path leads out of the base path.
-        OSError: it is not a directory, or cannot be read.
+        RefusedClaimError: the directory contains an entry without content, or is too large or too deep.
+        PathRefusedError: the path leaves the base path.
+        OSError: the path is not a directory, or cannot be read.
     """
     limits = context.settings.limits
     entries: list[TreeEntry] = []
     open_directories = [(context.sandbox.open_directory(path), b"")]
-    waiting: list[list[bytes]] = []  # names of the subdirectories still to be entered, a list for each open directory
+    waiting: list[list[bytes]] = []  # names of subdirectories to visit, one list per open directory
     try:
         while open_directories:
             directory, prefix = open_directories[-1]
@@ -212,8 +212,8 @@ def _list(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) ->
 
 
 def stat_digest(entries: Iterable[TreeEntry]) -> str:
-    """Return the digest of the signatures of a tree, which lets an unchanged one go without being read."""
-    # Repeated facts are said once an entry, in one text: 2 µs an entry where each signature is a tuple of its own.
+    """Return the digest of the signatures of a tree: an unchanged tree need not be read again."""
+    # One text per entry: a tuple for each signature would take 2 µs per entry.
     lines = [(entry.path, entry.target, signature_of(entry.status)) for entry in entries]
     return sha256(repr(lines).encode("ascii")).hexdigest()
 
@@ -223,7 +223,7 @@ def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str
 
     Args:
         entries: its entries, in the order of their paths.
-        contents: the SHA-256 of each that is a file, and an empty text for each other one.
+        contents: the SHA-256 of each file, and an empty text for each other entry.
     """
     digest = sha256()
     for entry, content in zip(entries, contents, strict=True):
@@ -238,7 +238,7 @@ def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str
 
 
 def file_digests(path: str, entries: Sequence[TreeEntry], context: CheckContext, deadline: Deadline) -> list[str]:
-    """Return the SHA-256 of each file among the entries, and an empty text for each other; large trees in parallel."""
+    """Return the SHA-256 of each file, and an empty text for each other entry; large trees in parallel."""
     chunks = list(_chunks(entries))
     size = sum(entry.status.st_size for entry in entries if entry.is_file)
     found: dict[bytes, str] = {}
@@ -291,10 +291,10 @@ def digest_chunk(settings: Settings, path: str, chunk: Chunk, seconds: float) ->
     """Return the digests of some files of a tree; runs on any worker that sees the same files.
 
     Args:
-        settings: what may be done.
+        settings: the permissions.
         path: the path of the directory.
-        chunk: paths below it, and the signatures with which they were listed.
-        seconds: the time for it.
+        chunk: paths below it, and their signatures when they were listed.
+        seconds: the time limit.
     """
     clock = SystemClock()
     deadline = Deadline(clock.elapsed_ns, clock.elapsed_ns() + int(seconds * 1e9), settings.limits.hash_seconds)
@@ -303,7 +303,7 @@ def digest_chunk(settings: Settings, path: str, chunk: Chunk, seconds: float) ->
         for below, signature in chunk:
             whole = f"{path}/{os.fsdecode(below)}"
             found = digest_path(sandbox, whole, settings.limits, deadline, follow=False)
-            # Device numbers are a machine's own; the other parts are the same on every worker.
+            # Device numbers differ between machines; the other parts are the same on every worker.
             if signature_of(found.status)[1:] != signature[1:]:
                 raise UncheckableClaimError(f"{shown_path(whole)} changed while its directory was read")
             digests[below] = found.sha256

@@ -1,7 +1,7 @@
-"""Claims and packs as plain JSON, and back, with every value and its type kept (the codec's tags).
+"""Conversion of claims and packs to plain JSON and back, keeping every value and its type (the codec's tags).
 
-Nothing here fails on what a newer program wrote: unknown kinds are claims like others, unknown fields are kept, and a
-claim whose facts cannot be read keeps its document as it came, to be written again unchanged.
+Documents of newer programs are accepted: unknown kinds are claims like others, unknown fields are kept, and a claim
+whose facts cannot be read keeps its document, which is written again unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVIDENCE_FIELDS = {
 }  # fmt: skip
 _PACK_FIELDS = {"evidence", "require_all", "allow_partial", "min_verified"}
 _ORIGINAL = (
-    "$document"  # the key in `extra` under which an unreadable claim keeps what it came from; no field can be so called
+    "$document"  # the key in `extra` under which an unreadable claim keeps its document; no field can have this name
 )
 
 
@@ -70,7 +70,7 @@ def evidence_of_document(document: Json) -> Evidence:
     """Return the claim of a document.
 
     Raises:
-        DecodingError: it is not the document of a claim at all.
+        DecodingError: it is not the document of a claim.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("evidence_type"), str):
         raise DecodingError(f"a recorded claim is malformed: {document!r:.120}", place="evidence")
@@ -119,7 +119,7 @@ def _typed(cls: Callable[..., T], value: Any) -> T:
 
 def _unreadable(document: Mapping[str, Json]) -> Evidence:
     kind, said = document["evidence_type"], document.get("description")
-    kept = json.loads(json.dumps(document))  # a private copy; JSON it is already
+    kept = json.loads(json.dumps(document))  # a private copy of the JSON value
     return Evidence(
         kind if kind.strip() and kind.isprintable() else "unreadable",
         said if isinstance(said, str) else kind,
@@ -152,7 +152,7 @@ def pack_of_document(document: Json) -> EvidencePack:
     """Return the pack of a document.
 
     Raises:
-        DecodingError: it is not the document of a pack. The policy is never guessed.
+        DecodingError: it is not the document of a pack; a missing policy is never guessed.
     """
     try:
         claims: list[Json] = _typed(list, document["evidence"])
@@ -169,15 +169,15 @@ def pack_of_document(document: Json) -> EvidencePack:
         raise DecodingError(f"a recorded evidence pack is malformed: {error!r:.120}", place="evidence") from error
 
 
-# Secret values in claims: recorded as a salted digest, so that they can be compared and never be read.
+# Secret values in claims are recorded as salted digests: they can be compared, but not read.
 
 
 _KEY = "salted_sha256"
-_ROUNDS = 10_000  # a few milliseconds: dear for who guesses, cheap for who compares one row
+_ROUNDS = 10_000  # a few milliseconds: expensive for guessing, cheap for comparing one row
 
 
 def digest_of_secret(value: Any) -> dict[str, str]:
-    """Return what is recorded of a secret value.
+    """Return the recorded form of a secret value.
 
     Args:
         value: None, a bool, a number, a text or bytes.
@@ -187,12 +187,12 @@ def digest_of_secret(value: Any) -> dict[str, str]:
 
 
 def is_digest(wanted: object) -> bool:
-    """Tell whether a recorded value is that of a secret."""
+    """Return whether a recorded value is the digest of a secret."""
     return isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get(_KEY), str)
 
 
 def matches(wanted: dict[str, str], found: Any) -> bool:
-    """Tell whether a value is the secret one."""
+    """Return whether a value equals the secret of a digest."""
     salt, _, digest = wanted[_KEY].partition(":")
     try:
         return hmac.compare_digest(_digest(found, bytes.fromhex(salt)).encode(), digest.encode())
@@ -202,7 +202,7 @@ def matches(wanted: dict[str, str], found: Any) -> bool:
 
 def _digest(value: Any, salt: bytes) -> str:
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
-        value = int(value)  # 1, 1.0 and True are one value to a database
+        value = int(value)  # 1, 1.0 and True are equal for a database
     kind = "number" if isinstance(value, int | float) else type(value).__name__
     data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
     return pbkdf2_hmac("sha256", kind.encode() + b":" + data, salt, _ROUNDS).hex()

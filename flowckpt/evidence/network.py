@@ -1,8 +1,8 @@
-"""Connections for claims: only to what the program allowed, and only to the address that was looked at.
+"""Connections for claims: only to hosts that the program allowed, and only to addresses that were checked.
 
-A name is resolved once and the connection made to the address itself, so that a second answer of the name's server
-cannot lead elsewhere. An address that is not public (this machine, its neighbours, a cloud's metadata service) may be
-reached only where the program allowed that very address.
+A name is resolved once, and the connection is made to that address, so that a second DNS answer cannot lead elsewhere.
+A non-public address (this machine, its network, a cloud's metadata service) may be reached only if the program allowed
+that address itself.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def plain_host(host: str) -> str:
-    """Return a host as the allow-list compares it: lower case, no final dot, addresses in their shortest form.
+    """Return a host in the form of the allow-list: lower case, no final dot, addresses in their shortest form.
 
     Raises:
-        MalformedClaimError: it is neither.
+        MalformedClaimError: it is neither a name nor an address.
     """
     text = host.strip("[]") if host.startswith("[") else host
     with contextlib.suppress(ValueError):
@@ -56,7 +56,7 @@ def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
     """Return the entry that allows a host and port.
 
     Raises:
-        RefusedClaimError: none does.
+        RefusedClaimError: no entry allows them.
     """
     wanted = plain_host(host)
     for entry in hosts:
@@ -73,9 +73,9 @@ def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Dead
     """Connect to an allowed host.
 
     Raises:
-        RefusedClaimError: the host, or an address that its name leads to, is not allowed.
-        UncheckableClaimError: the name leads nowhere.
-        OSError: no answer came.
+        RefusedClaimError: the host, or an address of its name, is not allowed.
+        UncheckableClaimError: the name cannot be resolved.
+        OSError: the host did not answer.
     """
     allowed(host, port, hosts)
     name = plain_host(host)
@@ -105,7 +105,7 @@ def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Dead
 
 
 def _resolve(name: str, port: int, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
-    """Resolve a name once. The call knows no time limit, so it has a thread that may be left behind."""
+    """Resolve a name once. The call has no time limit, so it runs on a thread that may be abandoned."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -120,7 +120,7 @@ def _resolve(name: str, port: int, deadline: Deadline) -> list[tuple[socket.Addr
     except queue.Empty:
         raise CheckTimeoutError(f"the name {name} was not resolved within {deadline.seconds:g} s") from None
     if isinstance(answer, Exception):
-        raise UncheckableClaimError(f"the name {name} leads nowhere: {answer}") from answer
+        raise UncheckableClaimError(f"the name {name} cannot be resolved: {answer}") from answer
     return [(family, where) for family, _, _, _, where in answer]
 
 
@@ -132,13 +132,13 @@ def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]
     if any(entry.port == port and plain_host(entry.host) == plain for entry in hosts):
         return
     raise RefusedClaimError(
-        f"{name} leads to {plain}, not a public address",
-        remedy=f"If that is meant, allow the address itself: EvidenceVerifier(…, allow_network=['{plain}:{port}']).",
+        f"{name} resolves to {plain}, which is not a public address",
+        remedy=f"If that is intended, allow the address itself: EvidenceVerifier(…, allow_network=['{plain}:{port}']).",
     )
 
 
 def _meant_by(address: Address) -> Iterator[Address]:
-    """Yield an address, and those that are wrapped up in it."""
+    """Yield an address, and the addresses embedded in it."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -154,9 +154,9 @@ def _meant_by(address: Address) -> Iterator[Address]:
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address is one of the public internet."""
+    """Return whether an address is on the public internet."""
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped is not None or address in _NAT64):
-        return True  # what counts is the address inside, which is looked at, too
+        return True  # the embedded address decides, and is checked too
     return (
         address.is_global
         and not address.is_multicast
@@ -166,9 +166,9 @@ def is_public(address: Address) -> bool:
 
 
 class TimedStream(io.RawIOBase):
-    """A socket as a stream, each read of which has only the time that is left for the whole.
+    """A socket as a stream with one deadline for all reads.
 
-    A socket's own time-out starts again with each byte, so that a server which sends one a second would never end it.
+    A socket's own timeout starts again with each byte: a server that sends one byte per second would never reach it.
     """
 
     def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
@@ -176,7 +176,7 @@ class TimedStream(io.RawIOBase):
         self._deadline = deadline
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -189,7 +189,7 @@ class TimedStream(io.RawIOBase):
 
 
 class TimedConnection:
-    """As much of a socket as `http.client` uses, with one deadline for everything."""
+    """The parts of a socket that `http.client` uses, with one deadline for everything."""
 
     def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
         self._connection = connection
@@ -208,4 +208,4 @@ class TimedConnection:
             raise CheckTimeoutError(f"sending took longer than the limit of {self._deadline.seconds:g} s") from None
 
     def close(self) -> None:
-        """Leave the socket to who made it."""
+        """Do nothing: the creator of the socket closes it."""

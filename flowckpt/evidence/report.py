@@ -1,4 +1,4 @@
-"""Answers: what the world says to one claim, and to a pack."""
+"""Verdicts on single claims, and reports on packs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from flowckpt.evidence.claims import Evidence, EvidencePack, redacted_text
 
 
 class Moment(StrEnum):
-    """When a claim is checked, which decides what its answer is worth."""
+    """When a claim is checked, which decides how its verdict counts."""
 
     NOW = "now"
-    """A step commits, or somebody asks: every claim is checked."""
+    """A step commits, or a check was requested: every claim is checked."""
     RESUME = "resume"
     """Before a recorded result is reused: transient claims are not checked again."""
     IN_DOUBT = "in_doubt"
-    """A step began and its end was never recorded: something half done proves nothing."""
+    """A step has a recorded start and no end: a partial effect proves nothing."""
 
 
 class VerdictStatus(StrEnum):
-    """The answer to a claim. Only `verified` means yes and only `failed` means no."""
+    """The verdict on a claim. Only `verified` means yes, and only `failed` means no."""
 
     VERIFIED = "verified"
     FAILED = "failed"
@@ -42,11 +42,11 @@ class PackOutcome(StrEnum):
 
     VERIFIED = "verified"
     FAILED = "failed"
-    """The world says otherwise, whatever the claims that could not be checked would have said."""
+    """It does not hold, whatever the unchecked claims would have shown."""
     CANNOT_TELL = "cannot_tell"
-    """It does not hold, and would if the claims that could not be checked held."""
+    """It is not verified, but would be if the claims that could not be checked held."""
     NO_EVIDENCE = "no_evidence"
-    """There was nothing to check. That is never a yes."""
+    """There was nothing to check, which never counts as verified."""
 
 
 @attrs.frozen
@@ -173,12 +173,12 @@ class VerificationReport:
         }
 
 
-# When a pack holds: pure functions of its policy and of the answers to its claims.
+# When a pack holds: pure functions of its policy and of the verdicts on its claims.
 #
 # - An empty pack is not evidence. It is never verified.
 # - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
 # - A claim that could not be checked does not hold.
-# - Claims that are not checked again (transient ones, at a resume) count neither way.
+# - Claims that are not checked again (transient ones, at a resume) do not count.
 # - Files of `.reads()` and `.writes()` must hold, whatever the policy of the other claims.
 
 
@@ -196,7 +196,7 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     roles = [claim.role for claim in pack]
     pairs = [pair for pair in zip(roles, answers, strict=True) if pair[1] is not VerdictStatus.NOT_RECHECKED]
     if not pairs:
-        return PackOutcome.NO_EVIDENCE, f"all {len(answers)} claims were to be true at the commit only"
+        return PackOutcome.NO_EVIDENCE, f"all {len(answers)} claims had to hold only at the commit"
     files = [answer for role, answer in pairs if role]
     others = [answer for role, answer in pairs if not role]
     minimum = needed(pack, len(others)) if others else 0

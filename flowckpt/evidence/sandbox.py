@@ -1,9 +1,9 @@
-"""Paths of claims, looked up without ever leaving the base path.
+"""Lookup of claims' paths that never leaves the base path.
 
-A path in a record is not to be trusted, and between a test of a path and its use a link may be swapped. So no path is
-ever given to the operating system as a whole: each component is looked up in the open directory of the one before it,
-links are read and walked here, and `..` is a step back on the way that was really taken. What is reached is reached
-inside, or not at all.
+A path in a record cannot be trusted, and a link may be swapped between the check of a path and its use. So a path is
+never passed to the operating system as a whole: each component is looked up in the open directory of the previous one,
+links are read and followed here, and `..` goes back along the directories that were really opened. So everything
+reached is inside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class PathRefusedError(FlowckptError):
-    """A path leads out of the base path, or is not a path.
+    """A path leaves the base path, or is not a path.
 
     Attributes:
         path: the path.
@@ -40,18 +40,18 @@ class PathRefusedError(FlowckptError):
 
 
 class BasePathError(FlowckptError):
-    """The base path cannot be opened, so that nothing can be said about what is in it."""
+    """The base path cannot be opened, so nothing in it can be checked."""
 
 
 def shown_path(path: str) -> str:
-    """Return a path for people: as it is, or quoted where it holds what a terminal would obey."""
+    """Return a path for display: unchanged, or quoted if it contains control characters."""
     text = path if len(path) <= 300 else f"…{path[-300:]}"
     return text if text.isprintable() and text else repr(text)
 
 
 @attrs.frozen
 class _Way:
-    """The directories that were entered, from the root to the one that holds the name."""
+    """The opened directories, from the root to the one that contains the name."""
 
     directories: list[int]
     names: list[str]
@@ -67,8 +67,8 @@ class Sandbox:
     """The files under a base path. Hold it for one batch of claims, then close it.
 
     Args:
-        base_path: the directory; it may itself be reached through links, which are the program's choice.
-        allow_absolute: whether a path given as an absolute one may lead anywhere.
+        base_path: the directory; its own path may contain links, which are the program's choice.
+        allow_absolute: whether an absolute path may lead anywhere.
     """
 
     def __init__(self, base_path: str, *, allow_absolute: bool = False) -> None:
@@ -85,7 +85,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Let go of all directories."""
+        """Close all directories."""
         for directory in self._held.values():
             os.close(directory)
         self._held.clear()
@@ -94,11 +94,11 @@ class Sandbox:
             self._root = None
 
     def status(self, path: str) -> os.stat_result:
-        """Describe what a path leads to, links inside the base path followed.
+        """Return the status of a path, following links inside the base path.
 
         Raises:
-            PathRefusedError: it leads out, or is not a path.
-            OSError: nothing is there, or it cannot be looked up.
+            PathRefusedError: the path leaves the base path, or is not a path.
+            OSError: the path does not exist, or cannot be looked up.
         """
         parent, slash, name = path.rpartition("/")
         if name and name not in (".", "..") and (slash == "" or parent) and "\0" not in path:
@@ -113,11 +113,11 @@ class Sandbox:
             return way.status
 
     def open_file(self, path: str, *, follow: bool = True) -> int:
-        """Open a regular file for reading, without ever waiting for it.
+        """Open a regular file for reading, without blocking.
 
         Raises:
-            PathRefusedError: it leads out, or to something that is not a regular file.
-            OSError: nothing is there, or it cannot be opened.
+            PathRefusedError: the path leaves the base path, or is not a regular file.
+            OSError: the file does not exist, or cannot be opened.
         """
         parent, slash, name = path.rpartition("/")
         if not follow and name and (slash == "" or parent):
@@ -132,8 +132,8 @@ class Sandbox:
         """Open a directory for listing.
 
         Raises:
-            PathRefusedError: it leads out.
-            OSError: nothing is there, it is not a directory, or it cannot be opened.
+            PathRefusedError: the path leaves the base path.
+            OSError: the path does not exist, is not a directory, or cannot be opened.
         """
         with self._walk(path) as way:
             return os.open(way.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=way.directory)
@@ -141,7 +141,7 @@ class Sandbox:
     def real_path(self, path: str) -> tuple[str, os.stat_result]:
         """Return the absolute path of a regular file without any link in it, for a library that opens paths itself.
 
-        A process that uses it must look at the device and inode again once the library has opened it.
+        The caller must compare device and inode again once the library has opened the file.
         """
         with self._walk(path) as way:
             if not stat.S_ISREG(way.status.st_mode):
@@ -168,7 +168,7 @@ class Sandbox:
         if self._is_free(path):
             return os.open("/", _DIRECTORY)
         if self._root is None:
-            try:  # the base path alone is opened through links
+            try:  # only the base path is opened through links
                 self._root = os.open(self._real_base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise BasePathError(
@@ -177,7 +177,7 @@ class Sandbox:
         return os.dup(self._root)
 
     def _components(self, path: str, *, why: str, root_is_free: bool) -> list[str]:
-        """Return the components of an absolute path from the root of the walk on."""
+        """Return the components of an absolute path below the root of the walk."""
         if root_is_free:
             return path.split("/")
         for base in (self._real_base, self._base):
@@ -241,7 +241,7 @@ class Sandbox:
 
 
 def _open_regular(directory: int, name: str, path: str, found: os.stat_result) -> int:
-    # What is not a file is not even opened: opening a device may already do something, and a pipe may wait.
+    # Open only regular files: opening a device may have effects, and opening a pipe may block.
     if not stat.S_ISREG(found.st_mode):
         raise _not_regular(path, found)
     file = os.open(name, _READ, dir_fd=directory)
@@ -264,7 +264,7 @@ _KINDS = {
 
 
 def kind_of(found: os.stat_result) -> str:
-    """Say what something is: `a file`, `a directory`, `a FIFO` and so on."""
+    """Return the kind of a file as text: `a file`, `a directory`, `a FIFO` and so on."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
 
 

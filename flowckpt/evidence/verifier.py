@@ -50,26 +50,25 @@ from flowckpt.evidence.digests import THREADS
 from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decided
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 
-# A thread for work that may never end, which neither the loop nor the end of the program waits for.
+# A daemon thread for work that may never end: neither the loop nor the exit of the program waits for it.
 
 
 T = TypeVar("T")
 
 
 async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
-    """Run work that cannot be stopped, and wait for it no longer than a time.
+    """Run work that cannot be stopped, and wait for it with a time limit.
 
     Raises:
-        TimeoutError: it did not end; its thread continues by itself.
+        TimeoutError: the work did not end in time; its thread continues.
     """
     async with asyncio.timeout(seconds):
         return await on_own_thread(partial(contextvars.copy_context().run, work))
 
 
-# What checks claims where blocking is allowed: in place, on a thread, or on any worker of an executor.
+# Blocking checks of claims: in place, on a thread, or on any worker of an executor.
 #
-# Whatever goes wrong while a claim is checked becomes its outcome. Nothing here raises for what a record says, or for what
-# a plugin does.
+# Every error during a check becomes the outcome of its claim: nothing here raises because of a record or a plugin.
 
 
 Answer = Outcome | Awaitable[Outcome]
@@ -80,7 +79,7 @@ def verify_all(claims: Sequence[Evidence], context: CheckContext, own: Mapping[s
 
     Args:
         claims: the claims.
-        context: what may be used; its sandbox is closed at the end.
+        context: the permissions and tools; its sandbox is closed at the end.
         own: the kinds that the program adds.
     """
     with closing(context.sandbox):
@@ -107,11 +106,11 @@ def verify_one(claim: Evidence, context: CheckContext, own: Mapping[str, Check])
 def capture_all(
     claims: Sequence[Evidence], context: CheckContext, own: Mapping[str, Check]
 ) -> list[Evidence | Exception]:
-    """Return each claim with its facts, or why it has none.
+    """Return each claim with its captured facts, or the error.
 
     Args:
         claims: the claims.
-        context: what may be used; its sandbox is closed at the end.
+        context: the permissions and tools; its sandbox is closed at the end.
         own: the kinds that the program adds.
     """
     with closing(context.sandbox):
@@ -119,17 +118,17 @@ def capture_all(
         for claim in claims:
             try:
                 found.append(check_for(claim.evidence_type, own).capture(claim, context))
-            except Exception as error:  # a plugin's too
+            except Exception as error:  # including those of plugins
                 found.append(error)
         return found
 
 
 def verify_shipped(claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
-    """Return the outcome of each claim, on a worker of an executor: nothing but values comes along.
+    """Return the outcome of each claim, on a worker of an executor, which gets only plain values.
 
     Args:
-        claims: the claims; of kinds that any worker can check.
-        settings: what may be done.
+        claims: the claims, of kinds that any worker can check.
+        settings: the permissions.
     """
     context = CheckContext(settings, Sandbox(settings.base_path, allow_absolute=settings.allow_absolute))
     return [
@@ -139,12 +138,12 @@ def verify_shipped(claims: Sequence[Evidence], settings: Settings) -> list[Outco
 
 
 def verify_for_quorum(claim: Evidence, settings: Settings, linger: float) -> tuple[str, Outcome]:
-    """Return which worker this is, and its outcome of a claim.
+    """Return the identity of this worker, and its outcome of a claim.
 
     Args:
         claim: the claim.
-        settings: what may be done.
-        linger: how long to keep the worker afterwards, so that the same question reaches another one.
+        settings: the permissions.
+        linger: how long to keep the worker busy afterwards, so that another worker gets the next call.
     """
     outcome = verify_shipped([claim], settings)[0]
     if linger:
@@ -153,7 +152,7 @@ def verify_for_quorum(claim: Evidence, settings: Settings, linger: float) -> tup
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a claim whose check ended with an error: unknown, and why."""
+    """Return the outcome of a claim whose check raised an error: the result is unknown."""
     if isinstance(error, EvidenceCaptureError):
         return Outcome(VerdictStatus.FAILED, error.detail, (error.detail,))
     if isinstance(error, MalformedClaimError):
@@ -173,20 +172,20 @@ def outcome_of(error: BaseException) -> Outcome:
     )
 
 
-# Several workers answer the same claim, and must agree: what one machine sees of a shared system, another may not.
+# Several workers check the same claim and must agree: machines may see a shared system differently.
 
 
-# How long a worker is kept after its answer, round by round. A quick worker would else answer for its neighbours.
+# How long to keep a worker busy after its answer, per round; otherwise a fast worker would get several of the calls.
 LINGER = (0.0, 0.05, 0.25, 1.0)
 
 
 async def ask_workers(claim: Evidence, settings: Settings, executor: Executor) -> Outcome:
-    """Return the common outcome of a claim, or that there is none.
+    """Return the outcome that the workers agree on, or a disagreement.
 
     Args:
-        claim: the claim, with how many workers must agree.
-        settings: what may be done.
-        executor: has the workers.
+        claim: the claim, with the number of workers that must agree.
+        settings: the permissions.
+        executor: provides the workers.
     """
     answers: dict[str, list[Outcome]] = {}
     lost: list[BaseException] = []
@@ -210,18 +209,18 @@ async def ask_workers(claim: Evidence, settings: Settings, executor: Executor) -
         return Outcome(
             VerdictStatus.TIMED_OUT, f"{len(answers)} of {claim.workers} workers answered within {seconds:g} s"
         )
-    except Exception as error:  # an executor that takes no work any more
+    except Exception as error:  # the executor no longer accepts work
         lost.append(error)
     return agreed(answers, claim.workers, lost)
 
 
 def agreed(answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequence[BaseException] = ()) -> Outcome:
-    """Return what workers agree on.
+    """Return the outcome that the workers agree on.
 
     Args:
         answers: the outcomes by worker.
-        workers: how many must have answered.
-        lost: why others did not.
+        workers: how many workers must have answered.
+        lost: the errors of the others.
     """
     given = [outcome for outcomes in answers.values() for outcome in outcomes]
     statuses = sorted({outcome.status for outcome in given})
@@ -244,11 +243,11 @@ def agreed(answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequenc
     return Outcome(given[0].status, given[0].error, given[0].details, "quorum")
 
 
-_MANY = 64  # claims that one worker takes at once; fewer are not worth a pool
-_BESIDE = 8  # slow checks that wait at the same time
+_MANY = 64  # claims per call of a worker; fewer are not worth a pool
+_MOST_SLOW = 8  # slow checks at the same time
 _NO_FACTS = StepFacts()
 _LONGEST_WAIT = 60.0
-_MOST_ATTEMPTS = 1_000  # a record may say anything
+_MOST_ATTEMPTS = 1_000  # a record may contain any number
 _MAY_HOLD_LATER = (
     VerdictStatus.FAILED,
     VerdictStatus.CANNOT_CHECK,
@@ -256,7 +255,7 @@ _MAY_HOLD_LATER = (
     VerdictStatus.DISAGREEMENT,
 )
 
-_NOT_RECHECKED = Outcome(VerdictStatus.NOT_RECHECKED, "it was to be true when the step committed, and only then")
+_NOT_RECHECKED = Outcome(VerdictStatus.NOT_RECHECKED, "it had to hold only when the step committed")
 _CAPTURED = Outcome(VerdictStatus.VERIFIED, method="captured")
 
 
@@ -428,7 +427,7 @@ class EvidenceVerifier:
         """
         claims = list(pack.evidence_list)
         started_ns = self._clock.elapsed_ns()
-        outcomes = await self._patiently(claims, partial(self._committed, facts=facts))
+        outcomes = await self._with_retries(claims, partial(self._committed, facts=facts))
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
         verdicts = [
             self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
@@ -437,7 +436,7 @@ class EvidenceVerifier:
         return recorded, decided(recorded, verdicts)
 
     async def _committed(self, claims: list[Evidence], *, facts: StepFacts) -> list[Outcome]:
-        """Check claims, and put their facts into the list."""
+        """Check claims, and replace those in the list by claims with facts."""
         captured = await self._captured(claims)
         outcomes: dict[int, Outcome] = {}
         for index, found in enumerate(captured):
@@ -453,10 +452,10 @@ class EvidenceVerifier:
         outcomes.update(zip(rest, await self._outcomes([claims[index] for index in rest], settings), strict=True))
         return [outcomes[index] for index in range(len(claims))]
 
-    async def _patiently(
+    async def _with_retries(
         self, claims: list[Evidence], check: Callable[[list[Evidence]], Awaitable[list[Outcome]]]
     ) -> list[Outcome]:
-        """Check claims, and those again that do not hold and may be checked again, all of them together."""
+        """Check claims together, and repeat those that do not hold and have retries."""
         outcomes = await check(claims)
         done, waited = 1, 0.0
         while again := [
@@ -478,7 +477,7 @@ class EvidenceVerifier:
         return outcomes
 
     async def _captured(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
-        # One whose facts are given is read, too: its signature is worth recording.
+        # A file with given facts is read too, to record its signature.
         wanted = [index for index, claim in enumerate(claims) if claim.state in (State.UNCAPTURED, State.STATED)]
         found: list[Evidence | Exception] = list(claims)
         if wanted:
@@ -495,7 +494,7 @@ class EvidenceVerifier:
         databases = registered_databases()
         settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts, databases=databases)
         started_ns = self._clock.elapsed_ns()
-        outcomes = await self._patiently(list(claims), partial(self._outcomes, settings=settings))
+        outcomes = await self._with_retries(list(claims), partial(self._outcomes, settings=settings))
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
         return [self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)]
 
@@ -504,14 +503,14 @@ class EvidenceVerifier:
         quick: list[int] = []
         shippable: list[int] = []
         work: list[Coroutine[Any, Any, None]] = []
-        beside = asyncio.Semaphore(_BESIDE)
+        room = asyncio.Semaphore(_MOST_SLOW)
 
         async def keep(indices: Sequence[int], answers: Coroutine[Any, Any, list[Outcome]]) -> None:
             for index, outcome in zip(indices, await answers, strict=True):
                 outcomes[index] = outcome
 
         async def keep_slow(index: int) -> None:
-            async with beside:
+            async with room:
                 outcomes[index] = await self._slow(claims[index], settings)
 
         with ExitStack() as pools:
@@ -531,10 +530,10 @@ class EvidenceVerifier:
             is_much = settings.mode is Mode.HASH and len(shippable) > _MANY and THREADS > 1
             if executor is None and is_much:
                 executor = pools.enter_context(ThreadPoolExecutor(THREADS, "flowckpt-verify"))
-            if executor is None or settings.mode is Mode.STAT:  # a look costs less than the way to a worker
+            if executor is None or settings.mode is Mode.STAT:  # a stat costs less than a call of a worker
                 quick += shippable
             else:
-                at_once = max(1, min(_MANY, len(shippable) // (4 * THREADS)))  # a few large files, too, are shared out
+                at_once = max(1, min(_MANY, len(shippable) // (4 * THREADS)))  # distributes even a few large files
                 for begin in range(0, len(shippable), at_once):
                     some = shippable[begin : begin + at_once]
                     work.append(keep(some, self._shipped(executor, [claims[index] for index in some], settings)))
@@ -550,14 +549,14 @@ class EvidenceVerifier:
     async def _shipped(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         try:
             return await asyncio.wrap_future(executor.submit(verify_shipped, claims, settings))
-        except Exception as error:  # a worker that died, an executor that was shut down
+        except Exception as error:  # a worker died, or the executor was shut down
             return [outcome_of(error)] * len(claims)
 
     async def _slow(self, claim: Evidence, settings: Settings) -> Outcome:
         verify = partial(verify_all, [claim], self._context(settings), self._checks)
         check = self._check(claim)
         try:
-            if check is not None and check.is_local:  # the program's own code: it is unknown when it ends
+            if check is not None and check.is_local:  # the program's own code may take any time
                 answers = await run_in_daemon(verify, settings.limits.predicate_seconds)
             else:
                 answers = await run_blocking(verify)
@@ -582,7 +581,7 @@ class EvidenceVerifier:
     def _check(self, claim: Evidence) -> Check | None:
         try:
             return check_for(claim.evidence_type, self._checks)
-        except Exception:  # its verdict will say so
+        except Exception:  # its verdict reports the error
             return None
 
     def _context(self, settings: Settings) -> CheckContext:
@@ -603,7 +602,7 @@ class EvidenceVerifier:
 
 
 def _for_people(text: str, secrets: frozenset[str]) -> str:
-    """Take secrets out of a text, and what a terminal would obey."""
+    """Remove secrets and control characters from a text."""
     text = redacted_text(scrubbed(text, secrets))
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

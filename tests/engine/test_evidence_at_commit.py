@@ -519,7 +519,7 @@ def test_a_code_that_a_record_makes_up_is_compared_with_what_the_command_returne
     made_up = type(claim)("command_exit", "the command returned 0", {"exit_code": 0}, {"actual_exit_code": 0})
     result = run(step("a").command(["sh", "-c", "exit 3"]).evidence(made_up))
     assert result.error.failed_with(EvidenceNotVerifiedError)
-    assert "returned 3, and the claim's metadata says 0" in result.error.error_message
+    assert "returned 3, but the claim's metadata has 0" in result.error.error_message
 
 
 @pytest.mark.parametrize("code", [0, 2, 137])

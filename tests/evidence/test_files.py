@@ -155,7 +155,7 @@ async def test_a_file_replaced_by_an_older_one_is_said_to_be(base, verifier):
     captured = await verifier.capture(file_sha256("f"))
     (base / "f").write_text("new")
     os.utime(base / "f", (0, 0))
-    assert "though it says that it was written" in (await verifier.verify_evidence(captured)).error
+    assert "though its modification time is" in (await verifier.verify_evidence(captured)).error
 
 
 # --- pitfalls 34 and 35 ----------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def test_a_function_without_a_name_of_its_own_is_refused():
         return True
 
     for function in (lambda: True, inner):
-        with pytest.raises(EvidenceError, match="not a function with a name"):
+        with pytest.raises(EvidenceError, match="not a function with an importable name"):
             predicate(function)
     for value in (object(), 3, None, "the shop is open"):
         with pytest.raises(EvidenceError, match=r"predicate\(\) needs a function, got "):

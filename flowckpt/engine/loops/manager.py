@@ -566,7 +566,7 @@ class CheckpointManager:
         log = await self._tasks.log_of(task_id)
         if log is None:
             return None
-        found = await self._claims.newest_to_go_on_from(log, checkpoint_type)
+        found = await self._claims.newest_to_continue_from(log, checkpoint_type)
         return None if found is None else (await self._checked(task_id, [await self._loaded(found)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:

@@ -1,8 +1,8 @@
-"""The checks, one file per kind, and the one table that leads from a kind to its check.
+"""The checks, one module per kind, and the table from kinds to checks.
 
-Others add kinds through the entry-point group `flowckpt.evidence`: the entry's name is the kind, its object a `Check`
-or a class of one. A kind of flowckpt's own cannot be replaced so. A kind is looked up, never imported: what a record
-names can only be what is installed.
+Plugins add kinds through the entry-point group `flowckpt.evidence`: the entry's name is the kind, its object a `Check`
+or a class of one. Plugins cannot replace flowckpt's own kinds. A record can only name an installed kind: it is looked
+up, never imported by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE: Mapping[str, tuple[str, str]] = {
     "container_running": ("processes", "ContainerRunning"),
     "predicate": ("predicate", "Predicate"),
 }
-"""From a kind to the module and the class of its check."""
+"""The module and the class of the check of each kind."""
 
 _MADE: dict[str, Check] = {}
 
@@ -56,13 +56,15 @@ def _plugin(kind: str) -> Check:
         try:
             found = entry_point.load()
             check = found() if isinstance(found, type) else found
-        except Exception as error:  # whatever a plugin's import raises
+        except Exception as error:  # the import of a plugin may raise anything
             raise UncheckableClaimError(
                 f"the plugin for {kind!r} ({entry_point.value}) cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         if isinstance(check, Check):
             return _MADE.setdefault(kind, check)
-        raise UncheckableClaimError(f"the plugin for {kind!r} ({entry_point.value}) gives no Check: {check!r:.80}")
+        raise UncheckableClaimError(
+            f"the plugin for {kind!r} ({entry_point.value}) does not provide a Check: {check!r:.80}"
+        )
     raise UncheckableClaimError(
         f"no check is known for claims of the kind {kind!r}",
         remedy=f"Upgrade flowckpt, or install the plugin that adds it to the entry-point group {ENTRY_POINTS!r}.",

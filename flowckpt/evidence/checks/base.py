@@ -1,10 +1,10 @@
-"""The contract of a check: one kind of claim, compared with the world.
+"""The contract of a check, which compares one kind of claim with the outside world.
 
-A check says what it found by returning an `Outcome`, and raises one of the errors below where it cannot find out. It
-blocks: the verifier calls it where blocking is allowed. It must end in bounded time, whatever the claim says, because
-claims come from records, and records may have been written by somebody else.
+A check returns its result as an `Outcome`, and raises one of the errors below if it cannot find out. It blocks: the
+verifier calls it where blocking is allowed. It must end in bounded time for any claim, because claims come from
+records, and records may have been written by others.
 
-A kind of database has a contract of its own: give back all matching rows, and be unable to do anything else.
+A kind of database has its own contract: return all matching rows, and be unable to do anything else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flowckpt.evidence.claims import HIDDEN, Capture, Evidence
 from flowckpt.evidence.report import Moment, VerdictStatus
 from flowckpt.evidence.sandbox import Sandbox
 
-# What a verifier may do, and how far: plain values, so that they can be sent to the workers of an executor.
+# The permissions and limits of a verifier: plain values, so that they can be sent to the workers of an executor.
 
 
 class Mode(StrEnum):
@@ -116,14 +116,14 @@ class Settings:
     """All that a check may know besides its claim; picklable.
 
     Attributes:
-        base_path: the directory against which relative paths are taken, absolute.
-        allow_absolute: whether absolute paths may lead out of it.
+        base_path: the directory where relative paths start, as an absolute path.
+        allow_absolute: whether absolute paths may leave it.
         mode: how files are compared.
-        allowed_hosts: what network claims may reach.
-        limits: time and memory.
-        moment: why the claims are checked.
-        facts: what is known of the step.
-        databases: the databases that the program has named, by name.
+        allowed_hosts: the hosts that network claims may reach.
+        limits: limits of time and memory.
+        moment: when the claims are checked.
+        facts: the facts about the step.
+        databases: the program's databases, by name.
     """
 
     base_path: str
@@ -175,12 +175,12 @@ VERIFIED_BY_HASH = Outcome(VerdictStatus.VERIFIED, method="hash")
 
 
 def failed(error: str, *details: str, method: str = "") -> Outcome:
-    """Return the outcome of a claim that the world contradicts."""
+    """Return the outcome of a claim that does not hold."""
     return Outcome(VerdictStatus.FAILED, error, details, method)
 
 
 def denied(claim: Evidence, detail: str) -> EvidenceCaptureError:
-    """Return the error of a claim that the world denies: its verdict is `failed`, and nothing is captured for it."""
+    """Return the error of a claim that does not hold: its verdict is `failed`, and nothing is captured for it."""
     return EvidenceCaptureError(evidence_type=str(claim.evidence_type), description=claim.description, detail=detail)
 
 
@@ -188,7 +188,7 @@ def uncaptured(claim: Evidence) -> Outcome:
     """Return the outcome of a claim whose facts were never captured."""
     return Outcome(
         VerdictStatus.UNCAPTURED,
-        f"{claim.description}: nothing was recorded to compare with; capture it when the step commits",
+        f"{claim.description}: there are no recorded facts to compare with; capture it when the step commits",
     )
 
 
@@ -221,8 +221,8 @@ class Deadline:
 
     Attributes:
         elapsed_ns: the monotonic clock.
-        at_ns: when the time is over.
-        seconds: how long it was, for the message.
+        at_ns: the time of the deadline.
+        seconds: the whole time limit, for the message.
     """
 
     elapsed_ns: Callable[[], int]
@@ -230,10 +230,10 @@ class Deadline:
     seconds: float
 
     def left(self) -> float:
-        """Return the seconds that are left.
+        """Return the remaining seconds.
 
         Raises:
-            CheckTimeoutError: none are.
+            CheckTimeoutError: the deadline has passed.
         """
         left = self.at_ns - self.elapsed_ns()
         if left <= 0:
@@ -241,7 +241,7 @@ class Deadline:
         return left / 1e9
 
     def is_over(self) -> bool:
-        """Tell whether the time is over."""
+        """Return whether the deadline has passed."""
         return self.elapsed_ns() >= self.at_ns
 
 
@@ -268,7 +268,7 @@ class Check:
         raise NotImplementedError(f"{type(self).__qualname__} cannot verify")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Answer a claim without facts; most kinds cannot.
+        """Check a claim without facts; most kinds cannot.
 
         Args:
             claim: the claim.
@@ -286,7 +286,7 @@ class Check:
         return claim
 
 
-# Facts of a claim, read with suspicion: a record may say anything.
+# Facts of a claim, which must be validated: a record may contain anything.
 
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
@@ -300,12 +300,12 @@ def path_in(claim: Evidence) -> str:
     if type(path) is not str or not path:
         raise MalformedClaimError(f"'path' is {path!r:.80}, not a path", remedy="Write a text that is not empty.")
     if "\0" in path:
-        raise MalformedClaimError(f"'path' is {path!r:.80}, and a path holds no NUL")
+        raise MalformedClaimError(f"'path' is {path!r:.80}, but a path cannot contain NUL")
     return path
 
 
 def sha256_in(claim: Evidence) -> str:
-    """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are right, too."""
+    """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are accepted."""
     value = claim.expected.get("sha256")
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
@@ -330,7 +330,7 @@ def text_in(facts: Mapping[str, Any], name: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text that a database can be asked about."""
+    """Return a text that can be sent to a database."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -339,7 +339,7 @@ def encodable(text: str) -> str:
 
 
 def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a mapping with text keys of a claim; an empty one where the fact is missing."""
+    """Return a mapping with text keys from a claim; empty if the fact is missing."""
     value = facts.get(name)
     if value is None:
         return {}
@@ -348,11 +348,11 @@ def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(value)
 
 
-# What to say of files that are not as recorded.
+# Messages about files that differ from the record.
 
 
 def age(between: timedelta) -> str:
-    """Write a span for people, in one unit: `40 ms`, `12 s`, `2 h`, `3 days`.
+    """Return a time span as text in one unit: `40 ms`, `12 s`, `2 h`, `3 days`.
 
     Args:
         between: the span; not negative.
@@ -365,7 +365,7 @@ def age(between: timedelta) -> str:
 
 
 def when_changed(found: os.stat_result, captured: Capture | None) -> str:
-    """Say when a file was changed, measured from its capture; empty where there was none."""
+    """Return when a file was changed, relative to its capture; empty without a capture."""
     if captured is None:
         return ""
     changed = datetime.fromtimestamp(found.st_mtime, UTC)
@@ -375,13 +375,13 @@ def when_changed(found: os.stat_result, captured: Capture | None) -> str:
     if touched >= captured.at:
         return (
             f"; replaced or changed {age(touched - captured.at)} after the checkpoint, "
-            f"though it says that it was written {age(captured.at - changed)} before"
+            f"though its modification time is {age(captured.at - changed)} before"
         )
     return ""
 
 
 def short(digest: str) -> str:
-    """Return the beginning of a digest, enough to tell two apart.
+    """Return the start of a digest, enough to distinguish two.
 
     Args:
         digest: hexadecimal digits.
@@ -391,11 +391,11 @@ def short(digest: str) -> str:
 
 @attrs.frozen
 class Query:
-    """Which rows are meant.
+    """The rows to read.
 
     Attributes:
-        table: the table, as the claim calls it.
-        columns: what to return of each row; may be empty.
+        table: the table, as named in the claim.
+        columns: the columns to return; may be empty.
         where: columns and their values, compared so that NULL equals NULL.
     """
 
@@ -405,7 +405,7 @@ class Query:
 
 
 class NoSuchThingError(Exception):
-    """The database, the table or a column is not there: the claim does not hold. Its text says what is missing."""
+    """The database, the table or a column does not exist, so the claim does not hold; the text names what is missing."""
 
 
 class Database(Protocol):
@@ -420,15 +420,15 @@ class Database(Protocol):
         database is not created, the time is limited, and at the end everything is closed.
 
         Raises:
-            NoSuchThingError: something named is not there.
+            NoSuchThingError: the database, the table or a column does not exist.
         """
         ...
 
     def is_same(self, wanted: Any, found: Any) -> bool:
-        """Tell whether a row's value is the one that was promised.
+        """Return whether a row's value is the claimed one.
 
         Args:
-            wanted: the value of the claim, or the digest of a secret one.
-            found: that of the row.
+            wanted: the value of the claim, or the digest of a secret value.
+            found: the value of the row.
         """
         ...

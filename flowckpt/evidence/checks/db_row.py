@@ -1,4 +1,4 @@
-"""`db_row`: rows that match are there, and all of them have the values that were promised."""
+"""`db_row`: matching rows exist, and all of them have the claimed values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DbRow(Check):
     is_slow = True
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Compare every matching row, and want at least one."""
+        """Compare every matching row, and require at least one."""
         facts = claim.expected
         table, where, values = text_in(facts, "table"), mapping_in(facts, "where"), mapping_in(facts, "values")
         scheme, database, context = _database(claim, context)
@@ -72,13 +72,13 @@ class DbRow(Check):
 
 
 def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckContext]:
-    """Return the scheme and the place of a claim's database, and what may be used to read it."""
+    """Return the scheme and the location of a claim's database, and the context to read it with."""
     path = claim.metadata.get("db_path")
     if isinstance(path, PurePath):
         path = str(path)
     if path is not None:
         if type(path) is not str or not path:
-            raise MalformedClaimError(f"metadata['db_path'] is {path!r:.80}, and not a path")
+            raise MalformedClaimError(f"metadata['db_path'] is {path!r:.80}, not a path")
         return "sqlite", path, context
     named = context.settings.databases
     address = claim.metadata.get("database", DEFAULT_DATABASE if DEFAULT_DATABASE in named else None)
@@ -87,13 +87,13 @@ def _database(claim: Evidence, context: CheckContext) -> tuple[str, str, CheckCo
     match = _SCHEME.fullmatch(address) if isinstance(address, str) else None
     if match is None or not isinstance(address, str):
         raise MalformedClaimError(
-            "the claim names no database", remedy="Give it a metadata['db_path'], or a metadata['database'] URL."
+            "the claim does not name a database", remedy="Give it a metadata['db_path'], or a metadata['database'] URL."
         )
     return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address, context
 
 
 def _named_database(name: str, context: CheckContext) -> tuple[str, str, CheckContext]:
-    """Return a database that the program named. Its place is the program's choice, so it may be outside the base path."""
+    """Return a database that the program named; its location may be outside the base path."""
     spec = context.settings.databases.get(name)
     if spec is None:
         raise UncheckableClaimError(
@@ -104,7 +104,7 @@ def _named_database(name: str, context: CheckContext) -> tuple[str, str, CheckCo
     if scheme == "sqlite":
         sandbox = Sandbox(context.settings.base_path, allow_absolute=True)
         return scheme, rest, attrs.evolve(context, sandbox=sandbox)
-    postgres_url.register(spec)  # also in a worker process, where nothing was registered
+    postgres_url.register(spec)  # needed in a worker process, where nothing was registered
     return scheme, spec, context
 
 
@@ -116,7 +116,7 @@ def _difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:
 
 def _shown_where(where: dict[str, Any], claim: Evidence) -> str:
     if not where:
-        return "(there is none at all)"
+        return "(the table is empty)"
     return ", ".join(
         f"{name}={HIDDEN if name in claim.hidden_names or is_sensitive(name) else f'{value!r:.60}'}"
         for name, value in where.items()

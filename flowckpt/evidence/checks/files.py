@@ -1,4 +1,4 @@
-"""`file_sha256`: a file has the very content that was recorded."""
+"""The checks of files: `file_sha256`, `artifact_exists` and `directory_digest`."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from flowckpt.evidence.sandbox import kind_of, shown_path
 
 
 class FileSha256(Check):
-    """Reads the file, or in the mode `stat` only looks at it."""
+    """Checks that a file has the recorded content; in the mode `stat`, it may compare only the signature."""
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Compare the digest, or the signature where that suffices."""
+        """Compare the digest, or the signature if that suffices."""
         path, wanted, captured = path_in(claim), sha256_in(claim), claim.captured
         try:
             if (
                 context.settings.mode is Mode.STAT
                 and captured is not None
                 and captured.signature is not None
-                and captured.facts.get("sha256") == wanted  # the signature is that of this very content
+                and captured.facts.get("sha256") == wanted  # the signature belongs to this content
                 and signature_of(context.sandbox.status(path)) == captured.signature
             ):
                 return VERIFIED_BY_STAT
@@ -71,12 +71,12 @@ class FileSha256(Check):
         return failed(said, said, method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Say no where there is no file; else there is nothing to compare with."""
+        """Fail if there is no file; otherwise there are no facts to compare."""
         _status(claim, context)
         return uncaptured(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
-        """Record the digest, unless the program gave it, and the signature of what was read."""
+        """Record the digest, unless the program gave it, and the signature of the read file."""
         path = path_in(claim)
         wanted = sha256_in(claim) if claim.state is State.STATED else None
         try:
@@ -84,7 +84,7 @@ class FileSha256(Check):
         except (FileNotFoundError, NotADirectoryError):
             raise _missing(claim) from None
         if wanted is not None and found.sha256 != wanted:
-            return claim  # its verdict says so; the signature of another content must not be recorded
+            return claim  # the verdict reports it; a signature of other content must not be recorded
         now = context.clock.now()
         signature = signature_of(found.status) if is_settled(found.status, now) else None
         return attrs.evolve(
@@ -113,19 +113,19 @@ def _size(found: FileDigest, claim: Evidence) -> str:
     return f"; {found.status.st_size} bytes, were {recorded}"
 
 
-# `artifact_exists`: a file, a directory, or anything at all is there.
+# `artifact_exists`: a file or directory exists.
 #
-# Where it was captured, a file must not have become smaller: "it is there" says nothing for one that is half written.
+# A captured file must not have become smaller: a partially written file also exists.
 
 
 _TYPES = ("file", "directory", "any")
 
 
 class ArtifactExists(Check):
-    """Looks, and reads nothing."""
+    """Checks that a path exists, without reading the file."""
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Look the path up, links inside the base path followed."""
+        """Look up the path, following links inside the base path."""
         found = _look(claim, context)
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
@@ -135,7 +135,7 @@ class ArtifactExists(Check):
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Look, too; but of a step in doubt something may be there half written, which proves nothing."""
+        """Look up the path; for a step in doubt, a file may be partially written, which proves nothing."""
         _look(claim, context)
         return uncaptured(claim) if context.settings.moment is Moment.IN_DOUBT else VERIFIED
 
@@ -157,7 +157,7 @@ def _look(claim: Evidence, context: CheckContext) -> os.stat_result:
     return found
 
 
-# `directory_digest`: a whole tree has the very names and contents that were recorded.
+# `directory_digest`: a tree has the recorded names and contents.
 
 
 MOST_RECORDED = 1_000
@@ -167,12 +167,12 @@ _DIGEST = re.compile(r"(?:sha256:tree:v1:)?([0-9a-fA-F]{64})")
 
 
 class DirectoryDigest(Check):
-    """Reads the tree, or in the mode `stat` only looks at each entry."""
+    """Checks the content of a tree; in the mode `stat`, it may compare only the signatures."""
 
     splits_work = True
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Compare the digest, or the signatures where those suffice."""
+        """Compare the digest, or the signatures if those suffice."""
         path, wanted, captured = path_in(claim), _wanted(claim), claim.captured
         deadline = context.deadline_after(context.settings.limits.hash_seconds)
         facts = captured.facts if captured else {}
@@ -194,7 +194,7 @@ class DirectoryDigest(Check):
         return failed(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Say no if there is no directory; else there is nothing to compare with."""
+        """Fail if there is no directory; otherwise there are no facts to compare."""
         _check_directory(claim, context)
         return uncaptured(claim)
 
@@ -207,7 +207,7 @@ class DirectoryDigest(Check):
         contents = file_digests(path, entries, context, deadline)
         digest = content_digest(entries, contents)
         if given is not None and given != digest:
-            return claim  # its verdict says so
+            return claim  # the verdict reports it
         now = context.clock.now()
         facts: dict[str, Any] = {"digest": digest, "entries": len(entries)}
         if all(is_settled(entry.status, now) for entry in entries):
@@ -256,7 +256,7 @@ def _contents(entries: Sequence[TreeEntry], contents: Sequence[str]) -> dict[str
 def _differences(
     path: str, entries: Sequence[TreeEntry], contents: Sequence[str], captured: Capture | None
 ) -> list[str]:
-    """Say which entries differ; where their contents were not recorded, which were changed since."""
+    """Return which entries differ; if contents were not recorded, which were changed since."""
     if captured is None:
         return []
     by_path = {os.fsdecode(entry.path): entry for entry in entries}

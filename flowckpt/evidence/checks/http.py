@@ -1,7 +1,8 @@
-"""`api_response`: a GET of a URL answers with a status, headers and JSON values that were promised.
+"""The network checks: `api_response` and `network_reachable`.
 
-Redirects are not followed, proxies of the environment not used, the body and the time are limited. Credentials are the
-verifier's (`AllowedHost.headers`), because claims are recorded.
+`api_response` compares the response to a GET with the claimed status, headers and JSON values. Redirects are not
+followed, proxies of the environment are not used, and body and time are limited. Credentials are given to the verifier
+(`AllowedHost.headers`), because claims are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from flowckpt.evidence.checks.base import (
 from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive, shown_url
 from flowckpt.evidence.network import TimedConnection, allowed, connected, plain_host
 
-# Places in JSON: `data.items[0].id`, or a JSON pointer (`/data/items/0/id`, RFC 6901) where keys hold dots.
+# Places in JSON: `data.items[0].id`, or a JSON pointer (`/data/items/0/id`, RFC 6901) if keys contain dots.
 
 
 MISSING = object()
@@ -77,7 +78,7 @@ def value_at(document: Any, steps: list[str | int]) -> Any:
 
 
 def is_same(wanted: Any, found: Any) -> bool:
-    """Tell whether two JSON values are the same: `1` and `1.0` are, `1` and `true` are not.
+    """Return whether two JSON values are the same: `1` and `1.0` are, `1` and `true` are not.
 
     Args:
         wanted: the recorded value; tuples count as lists.
@@ -98,7 +99,7 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 
 class ApiResponse(Check):
-    """Asks once."""
+    """Checks the response to one GET."""
 
     is_slow = True
 
@@ -110,7 +111,7 @@ class ApiResponse(Check):
         headers, values = mapping_in(facts, "headers"), mapping_in(facts, "json")
         places = {place: steps_of(place) for place in values}
         if status is None and not headers and not values:
-            raise MalformedClaimError("it promises neither a status, nor headers, nor JSON values")
+            raise MalformedClaimError("it has neither a status, nor headers, nor JSON values to compare")
         parts, port = _parts(url)
         settings = context.settings
         deadline = context.deadline_after(settings.limits.network_seconds)
@@ -125,7 +126,7 @@ class ApiResponse(Check):
                 body = _body(answer, settings.limits.body_bytes) if values else b""
         except (http.client.HTTPException, ssl.SSLError) as error:
             raise UncheckableClaimError(
-                f"{shown_url(url)} gave no answer that is HTTP: {type(error).__name__}"
+                f"the response of {shown_url(url)} is not HTTP: {type(error).__name__}"
             ) from error
         except OSError as error:
             if isinstance(error, TimeoutError):
@@ -163,7 +164,7 @@ def _tls(plain: Any, host: str, entry: AllowedHost, deadline: Deadline) -> ssl.S
 
 def _ask(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) -> http.client.HTTPResponse:
     asking = http.client.HTTPConnection(parts.hostname or "", parts.port)
-    asking.sock = connection  # the address was looked at; http.client would resolve the name again
+    asking.sock = connection  # the address was checked; http.client would resolve the name again
     asking.auto_open = 0
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     asking.putrequest("GET", target, skip_accept_encoding=True, skip_host=True)
@@ -177,10 +178,10 @@ def _ask(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) ->
 
 def _body(answer: http.client.HTTPResponse, limit: int) -> bytes:
     if answer.getheader("Content-Encoding", "identity").lower() != "identity":
-        raise UncheckableClaimError("the answer is compressed, though it was asked not to be")
+        raise UncheckableClaimError("the response is compressed, although the request asked for an uncompressed one")
     body = answer.read(limit + 1)
     if len(body) > limit:
-        raise RefusedClaimError(f"the answer is longer than {limit} bytes", remedy="Raise Limits.body_bytes.")
+        raise RefusedClaimError(f"the response is longer than {limit} bytes", remedy="Raise Limits.body_bytes.")
     return body
 
 
@@ -221,20 +222,20 @@ def _json_details(
 
 def _brief(value: Any) -> str:
     if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"  # it may hold anything
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"  # may contain anything
     return f"{value!r:.60}"
 
 
-# `network_reachable`: somebody accepts connections at a host and port. Nothing is sent.
+# `network_reachable`: a host accepts connections on a port. Nothing is sent.
 
 
 class NetworkReachable(Check):
-    """Connects, and hangs up."""
+    """Checks that a connection can be opened."""
 
     is_slow = True
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Connect to the host where the program allowed it."""
+        """Connect to the host, if the program allowed it."""
         host, port = text_in(claim.expected, "host"), whole_number(claim.expected, "port", 1, 65_535)
         settings = context.settings
         deadline = context.deadline_after(settings.limits.network_seconds)

@@ -1,4 +1,4 @@
-"""`predicate`: a function of the program returns True. Any other value is not an answer."""
+"""`predicate`: a function of the program returns True. Values other than True and False are not an answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Predicate(Check):
         name = text_in(claim.expected, "function")
         args, kwargs = claim.expected.get("args", ()), mapping_in(claim.expected, "kwargs")
         if not isinstance(args, list | tuple):
-            raise MalformedClaimError(f"'args' is {args!r:.80}, and not a list")
+            raise MalformedClaimError(f"'args' is {args!r:.80}, not a list")
         function = context.predicates.get(name) or registered_predicate(name)
         if function is None:
             raise UncheckableClaimError(
@@ -66,8 +66,8 @@ def _judged(name: str, answer: object) -> Outcome:
     if answer is True:
         return VERIFIED
     if answer is False:
-        return failed(f"{name} says False")
-    raise UncheckableClaimError(f"{name} returned a {type(answer).__name__}, and neither True nor False")
+        return failed(f"{name} returned False")
+    raise UncheckableClaimError(f"{name} returned a {type(answer).__name__}, not True or False")
 
 
 def _raised(name: str, error: BaseException) -> UncheckableClaimError:

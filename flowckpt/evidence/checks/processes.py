@@ -1,6 +1,7 @@
-"""`command_exit`: the step's command returned the very code that was promised. Nothing is ever run to find out.
+"""The checks of processes: `command_exit`, `process_exists` and `container_running`.
 
-A code is an `int` and nothing else: `True` is not 1, and 137 (a shell's word for "killed") is not -9 (Python's).
+`command_exit` compares the exit code of the step's command with the claimed one, and never runs anything. A code must
+be an `int`: `True` is not 1, and 137 ("killed" in a shell) is not -9 (the same in Python).
 """
 
 from __future__ import annotations
@@ -27,42 +28,42 @@ from flowckpt.evidence.checks.base import (
 )
 from flowckpt.evidence.claims import Capture, Evidence, State
 
-_SMALLEST, _LARGEST = -(2**31), 2**32 - 1  # what operating systems return, signals as negative numbers
+_SMALLEST, _LARGEST = -(2**31), 2**32 - 1  # the range of operating systems, with signals as negative numbers
 
 
 class CommandExit(Check):
-    """Compares two numbers."""
+    """Compares the exit code of the step's command."""
 
     is_local = True
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Compare with what the step's command returned, else with `metadata["actual_exit_code"]`."""
+        """Compare with the exit code of the step's command, or else with `metadata["actual_exit_code"]`."""
         wanted = whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
         ran, noted = context.settings.facts.exit_code, claim.metadata.get("actual_exit_code")
         for code in (ran, noted):
             if code is not None and type(code) is not int:
                 raise MalformedClaimError(f"the actual exit code is {code!r:.80}, not a whole number")
         if ran is not None and noted is not None and ran != noted:
-            return failed(f"the step's command returned {ran}, and the claim's metadata says {noted}")
+            return failed(f"the step's command returned {ran}, but the claim's metadata has {noted}")
         found = noted if ran is None else ran
         if found is None:
             raise UncheckableClaimError(
-                "no command of this step returned an exit code that is known",
+                "the step has no command with a known exit code",
                 remedy="Give the step a command, or the claim a metadata['actual_exit_code'].",
             )
         return VERIFIED if found == wanted else failed(f"the command returned {found}, not {wanted}")
 
 
-# `process_exists`: the very process that was captured still runs.
+# `process_exists`: the captured process is still running.
 #
-# A pid alone identifies nothing, because pids come again; the machine's boot, the pid and the start time together do.
+# A pid alone does not identify a process, because pids are reused; boot id, pid and start time together do.
 
 
 _LARGEST_PID = 2**22  # Linux's PID_MAX_LIMIT; others' are smaller
 
 
 class ProcessExists(Check):
-    """Asks the kernel."""
+    """Checks that the captured process is still running."""
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare boot, pid and start time."""
@@ -72,11 +73,13 @@ class ProcessExists(Check):
         identity = process.ProcessIdentity(text_in(facts, "host"), text_in(facts, "boot_id"), pid, started)
         lives = process.is_alive(identity)
         if lives is None:
-            raise UncheckableClaimError(f"process {pid} runs on {identity.host!r:.80}, which cannot be asked from here")
+            raise UncheckableClaimError(
+                f"process {pid} runs on {identity.host!r:.80}, which cannot be checked from here"
+            )
         if lives:
             return VERIFIED
         if identity.boot_id != process._boot_id():
-            return failed(f"process {pid} is gone: the machine was started again since")
+            return failed(f"process {pid} is gone: the machine was rebooted since")
         now = process._start_time(pid)
         return failed(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))
 
@@ -88,7 +91,9 @@ class ProcessExists(Check):
         pid = os.getpid() if given is None else whole_number(claim.expected, "pid", 1, _LARGEST_PID)
         started, boot_id = process._start_time(pid), process._boot_id()
         if not started or not boot_id:
-            why = f"there is no process {pid}" if boot_id else "this system does not say when a process was started"
+            why = (
+                f"there is no process {pid}" if boot_id else "this system does not provide the start time of a process"
+            )
             raise denied(claim, why)
         facts = {"pid": pid, "start_time": started, "boot_id": boot_id, "host": os.uname().nodename}
         return attrs.evolve(
@@ -96,19 +101,19 @@ class ProcessExists(Check):
         )
 
 
-# `container_running`: a container of that name runs; where it was captured, the very same one.
+# `container_running`: a container with this name is running; if captured, the same one.
 
 
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")  # Docker's own rule; the name becomes a part of a path
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")  # Docker's rule for names; the name becomes part of a URL path
 
 
 class ContainerRunning(Check):
-    """Asks the Docker daemon of the environment (`DOCKER_HOST`), reading only."""
+    """Checks a container by reading from the Docker daemon of the environment (`DOCKER_HOST`)."""
 
     is_slow = True
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Compare the container's state, and its id where one was recorded."""
+        """Compare the container's state, and its id if one was recorded."""
         found = _look(claim, context)
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
@@ -117,7 +122,7 @@ class ContainerRunning(Check):
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Ask, too: that a container of the name runs is a claim by itself."""
+        """Check the state: that a container with this name is running is a claim by itself."""
         return self.verify(claim, context)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
@@ -142,7 +147,7 @@ def _look(claim: Evidence, context: CheckContext) -> str:
     seconds = max(1, int(context.settings.limits.network_seconds))
     try:
         client = docker.from_env(timeout=seconds)
-    except Exception as error:  # whatever the library raises where there is no daemon
+    except Exception as error:  # without a daemon, the library may raise anything
         raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
     try:
         container = client.containers.get(name)

@@ -1,6 +1,6 @@
-"""One file per kind of database, and the table that leads from the scheme of a claim's database to it.
+"""Readers of databases, one module per kind, and the table from schemes to readers.
 
-A new kind is a module with a class that has the methods of `Database` in `checks/base.py`, and a line here.
+To add a kind, write a module with a class that has the methods of `Database` in `checks/base.py`, and add a line here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ TABLE: Mapping[str, str] = {
     "postgresql": "postgres.Postgres",
     "postgres": "postgres.Postgres",
 }
-"""From a scheme to a module of this package, and its class."""
+"""The module and the class for each scheme."""
 
 EXTRAS: Mapping[str, str] = {"postgres": "psycopg"}
-"""From a module that needs a driver to the driver; the extra that brings it is called as the module."""
+"""The driver package of each module that needs one; the extra that installs it has the module's name."""
 
 
 def database_for(scheme: str) -> Database:
-    """Return what reads a kind of database.
+    """Return the reader for a scheme.
 
     Raises:
         UncheckableClaimError: the scheme is unknown here, or its driver is not installed.
@@ -34,7 +34,7 @@ def database_for(scheme: str) -> Database:
         )
     name, _, kind = TABLE[scheme].partition(".")
     try:
-        module = importlib.import_module(f"flowckpt.evidence.databases.{name}")  # a name of the table
+        module = importlib.import_module(f"flowckpt.evidence.databases.{name}")  # a name from the table
     except ImportError as error:
         if name not in EXTRAS:
             raise

@@ -1,13 +1,14 @@
 """Rows of a PostgreSQL database, read in a transaction that can do nothing else.
 
-- The URL is looked at by `postgres_url`: who may be asked, and by which options.
-- One read-only transaction of one moment; identifiers come from the catalogue, values are bound.
-- The server ends the query when its time is over; where it does not answer at all, the connection is cut from here.
-- What a view's functions do besides writing to tables is the server's to forbid: use a role that may only read.
+- `postgres_url` checks the URL: which servers may be queried, and with which options.
+- One read-only transaction with one snapshot; identifiers come from the catalogue, values are bound.
+- The server ends the query at its time limit; if it does not answer at all, the connection is closed from here.
+- Only the server can forbid effects of a view's functions other than writes to tables: use a role that may only read.
 
-A value is bound as text and cast to the column's own type, so that the server neither rounds nor guesses: what does not
-fit a column exactly is in none of its rows. Numbers are compared as they are written: 0.1 is 0.1, whether numeric or
-float. Types that Python has nothing like (enums, networks, ranges …) are compared as the text that the server shows.
+A value is bound as text and cast to the column's own type, so that the server neither rounds nor guesses: a value that
+does not fit a column exactly is in none of its rows. Numbers are compared in decimal notation: 0.1 is 0.1, whether
+numeric or float. Types without a counterpart in Python (enums, networks, ranges …) are compared as the text that the
+server shows.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _KNOWN = (type(None), *{each for fitting in _FITTING.values() for each in fittin
 
 @attrs.frozen(repr=False)
 class JsonDocument:
-    """A JSON value of a column: its null is not the database's NULL."""
+    """A JSON value of a column; JSON null differs from the database's NULL."""
 
     document: Any
 
@@ -89,8 +90,8 @@ class Column:
 
     Attributes:
         name: its name.
-        type_name: its type, under any domain; empty for one that is not PostgreSQL's own.
-        is_array: whether it holds arrays of that type.
+        type_name: its type, below any domain; empty for a type that is not PostgreSQL's own.
+        is_array: whether it contains arrays of that type.
     """
 
     name: str
@@ -108,16 +109,16 @@ class Column:
         return identifier if is_plain else f"{identifier}::pg_catalog.text"
 
     def size(self, identifier: str) -> str:
-        """Return the expression of a value's size; empty where no value is large."""
+        """Return the expression of a value's size; empty for types without large values."""
         if self.is_known and not self.is_array and self.type_name not in _UNBOUNDED:
             return ""
         is_bytes = self.type_name == "bytea" and not self.is_array
         return f"pg_catalog.octet_length({identifier}{'' if is_bytes else '::pg_catalog.text'})"
 
     def condition(self, identifier: str, value: Any) -> str:
-        """Return the condition that the column has a value, which is bound where it is not None.
+        """Return the condition that the column has a value, which is bound unless it is None.
 
-        Not `IS NOT DISTINCT FROM`, which says the same of a bound value and uses no index.
+        Not `IS NOT DISTINCT FROM`, which means the same for a bound value but does not use an index.
         """
         if value is None:
             return f"{identifier} IS NULL"
@@ -132,18 +133,18 @@ class Column:
         return f"{left} OPERATOR(pg_catalog.=) %s::pg_catalog.{cast}"
 
     def bound(self, value: Any) -> str:
-        """Return the text that is bound for a value.
+        """Return the text to bind for a value.
 
         Args:
             value: the value; not None.
 
         Raises:
-            MalformedClaimError: nothing can be selected by the value.
+            MalformedClaimError: rows cannot be selected by such a value.
             NoSuchThingError: no row of a column of this type can have it.
         """
         check_value(self.name, value)
         if self.is_array:
-            raise MalformedClaimError(f"{self.name!r:.80} holds arrays, and no row can be selected by one")
+            raise MalformedClaimError(f"{self.name!r:.80} contains arrays, and rows cannot be selected by an array")
         fitting = _FITTING.get(self.type_name, (str,))
         is_aware = _AWARE.get(self.type_name)
         if type(value) not in fitting or (is_aware is not None and (value.utcoffset() is not None) != is_aware):
@@ -157,7 +158,7 @@ class Column:
         return _text(value)
 
     def loaded(self, value: Any) -> Any:
-        """Return the Python value of what the driver returned."""
+        """Return the Python value for a value of the driver."""
         if value is not None and self.type_name in _JSON and not self.is_array:
             return JsonDocument(json.loads(value))
         return value
@@ -177,19 +178,19 @@ class Column:
     def _unlike(self, value: Any) -> NoSuchThingError:
         return NoSuchThingError(
             f"no row matches: {self.name!r:.80} is a column of {self.type_name or 'a type of its own'}, "
-            f"and holds no such {type(value).__name__}"
+            f"which cannot contain this {type(value).__name__}"
         )
 
 
 def check_value(name: str, value: Any) -> None:
-    """Check that a claim's value is one that rows can be selected by.
+    """Check that rows can be selected by a claim's value.
 
     Raises:
-        MalformedClaimError: it is not.
+        MalformedClaimError: they cannot.
     """
     if type(value) not in _KNOWN:
         raise MalformedClaimError(
-            f"the value of {name!r:.80} is a {type(value).__name__} that PostgreSQL does not hold",
+            f"the value of {name!r:.80} is a {type(value).__name__} that PostgreSQL cannot hold",
             remedy="Write None, a bool, a number, a text, bytes, a date or time, a UUID, or JSON.",
         )
     if isinstance(value, float | Decimal) and _as_written(value).is_nan():
@@ -199,7 +200,7 @@ def check_value(name: str, value: Any) -> None:
 
 
 def is_same(wanted: Any, found: Any) -> bool:
-    """Tell whether a row's value is the one that was promised."""
+    """Return whether a row's value is the claimed one."""
     if is_digest(wanted):
         return any(matches(wanted, form) for form in _forms(found))
     if isinstance(found, JsonDocument):
@@ -217,7 +218,7 @@ def _as_written(number: float | Decimal) -> Decimal:
 
 
 def _forms(found: Any) -> Iterator[Any]:
-    """Yield a value as a program may have written it."""
+    """Yield the forms in which a program may have written a value."""
     if isinstance(found, JsonDocument):
         found = found.document
     yield found
@@ -299,7 +300,7 @@ class Postgres:
             raise UncheckableClaimError("a text of the database is not UTF-8") from None
 
     def is_same(self, wanted: Any, found: Any) -> bool:
-        """Compare strictly: no type is taken for another, but numbers for numbers."""
+        """Compare strictly: values of different types differ, except numbers."""
         return is_same(wanted, found)
 
 
@@ -336,20 +337,21 @@ def _connected(url: PostgresUrl, context: CheckContext, query_deadline: Deadline
 def _check_certificates(url: PostgresUrl) -> None:
     if url.sslrootcert in (None, "system"):
         return
-    if not Path(url.sslrootcert or "").is_file():  # to open a pipe might never end
+    if not Path(url.sslrootcert or "").is_file():  # opening a pipe might block forever
         raise RefusedClaimError("the sslrootcert of the claim's URL is not a file")
 
 
 @contextmanager
 def _cut_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
-    """Cut the connection when the time is over: the server may be stuck, or its machine gone."""
+    """Close the connection at the deadline: the server may be stuck or unreachable."""
     with socket.socket(fileno=os.dup(connection.fileno())) as line:
 
         def cut() -> None:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(deadline.left() + 0.5, cut)  # the server goes first, and says why
+        # the server's own time limit comes first, and gives a reason
+        timer = threading.Timer(deadline.left() + 0.5, cut)
         timer.daemon = True
         timer.start()
         try:
@@ -365,7 +367,7 @@ def _cut_at(deadline: Deadline, connection: _Connection) -> Iterator[None]:
 def _statement(
     connection: _Connection, query: Query, context: CheckContext, deadline: Deadline
 ) -> tuple[list[Column], bytes, list[str]]:
-    """Build the query out of names that the catalogue knows."""
+    """Build the query from names in the catalogue."""
     settings = {**_SETTINGS, "statement_timeout": f"{max(1, int(deadline.left() * 1000))}ms"}
     connection.execute(_SET, [each for pair in settings.items() for each in pair])
     oid, schema, table = _table(connection, query.table)
@@ -387,7 +389,7 @@ def _statement(
     conditions = [known[name].condition(quoted[name], value) for name, value in query.where.items()]
     text = f"SELECT {', '.join(parts)} FROM {_quoted(connection, schema, table)}"  # noqa: S608 - of the catalogue
     text += f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    text += "" if columns else " LIMIT 1"  # that there is one is all that was claimed
+    text += "" if columns else " LIMIT 1"  # the claim only needs one row to exist
     return (
         columns,
         text.encode(),
@@ -415,8 +417,8 @@ def _quoted(connection: _Connection, *names: str) -> str:
 def _rows(
     cursor: psycopg.Cursor[tuple[Any, ...]], statement: bytes, values: list[str], columns: list[Column]
 ) -> Generator[tuple[Any, ...]]:
-    """Yield row by row, so that no more than one is in memory."""
-    # Closed at once, it ends the query on the server, too.
+    """Yield row by row, so that only one is in memory."""
+    # Closing the stream at once also ends the query on the server.
     with closing(cast("Generator[tuple[Any, ...]]", cursor.stream(statement, values))) as stream:
         for *row, is_too_large in stream:
             if is_too_large:
@@ -440,7 +442,7 @@ def _explained(error: psycopg.Error) -> Exception:
         return RefusedClaimError(f"reading that would do more than read: {_shown(str(error))}")
     state, name = error.sqlstate or "", type(error).__name__
     if isinstance(error, psycopg.DataError) and not state:
-        return UncheckableClaimError("a value of the rows has no counterpart in Python, as a date at infinity has none")
+        return UncheckableClaimError("a value of the rows has no counterpart in Python, such as a date at infinity")
     if state.startswith(_SPEAK_OF_ROWS):
         return UncheckableClaimError(f"the rows cannot be read: {name} {state}")
     return UncheckableClaimError(f"the rows cannot be read: {_shown(str(error)) or name}")

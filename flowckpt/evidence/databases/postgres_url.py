@@ -1,8 +1,8 @@
-"""URLs of PostgreSQL databases: what may stand in one, and which servers the program itself has named.
+"""URLs of PostgreSQL databases: what a URL may contain, and which servers the program itself has named.
 
-Claims are recorded, and a record may have been changed by somebody else. So a URL holds no password and none of the
-options that read files, run settings or lead to a second host. A server that it names is asked only where the program
-allowed it: the process that is asked for rows is shown the password of the environment.
+Claims are recorded, and a record may have been changed by others. So a URL must not contain a password, nor options
+that read files, change settings or add a second host. A server is queried only if the program allowed it, because the
+server gets the password of the environment.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _written: set[str] = set()
 
 @attrs.frozen
 class PostgresUrl:
-    """A URL that holds nothing but these.
+    """A URL that contains only these parts.
 
     Attributes:
         dbname: the database.
         host: a name, an address, or the directory of a socket; None for the server of the environment.
-        port: the port; None where neither it nor a host is named.
+        port: the port; None if neither a port nor a host is given.
         user: the role; None for that of the environment.
-        sslmode: how the connection is encrypted; None for the way of the environment.
+        sslmode: how the connection is encrypted; None for the setting of the environment.
         sslrootcert: the file of the certificates to trust, or `system`.
-        application_name: what the server calls the connection.
+        application_name: the name of the connection on the server.
     """
 
     dbname: str
@@ -53,21 +53,21 @@ class PostgresUrl:
 
     @property
     def is_socket(self) -> bool:
-        """Whether the server is asked through a socket of this machine."""
+        """Whether the server is reached through a socket of this machine."""
         return self.host is not None and self.host.startswith("/")
 
     def parameters(self) -> dict[str, str]:
-        """Return what the driver is given."""
+        """Return the parameters for the driver."""
         given = attrs.asdict(self)
         return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def parsed(url: str) -> PostgresUrl:
-    """Return what a URL says. No message of an error shows more of it than names of options.
+    """Parse a URL. Error messages show nothing of it but names of options.
 
     Raises:
         MalformedClaimError: it is not a URL of a PostgreSQL database.
-        RefusedClaimError: it asks for more than a claim may.
+        RefusedClaimError: it contains something that a claim must not contain.
     """
     match = _URL.fullmatch(url)
     if match is None:
@@ -84,23 +84,23 @@ def parsed(url: str) -> PostgresUrl:
     found = {name: _decoded(text, name) for name, text in given.items() if text}
     for name, text in _options(query or ""):
         if name in found:
-            raise MalformedClaimError(f"the claim's URL says {name} twice", remedy=_FORM)
+            raise MalformedClaimError(f"the claim's URL has {name} twice", remedy=_FORM)
         found[name] = _decoded(text, name)
     return _checked(found)
 
 
 def register(url: str) -> None:
-    """Remember a URL as one that the program wrote itself, so that its server may be asked."""
+    """Register a URL that the program wrote itself, so that its server may be queried."""
     parsed(url)
     _written.add(url)
 
 
 def check_allowed(url: str, hosts: tuple[AllowedHost, ...]) -> PostgresUrl:
-    """Return what a URL says where its server may be asked.
+    """Parse the URL of a claim whose server may be queried.
 
     Args:
         url: the URL of a claim.
-        hosts: what the verifier may reach.
+        hosts: the hosts that the verifier may reach.
 
     Raises:
         RefusedClaimError: only the record names this server.
@@ -110,8 +110,8 @@ def check_allowed(url: str, hosts: tuple[AllowedHost, ...]) -> PostgresUrl:
         return found
     if found.host is None or found.port is None or found.is_socket:
         raise RefusedClaimError(
-            "a record alone names this server",
-            remedy="Name it by the environment, too (PGHOST, PGPORT), or write the claim with db_row(…) in the program "
+            "only a record names this server",
+            remedy="Set it in the environment, too (PGHOST, PGPORT), or write the claim with db_row(…) in the program "
             "that verifies it.",
         )
     allowed(found.host, found.port, hosts)
@@ -132,9 +132,9 @@ def _options(query: str) -> list[tuple[str, str]]:
         if name == "password":
             raise _password_refused()
         if name not in _ALLOWED_OPTIONS:
-            shown = repr(name) if _OPTION_NAME.fullmatch(name) else "a part"  # which may be of a password
+            shown = repr(name) if _OPTION_NAME.fullmatch(name) else "a part"  # it may be part of a password
             raise RefusedClaimError(
-                f"the claim's URL has {shown}, which may not stand in one",
+                f"the claim's URL has {shown}, which is not allowed",
                 remedy=f"Options of a claim are {', '.join(sorted(_ALLOWED_OPTIONS))}.",
             )
         options.append((name, text))
@@ -154,7 +154,7 @@ def _decoded(text: str, name: str) -> str:
 
 def _checked(found: dict[str, str]) -> PostgresUrl:
     if "dbname" not in found:
-        raise MalformedClaimError("the claim's URL names no database", remedy=_FORM)
+        raise MalformedClaimError("the claim's URL does not name a database", remedy=_FORM)
     host, port = found.pop("host", None), found.pop("port", None)
     if "," in (host or "") or "," in (port or ""):
         raise RefusedClaimError("the claim's URL names several hosts", remedy=_FORM)
@@ -170,6 +170,6 @@ def _checked(found: dict[str, str]) -> PostgresUrl:
 
 def _password_refused() -> RefusedClaimError:
     return RefusedClaimError(
-        "the claim's URL holds a password, and claims are recorded",
+        "the claim's URL contains a password, and claims are recorded",
         remedy="Leave it to the environment: PGPASSWORD, or a password file (~/.pgpass, PGPASSFILE).",
     )

@@ -1,8 +1,8 @@
 """Rows of an SQLite database, read by a connection that can do nothing else.
 
-- The path goes through the sandbox, and into the URI percent-encoded, so that it can carry no options.
+- The path goes through the sandbox, and is percent-encoded in the URI, so that it cannot add options.
 - `mode=ro` creates nothing. A database in WAL mode that no process has open is opened `immutable`, because SQLite would
-  leave a `-wal` and a `-shm` behind even where it only reads; one that somebody has open, with `readonly_shm`.
+  create a `-wal` and a `-shm` file even for reading; one that a process has open is opened with `readonly_shm`.
 - Identifiers come from the catalogue, values are bound, and an authorizer denies all but SELECT and READ: no functions,
   no pragmas, no ATTACH, no recursion.
 - The time is limited by a progress handler and the size of a value by SQLite itself.
@@ -34,7 +34,7 @@ from flowckpt.evidence.documents import is_digest, matches
 from flowckpt.evidence.sandbox import shown_path
 
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
-_STEPS = 1_000  # instructions of SQLite's machine between two looks at the clock
+_STEPS = 1_000  # instructions of SQLite's machine between two checks of the clock
 _WAL = 2  # the file format's version in bytes 18 and 19 of the header (sqlite.org/fileformat.html)
 
 
@@ -59,7 +59,7 @@ class Sqlite:
             raise _explained(error, database) from error
 
     def is_same(self, wanted: Any, found: Any) -> bool:
-        """Compare strictly, but numbers as numbers: SQLite has no booleans, and keeps 1.0 as 1 among integers."""
+        """Compare strictly, but numbers by value: SQLite has no booleans, and stores 1.0 as 1 among integers."""
         if is_digest(wanted):
             return matches(wanted, found)
         if isinstance(wanted, int | float) and isinstance(found, int | float):
@@ -86,11 +86,11 @@ def _open(database: str, context: CheckContext, deadline: Deadline) -> sqlite3.C
         connection.text_factory = _text
         for pragma in ("query_only = 1", "trusted_schema = 0", "cell_size_check = 1", "mmap_size = 0"):
             connection.execute(f"PRAGMA {pragma}")
-        connection.execute("BEGIN")  # the catalogue and the rows are of one moment
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # the file is really opened here
+        connection.execute("BEGIN")  # the catalogue and the rows come from one snapshot
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # this opens the file
         now = Path(path).lstat()
         if (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino):
-            raise RefusedClaimError(f"{shown_path(database)} was replaced while it was opened")
+            raise RefusedClaimError(f"{shown_path(database)} was replaced while it was being opened")
     except BaseException:
         connection.close()
         raise
@@ -157,14 +157,14 @@ def _explained(error: sqlite3.Error, database: str) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
     where = shown_path(database)
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY_"):
-        return UncheckableClaimError(f"the database {where} is locked by somebody who writes")
+        return UncheckableClaimError(f"the database {where} is locked by a writer")
     if name == "SQLITE_NOTADB":
         return UncheckableClaimError(f"{where} is not an SQLite database")
     if name.startswith("SQLITE_AUTH") or "prohibited" in str(error) or "not authorized" in str(error):
         return RefusedClaimError(f"reading that of {where} would do more than read: {error!s:.120}")
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return UncheckableClaimError(
-            f"{where} cannot be read without being changed: a crash left a journal behind, or its directory is closed",
+            f"{where} cannot be read without being changed: a crash left a journal, or its directory is not accessible",
             remedy="Open it once with the program that owns it.",
         )
     if name == "SQLITE_TOOBIG":
