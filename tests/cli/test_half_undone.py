@@ -79,7 +79,7 @@ def test_the_plan_of_a_run_that_died_while_it_was_undone_is_what_its_resume_does
         decisions = [(each["path"], each["decision"]) for each in document["steps"]]
         assert decisions == [("b", "undo"), ("a", "undo"), ("boom", "keep")]
         assert (document["undoing"], document["stale"]) == (True, 0)
-        assert "stopped while its steps were undone" in document["stops"]
+        assert "stopped during a rollback" in document["stops"]
     said = sagas("plan", "one").expect(1).out
     assert "2 to undo, 1 left as it is\nThe resume would run nothing: " in said
     assert said.endswith("Undo what is left: flowckpt resume one\n")

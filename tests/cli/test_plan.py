@@ -292,7 +292,7 @@ def test_why_of_steps_that_are_gone_new_or_unknown(shop):
     ran = shop("plan", "one", "nix").expect(12)
     assert "run 'one' has no step 'nix'" in ran.err and "fetch, clean, count, load" in ran.err
     shop.edit('    number = yield step("count").python(count, 1).checkpoint()\n', "    number = 1\n")
-    assert "no longer yields it" in shop("plan", "one", "count").expect(14).out
+    assert "does not yield it any more" in shop("plan", "one", "count").expect(14).out
 
 
 def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):

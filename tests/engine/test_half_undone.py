@@ -126,7 +126,7 @@ def test_the_plan_names_what_the_resume_undoes_in_its_order() -> None:
     store = half_undone(dies="g")
     made = plan(store)
     assert (of(made, "undo"), made.is_undoing, made.is_nothing_to_do) == (NEWEST_FIRST, True, False)
-    assert "stopped while its steps were undone" in made.stops
+    assert "stopped during a rollback" in made.stops
     result = resume(store)
     assert (result.undone, type(result.error), world) == (tuple(NEWEST_FIRST), RunUndoneError, ["plain"])
 

@@ -249,7 +249,7 @@ async def test_the_same_work_begun_again_after_a_crash_takes_the_place_of_the_do
     manager = start()
     new = await manager.begin_step("task", "train", 1, "epoch-1")
     assert [step.step_id for step in await start().in_doubt("task")] == [other, new]
-    with pytest.raises(StepNotStartedError, match="begun again"):
+    with pytest.raises(StepNotStartedError, match="started again"):
         await start().commit_step(old, None)
     assert await start().commit_step(new, None) == "task@train"
 
