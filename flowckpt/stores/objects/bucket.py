@@ -34,6 +34,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
     UnknownConfigurationKeyError,
 )
+from obstore.store import MemoryStore
 
 from flowckpt.core.system.declared import shell_word
 from flowckpt.errors import CheckpointStorageError
@@ -160,6 +161,7 @@ class Bucket:
         self.shown = shown
         self._driver = driver
         self._patience = patience_seconds
+        self._threads = 1 if isinstance(driver, MemoryStore) else _THREADS  # nobody waits for memory
         self._latest = _LONG_AGO, 0.0
 
     def __str__(self) -> str:
@@ -224,7 +226,7 @@ class Bucket:
 
             self._patiently(workflow_id, operation, once, is_write=False)
 
-        for _ in _in_parallel([lambda key=key, make=make: put(key, make) for key, make in bodies]):  # type: ignore[misc]
+        for _ in self.each([lambda key=key, make=make: put(key, make) for key, make in bodies]):  # type: ignore[misc]
             pass
 
     def overwrite(self, key: str, body: bytes, workflow_id: str, operation: str) -> None:
@@ -275,11 +277,11 @@ class Bucket:
 
     def get_all(self, keys: Sequence[str], workflow_id: str) -> Iterator[bytes | None]:
         """Return what objects hold, in the order of the keys: several at a time, and never all at once."""
-        return _in_parallel([lambda key=key: self.get(key, workflow_id) for key in keys])  # type: ignore[misc]
+        return self.each([lambda key=key: self.get(key, workflow_id) for key in keys])  # type: ignore[misc]
 
     def each(self, works: Sequence[Callable[[], T]]) -> Iterator[T]:
         """Do several things that wait for this bucket at once; return what came of them, in their order."""
-        return _in_parallel(works)
+        return _in_parallel(works, self._threads)
 
     def objects(
         self, prefix: str, workflow_id: str, *, after: str | None = None, most: int | None = None
@@ -409,12 +411,12 @@ def _check_bucket(error: Exception) -> None:
         raise error
 
 
-def _in_parallel(works: Sequence[Callable[[], T]]) -> Iterator[T]:
-    if len(works) < 3:  # a thread costs more
+def _in_parallel(works: Sequence[Callable[[], T]], threads: int) -> Iterator[T]:
+    if len(works) < 3 or threads == 1:  # a thread costs more
         for work in works:
             yield work()
         return
-    with ThreadPoolExecutor(min(_THREADS, len(works)), thread_name_prefix="flowckpt-objects") as pool:
+    with ThreadPoolExecutor(min(threads, len(works)), thread_name_prefix="flowckpt-objects") as pool:
         waiting: Iterable[Callable[[], T]] = iter(works)
         futures: deque[Future[T]] = deque(pool.submit(work) for work in islice(waiting, _WINDOW))
         try:
