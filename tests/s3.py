@@ -25,8 +25,7 @@ VARIABLE = "FLOWCKPT_TEST_S3"
 PAGE = 50
 _SLOWEST = 120.0  # seconds
 PROGRAM = """
-import functools, sys
-from concurrent.futures import ThreadPoolExecutor
+import functools, io, sys
 from xml.sax.saxutils import escape
 import moto.backends, moto.core.errors
 moto.backends.list_of_moto_modules = functools.cache(lambda found=moto.backends.list_of_moto_modules: list(found()))
@@ -52,17 +51,31 @@ def serialized(response, action, usual=S3Response.serialized):
 S3Response.serialized = serialized
 DomainDispatcherApplication.get_backend_for_host = functools.cache(DomainDispatcherApplication.get_backend_for_host)
 class Handler(WSGIRequestHandler):
-    wbufsize = 1 << 16
+    protocol_version, disable_nagle_algorithm, wbufsize = "HTTP/1.1", True, 1 << 16
     def log_request(self, *code): pass
-class Server(ThreadedWSGIServer):
-    threads = ThreadPoolExecutor(64)
-    def process_request(self, *request): self.threads.submit(self.process_request_thread, *request)
-Server("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
+    def handle_expect_100(self):
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+    def run_wsgi(self):
+        environ, said = self.make_environ(), []
+        size = -1 if environ.get("wsgi.input_terminated") else int(self.headers.get("Content-Length") or 0)
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
+        body = b"".join(self.server.app(environ, lambda *status_and_headers: said.extend(status_and_headers)))
+        status, _, reason = said[0].partition(" ")
+        self.send_response(int(status), reason)
+        for header in said[1]:
+            self.send_header(*header)
+        if "content-length" not in {name.lower() for name, _ in said[1]}:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+ThreadedWSGIServer("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
 """
 """Moto's own server, but for six things that took most of its time: it finds once what services there are, and which of them
 is meant, and not at each request; it reads once which errors a service has, and not for each of them; it writes lists of
-objects without a model of each element; it sends the head and the body of an answer together; it keeps its threads; and it
-logs nothing."""
+objects without a model of each element; it sends the head and the body of an answer together; it keeps connections open;
+and it logs nothing."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
