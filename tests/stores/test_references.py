@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 
+import attrs
 import pytest
 
 from flowckpt.core.system.filesystem import PosixFileSystem
@@ -16,6 +17,7 @@ from flowckpt.stores import (
     PostgresCheckpointStore,
     SqliteCheckpointStore,
 )
+from flowckpt.stores.sql.image import RunImage
 from flowckpt.testing.contract import RUN, checkpoint, results
 from flowckpt.testing.store_under_test import claimed
 
@@ -181,6 +183,7 @@ async def test_notes_never_raise_where_the_directory_cannot_be_had(tmp_path, dat
 KILLED = """
 import asyncio, os, signal, sys
 from flowckpt.stores import SqliteCheckpointStore
+from flowckpt.stores.sql.image import RunImage
 from flowckpt.testing.contract import checkpoint
 
 async def main():
@@ -200,4 +203,23 @@ async def test_a_killed_process_leaves_word_beside_the_database(database):
     store = SqliteCheckpointStore(database)
     assert await store.started_steps(RUN) == (1, ("train",))
     assert (await store.acquire(RUN)).attempt == 2
+    store.close()
+
+
+async def test_a_check_does_not_verify_a_checkpoint_again_for_each_later_attempt(database, monkeypatch):
+    store = SqliteCheckpointStore(database)
+    count = 12
+    for attempt in range(1, count + 1):
+        await store.acquire(RUN)
+        await store.save(RUN, attrs.evolve(checkpoint(attempt), attempt=attempt))
+        await store.release(RUN)
+    verified: list[int] = []
+    head = RunImage.verified_head
+    monkeypatch.setattr(
+        RunImage, "verified_head", lambda self, session, row: (verified.append(row[0]), head(self, session, row))[1]
+    )
+    (finding,) = await store.check(RUN)
+    assert finding.detail == f"{count} checkpoints, 0 results"
+    assert set(verified) == set(range(1, count + 1))
+    assert len(verified) <= 3 * count
     store.close()

@@ -264,9 +264,10 @@ class RunImage:
         )
         return self.data(session, found[0], fetch) if found else None
 
-    def all(self, session: Session, fetch: Fetch) -> list[CheckpointData]:
-        """Return all checkpoints, newest first."""
-        return [self.data(session, row, fetch) for row in checkpoint_rows(session, self.run, self.links, CHECKPOINT)]
+    def all(self, session: Session, fetch: Fetch, selection: Selection = EVERY) -> list[CheckpointData]:
+        """Return all checkpoints, or those that are selected, newest first."""
+        found = checkpoint_rows(session, self.run, self.links, CHECKPOINT, selection=selection)
+        return [self.data(session, row, fetch) for row in found]
 
     def misplaced(self, sequence: int) -> CheckpointCorruptedError:
         """Return the error for a checkpoint of the last attempt that readers do not see."""

@@ -158,10 +158,10 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
     for (attempt,) in begun:
         image = open_image(session, workflow_id, key, attempt=attempt)
         assert image is not None, "the transaction is of one moment"
-        found = _check_image(session, image, attempt, fetch)
-        results = len(image.history.results)
+        _check_attempt(session, image, attempt, fetch)
         if now.links and attempt == now.links[-1].attempt:
-            kept = len(found)
+            found = image.all(session, fetch)
+            kept, results = len(found), len(image.history.results)
             _check_row(image, run_infos(session, key), found)
     for table, attempt in strays(session, now.run):
         raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, and the run has not begun such an attempt")
@@ -183,32 +183,31 @@ def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[Checkp
         raise image.corrupt("runs", f"its column {field} does not say what its checkpoints say")
 
 
-def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> list[CheckpointData]:
-    """Verify a run as an attempt left it; return its checkpoints, newest first."""
+def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> None:
+    """Verify an attempt, given the run as it left it: all results, and the checkpoints of its own."""
     image.read_results(session, fetch)
     misplaced = "SELECT min(sequence) FROM checkpoints WHERE run = ? AND attempt = ? AND sequence <= ?"
     ((sequence,),) = session.execute(misplaced, (image.run, attempt, image.links[-1].after_sequence))
     if sequence is not None:
         raise image.misplaced(sequence)
     _check_columns(session, image, attempt)
-    _check_verified(session, image)
-    found = image.all(session, fetch)
+    _check_verified(session, image, attempt)
     for blobs in image.history.blobs.values():
         for blob in blobs.values():
             blob.content()
-    for data in found:
+    for data in image.all(session, fetch, Selection(attempt=attempt)):
         for held in data.held_values:
             if isinstance(held, Blob):
                 held.content()
-    return found
 
 
-def _check_verified(session: Session, image: RunImage) -> None:
+def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
     """Compare what the checkpoints say of the evidence, which lists show, with what the results say."""
     answer: bool | None = None
     before = 0
     columns = "sequence, steps, verified"
-    for sequence, steps, said in reversed(checkpoint_rows(session, image.run, image.links, columns)):
+    own = checkpoint_rows(session, image.run, image.links, columns, selection=Selection(attempt=attempt))
+    for sequence, steps, said in reversed(own):
         answer = verified_after(answer, image.history.results[before:steps])
         before = steps
         if (None if said is None else bool(said)) is not answer:
@@ -377,10 +376,9 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
         def load(session: Session, image: RunImage) -> list[CheckpointData]:
             image.read_results(session, fetch)
-            return image.all(session, fetch)
+            return image.all(session, fetch, Selection(attempt=attempt))
 
-        found = self._with_image(workflow_id, load, attempt=attempt)
-        return [data for data in (found or [])[::-1] if data.attempt == attempt]
+        return (self._with_image(workflow_id, load, attempt=attempt) or [])[::-1]
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
