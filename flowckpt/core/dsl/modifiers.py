@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import attrs
@@ -20,7 +19,7 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
 
-@attrs.frozen(eq=False, repr=False, slots=False)  # with slots, attrs compiles a `__getattr__` for the cached property
+@attrs.frozen(eq=False, repr=False)
 class Modifiers(FieldEquality):
     """The modifiers of one step.
 
@@ -41,6 +40,8 @@ class Modifiers(FieldEquality):
         cache_seconds: how old a result of another run may be that it takes: infinity for any age, None to take none.
         content: `secret` if its output is shown nowhere and recorded nowhere, and the step is ephemeral; `arguments` if its
             arguments are recorded as JSON; otherwise empty.
+        is_plain: whether there is nothing beside a checkpoint, as for nearly every step.
+        is_light: whether nothing is checked at the `yield`, and nothing but its result is needed of a step that has one.
     """
 
     has_checkpoint: bool = False
@@ -58,6 +59,17 @@ class Modifiers(FieldEquality):
     placement: Placement | None = None
     cache_seconds: float | None = None
     content: str = ""
+    is_plain: bool = attrs.field(init=False, eq=False, repr=False)
+    is_light: bool = attrs.field(init=False, eq=False, repr=False)
+
+    @is_plain.default
+    def _has_nothing_else(self) -> bool:
+        return _REST(self) == _NOTHING
+
+    @is_light.default
+    def _is_never_asked(self) -> bool:
+        others = (self.adopt, self.rollback, self.files, self.placement)
+        return not self.is_ephemeral and all(each is None for each in others)
 
     @property
     def is_secret(self) -> bool:
@@ -68,17 +80,6 @@ class Modifiers(FieldEquality):
     def records_arguments(self) -> bool:
         """Whether its arguments are recorded as JSON."""
         return self.content == "arguments"
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether there is nothing beside a checkpoint, as for nearly every step."""
-        return _REST(self) == _NOTHING
-
-    @cached_property
-    def is_light(self) -> bool:
-        """Whether nothing is checked at the `yield`, and nothing but its result is needed of a step that has one."""
-        others = (self.adopt, self.rollback, self.files, self.placement)
-        return not self.is_ephemeral and all(each is None for each in others)
 
     def first_of(self, names: Collection[str]) -> str:
         """Return a given modifier that is among some names, or an empty text; without `checkpoint` and `version`."""
@@ -104,7 +105,7 @@ class Modifiers(FieldEquality):
         return self.is_at_most_once or self.on_rerun is not None
 
 
-_FIELDS = attrs.fields(Modifiers)[2:]  # without those of the checkpoint
+_FIELDS = [each for each in attrs.fields(Modifiers) if each.init][2:]  # without those of the checkpoint
 _REST: Callable[[Modifiers], tuple[Any, ...]] = operator.attrgetter(*(each.name for each in _FIELDS))
 _NOTHING: tuple[Any, ...] = tuple(each.default for each in _FIELDS)
 

@@ -125,6 +125,9 @@ class GroupCommit:
             turn.set_result(None)
 
 
+_NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
+
+
 class StepEnd:
     """How a step ended, after all its tries.
 
@@ -140,17 +143,16 @@ class StepEnd:
         more: the non-empty fields of its result that few steps have, such as `signal` and `figures`.
     """
 
-    tries: int = 1
-    marks: tuple[str, ...] = ()
-    is_adopted: bool = False
-    taken_from: str = ""
-    more: Mapping[str, Any] = MappingProxyType({})
-
     def __init__(self, outcome: Outcome, failure: StepError | None, started_at: datetime, duration_ms: float) -> None:
         self.outcome = outcome
         self.failure = failure
         self.started_at = started_at
         self.duration_ms = duration_ms
+        self.tries = 1
+        self.marks: tuple[str, ...] = ()
+        self.is_adopted = False
+        self.taken_from = ""
+        self.more: Mapping[str, Any] = _NOTHING_MORE
 
 
 @attrs.define(eq=False, repr=False)
