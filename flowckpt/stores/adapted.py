@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowckpt import stores
-from flowckpt.core.records.listing import Selection
+from flowckpt.core import records
 from flowckpt.errors import CheckpointNotFoundError, SettingError
 from flowckpt.stores.base import Ability, Finding, StoreBase
 
@@ -138,7 +138,7 @@ class AdaptedStore(StoreBase):
 
     async def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
-        return Selection(**wanted).of(await self.store.list_checkpoints(workflow_id))
+        return records.Selection(**wanted).of(await self.store.list_checkpoints(workflow_id))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Return what the adapted store finds, and what its records hold; see `StoreBase.check`."""

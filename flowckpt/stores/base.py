@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, NoReturn
 import attrs
 
 from flowckpt import stores
-from flowckpt.core.records.generation import start_of_run
-from flowckpt.core.records.listing import RunInfo
+from flowckpt.core import records
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.errors import CheckpointStorageError, RunLockedError, StoreAbilityError
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
-    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
     from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.core.system.process import ProcessIdentity
@@ -343,8 +342,8 @@ class StoreBase(ABC):
             return None
         references = await self.list_checkpoints(workflow_id)
         oldest = references[-1] if references else latest
-        started_at = start_of_run(latest.metadata) or oldest.saved_at
-        info = RunInfo.of(workflow_id, latest, started_at)
+        started_at = records.generation.start_of_run(latest.metadata) or oldest.saved_at
+        info = records.RunInfo.of(workflow_id, latest, started_at)
         return info.with_owner(await self.owner(workflow_id)) if self.has(Ability.OWNERS) else info
 
     async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:

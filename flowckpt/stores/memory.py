@@ -12,26 +12,28 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from flowckpt import stores
+from flowckpt.core import records
 from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED, decode_head, encode_head
 from flowckpt.core.codec.results import decode_result, encode_time
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
-from flowckpt.core.records.generation import start_of_run
-from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
-from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.attrs_base import lazy_define
 from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import ProcessIdentity, current_process
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Finding, RunSurvey, StoreBase
 from flowckpt.stores.runs_base import RetainingStore, RunsBase, RunWriter, refused_as_encoding_error
+
+if TYPE_CHECKING:
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+    from flowckpt.core.records.wait import Signal
 
 _Record: TypeAlias = tuple[int, int, int, str, str, datetime, dict[str, Any] | None]
 """One checkpoint: its sequence, its attempt, the number of results the run has there, its id, reason and time, and its head as a
@@ -126,7 +128,7 @@ class _Run:
             if sequence not in self.deleted:
                 head = _head(record)
                 found.append(
-                    CheckpointRef(
+                    records.CheckpointRef(
                         workflow_id,
                         name,
                         sequence,
@@ -221,19 +223,19 @@ class MemoryRunWriter(RunWriter):
             self._have_values(named, ())
         if count > held:
             run.now.encoded += history.encoded_between(held, count)
-        records, sequence = run.now.records, data.sequence
-        records.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
+        stored, sequence = run.now.records, data.sequence
+        stored.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
         if self._first is None:
             said = head or {}
             run.firsts[self.attempt] = {name: said[name] for name in CARRIED if name in said}
             run.written_by.add(self.attempt)
-            run.started_at = run.started_at or start_of_run(data.metadata) or data.saved_at
+            run.started_at = run.started_at or records.generation.start_of_run(data.metadata) or data.saved_at
         run.last_sequence = sequence
         if run.steps:
             run.steps = {}
         for each in evicted:  # by halving, so it costs the same in a long run
-            place = bisect_left(records, each, key=_SEQUENCE)
-            if place < len(records) - 1 and _SEQUENCE(records[place]) == each:
+            place = bisect_left(stored, each, key=_SEQUENCE)
+            if place < len(stored) - 1 and _SEQUENCE(stored[place]) == each:
                 run.deleted.add(each)
 
     def delete(self, sequences: list[int]) -> None:
@@ -297,7 +299,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         if writer is None:
             return None
         me = current_process()
-        return Owner(me.host, me.boot_id, me.pid, me.start_time, writer.acquired_at)
+        return records.Owner(me.host, me.boot_id, me.pid, me.start_time, writer.acquired_at)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return this process: no other one sees the store."""
@@ -352,7 +354,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
 
     def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt."""
-        wanted, run = Selection(attempt=attempt), self.held.get(workflow_id)
+        wanted, run = records.Selection(attempt=attempt), self.held.get(workflow_id)
         return None if run is None else run.latest(wanted.attempt)
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
@@ -402,7 +404,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         data = None if run is None else run.latest()
         if run is None or data is None or run.started_at is None:
             return None
-        return RunInfo.of(workflow_id, data, run.started_at).with_owner(self.owner(workflow_id))
+        return records.RunInfo.of(workflow_id, data, run.started_at).with_owner(self.owner(workflow_id))
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Read everything."""
@@ -435,7 +437,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages in the order of sending."""
         run = self.held.get(workflow_id)
-        found = [] if run is None else [Signal.from_document(json.loads(each)) for each in run.signals.values()]
+        found = [] if run is None else [records.Signal.from_document(json.loads(each)) for each in run.signals.values()]
         return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 from flowckpt import stores
+from flowckpt.core import records
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
-from flowckpt.core.records.listing import RunList, Selection
 from flowckpt.core.system.blocking import may_block, run_blocking
 from flowckpt.errors import (
     CheckpointStorageError,
@@ -37,7 +37,7 @@ from flowckpt.stores.leases import Heartbeat, Room
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
-    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo, Selection
 
 
 _log = logging.getLogger("flowckpt")
@@ -474,7 +474,7 @@ class RunsBase(Medium[W]):
 
     def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
         """Return the selected checkpoints, newest first."""
-        return self._chosen(workflow_id, Selection(**wanted))
+        return self._chosen(workflow_id, records.Selection(**wanted))
 
     def _chosen(self, workflow_id: str, wanted: Selection) -> Sequence[CheckpointRef]:
         return wanted.of(self.references(workflow_id))
@@ -524,7 +524,7 @@ class RunsBase(Medium[W]):
         survey = self.survey_runs()
         refuse_failed(survey.unreadable)
         self._log_unreadable(survey.unreadable)
-        return RunList(survey.runs)
+        return records.listing.RunList(survey.runs)
 
     def _log_unreadable(self, findings: Sequence[Finding]) -> None:
         for finding in findings:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flowckpt.core.codec.tags import Json, decode, dumps
 from flowckpt.core.records import LazyValue
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")
 
 BLOB_SIZE = 64 * 1024
 """A value whose JSON text has this many bytes or more becomes a blob."""
@@ -140,7 +145,7 @@ def pack(tree: Json) -> tuple[str, Blob | None]:
     text = dumps(tree)
     if len(text) * 4 < BLOB_SIZE or len(data := text.encode()) < BLOB_SIZE:
         return text, None
-    blob = Blob(sha256(data).hexdigest(), len(data), content=data)
+    blob = Blob(hashlib.sha256(data).hexdigest(), len(data), content=data)
     return dumps(blob.reference()), blob
 
 

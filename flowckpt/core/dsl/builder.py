@@ -123,11 +123,11 @@ class StepBuilder(StepBase):
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if type(argument) is Step:
                 raise argument_not_yielded(self.name, argument)
-        action = PythonAction(function, args, kwargs)
+        action, name = PythonAction(function, args, kwargs), self.name
         if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, without its call
             frame = sys._getframe(1)
-            noted[id(action)] = (action, self.name, frame.f_code, frame.f_lasti)
-        return Step(self.name, self.modifiers, action)
+            noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)
+        return Step(name, self.modifiers, action)
 
     @overload
     def map(  # pyright: ignore[reportOverlappingOverload] - constants may be named as any option

@@ -89,8 +89,8 @@ class Action:
         return modifiers.first_of(self.refused)
 
 
-@attrs.define(repr=False, unsafe_hash=True)  # it never changes; to be frozen takes 0.25 µs a step
-class PythonAction(Action):
+@attrs.define(eq=False, repr=False)  # it never changes; to be frozen takes 0.25 µs a step
+class PythonAction(FieldEquality, Action):
     """Call a Python function.
 
     Attributes:

@@ -9,7 +9,10 @@ from flowckpt.core.records.result import History, HistoryView, LazyValue, StepEr
 from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flowckpt.core.records import generation as generation
+    from flowckpt.core.records import listing as listing
     from flowckpt.core.records import outputs as outputs
+    from flowckpt.core.records import wait as wait
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo, Selection
     from flowckpt.core.records.outputs import Approval, CommandOutput
     from flowckpt.core.records.result import PartialState
@@ -45,4 +48,4 @@ __all__ = [
     "WaitKind",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="outputs")
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="generation listing outputs wait")

@@ -14,18 +14,23 @@ is worked out when somebody asks (1 µs a result): a save need not, because what
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from math import fsum
 from operator import attrgetter
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
+from flowckpt.core.system.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = LazyModule("hashlib")  # OpenSSL, which takes 1 ms
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.records import Status, StepError, wait
+from flowckpt.core import records
+from flowckpt.core.records import Status, StepError
 from flowckpt.core.system.attrs_base import FieldEquality, ShownInNotebook, lazy_frozen
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
@@ -69,7 +70,7 @@ class WorkflowResult(FieldEquality, ShownInNotebook):
     rollback_failures: tuple[StepFailedError, ...] = ()
     failure: StepError | None = None
     undone: tuple[str, ...] = ()
-    waits: tuple[wait.Wait, ...] = ()
+    waits: tuple[records.Wait, ...] = ()
     last_saved: str | None = None
     save_error: FlowckptError | None = None
     is_removed: bool = False
@@ -81,7 +82,7 @@ class WorkflowResult(FieldEquality, ShownInNotebook):
     @property
     def due_at(self) -> datetime | None:
         """When the first wait of a suspended run ends by itself; None if only a signal can end them."""
-        return wait.due_at(self.waits)
+        return records.wait.due_at(self.waits)
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.
