@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from flowckpt.core.codec.tags import Json, decode, dumps
 from flowckpt.core.records import LazyValue
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.lazy import hashlib
 from flowckpt.errors import DecodingError
-
-if TYPE_CHECKING:
-    import hashlib
-else:
-    hashlib = LazyModule("hashlib")
 
 BLOB_SIZE = 64 * 1024
 """A value whose JSON text has this many bytes or more becomes a blob."""

@@ -20,17 +20,12 @@ from datetime import datetime
 from itertools import islice
 from math import fsum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import hashlib
-else:
-    hashlib = LazyModule("hashlib")  # OpenSSL, which takes 1 ms
+from flowckpt.core.system.lazy import hashlib
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
