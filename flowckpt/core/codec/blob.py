@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from flowckpt.core.codec.tags import Json, decode, dumps
 from flowckpt.core.records import LazyValue
-from flowckpt.core.system.lazy import hashlib
+from flowckpt.core.system import external
 from flowckpt.errors import DecodingError
 
 BLOB_SIZE = 64 * 1024
@@ -140,7 +140,7 @@ def pack(tree: Json) -> tuple[str, Blob | None]:
     text = dumps(tree)
     if len(text) * 4 < BLOB_SIZE or len(data := text.encode()) < BLOB_SIZE:
         return text, None
-    blob = Blob(hashlib.sha256(data).hexdigest(), len(data), content=data)
+    blob = Blob(external.hashlib.sha256(data).hexdigest(), len(data), content=data)
     return dumps(blob.reference()), blob
 
 

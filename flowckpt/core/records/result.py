@@ -24,8 +24,8 @@ from typing import Any, overload
 
 import attrs
 
+from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
-from flowckpt.core.system.lazy import hashlib
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
@@ -280,7 +280,7 @@ class History:
 
     def chain_at(self, length: int) -> bytes:
         """Return the chain digest of the first `length` results."""
-        chains, encoded, sha256 = self._chains, self.encoded, hashlib.sha256
+        chains, encoded, sha256 = self._chains, self.encoded, external.hashlib.sha256
         for index in range(len(chains) - 1, length):
             chains.append(sha256(chains[-1] + encoded[index]).digest())
         return chains[length]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import difflib
     import fractions
     import getpass
+    import hashlib
     import html
     import random
     import statistics
@@ -45,6 +46,7 @@ MODULES = {
     "email_utils": "email.utils",
     "fractions": "fractions",
     "getpass": "getpass",
+    "hashlib": "hashlib",
     "html": "html",
     "metadata": "importlib.metadata",
     "random": "random",
@@ -61,7 +63,8 @@ MODULES = {
 # fmt: off
 __all__ = [
     "aead", "cloudpickle", "cryptography_exceptions", "dask", "dataclasses", "decimal", "difflib", "distributed", "email_utils",
-    "fractions", "getpass", "html", "metadata", "random", "shell_completion", "statistics", "tomllib", "uuid", "zoneinfo", "zstd",
+    "fractions", "getpass", "hashlib", "html", "metadata", "random", "shell_completion", "statistics", "tomllib", "uuid", "zoneinfo",
+    "zstd",
 ]
 # fmt: on
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 _MANY = 5_000
 """So many new objects take the garbage collector longer to look through than they are worth."""
@@ -62,12 +62,6 @@ class LazyModule:
         if module is None or sys.modules.get(self._name) is not module:  # 0.1 µs, and import_module takes 0.7
             module = self._module = loaded(self._name)
         return getattr(module, attribute)
-
-
-if TYPE_CHECKING:
-    import hashlib as hashlib
-else:
-    hashlib = LazyModule("hashlib")  # with OpenSSL, which takes 1 ms
 
 
 def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
