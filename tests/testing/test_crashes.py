@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import os
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +16,7 @@ import pytest
 from flowckpt import step, workflow
 from flowckpt.errors import FlowckptError, InputError
 from flowckpt.testing import CrashesFoundError, explore_crashes
+from tests.forked import processes
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -23,13 +27,43 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def planted():
+def in_a_small_process(test):
+    """Run a test in a process that holds no other tests: a fork of this one, with all of them, takes twice as long."""
+
+    @functools.wraps(test)
+    def run(**given):
+        told, tell = processes.Pipe(duplex=False)
+        process = processes.Process(target=_be_test, args=(test.__name__, given, os.getcwd(), tell))
+        process.start()
+        tell.close()
+        with told:
+            try:
+                failure = told.recv()
+            except EOFError:
+                failure = "its process ended"
+            process.join()
+        assert failure is None, failure
+
+    return run
+
+
+def _be_test(name, given, directory, tell):
+    sys.path.insert(0, str(HERE.parents[1]))
+    os.chdir(directory)
+    try:
+        getattr(importlib.import_module("tests.testing.test_crashes"), name).__wrapped__(**given)
+    except BaseException:
+        tell.send(traceback.format_exc())
+    else:
+        tell.send(None)
+
+
+@functools.cache
+def _planted():
     spec = importlib.util.spec_from_file_location("planted_mistakes", HERE / "planted.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return module
 
 
 FOUND = {
@@ -63,7 +97,9 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_planted_mistake_is_found_and_explained(name, planted, tmp_path):
+@in_a_small_process
+def test_a_planted_mistake_is_found_and_explained(name):
+    planted = _planted()
     with pytest.raises(CrashesFoundError) as found:
         explore_crashes(getattr(planted, name), answers={"review": ["a", "b"]})
     mistake, message = FOUND[name]
@@ -71,18 +107,20 @@ def test_a_planted_mistake_is_found_and_explained(name, planted, tmp_path):
     assert (first.mistake, others) == (mistake, [])
     assert message in first.message, first
     assert message in str(found.value)
-    assert planted.outbox == [] and planted.cache == {} and [*tmp_path.iterdir()] == []  # all of it was undone
+    assert planted.outbox == [] and planted.cache == {} and [*Path.cwd().iterdir()] == []  # all of it was undone
 
 
-def test_a_workflow_without_a_mistake_has_no_finding(planted, tmp_path):
-    (tmp_path / "orders.csv").write_text("of another day")
-    report = explore_crashes(planted.without_a_mistake, answers={"word": "go"})
+@in_a_small_process
+def test_a_workflow_without_a_mistake_has_no_finding():
+    Path("orders.csv").write_text("of another day")
+    report = explore_crashes(_planted().without_a_mistake, answers={"word": "go"})
     assert report.findings == () and report.steps == 3 and report.histories > 20
-    assert (tmp_path / "orders.csv").read_text() == "of another day"
+    assert Path("orders.csv").read_text() == "of another day"
 
 
-def test_a_step_that_may_fail_is_named(planted):
-    assert explore_crashes(planted.swallowed_failure, may_fail=["fetch"]).findings == ()
+@in_a_small_process
+def test_a_step_that_may_fail_is_named():
+    assert explore_crashes(_planted().swallowed_failure, may_fail=["fetch"]).findings == ()
 
 
 def test_a_post_request_that_is_repeated_is_an_effect():
@@ -133,11 +171,12 @@ def test_a_command_that_appends_is_found_and_undone(tmp_path):
     assert (tmp_path / "log").read_text() == "before\n"
 
 
-def test_a_run_that_cannot_complete_is_refused(planted):
+@in_a_small_process
+def test_a_run_that_cannot_complete_is_refused():
     with pytest.raises(FlowckptError, match="waits for 'review', which has no answer"):
-        explore_crashes(planted.wait_answered_twice)
+        explore_crashes(_planted().wait_answered_twice)
     with pytest.raises(InputError):
-        explore_crashes(planted.set_order, size=3)
+        explore_crashes(_planted().set_order, size=3)
 
     @workflow
     def fails():
@@ -177,15 +216,13 @@ QUICK = {"quickstart", "archive_files", "mandelbrot_rows"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name not in QUICK)) for name in CLEAN])
-def test_the_examples_have_no_mistake(name, monkeypatch):
+@in_a_small_process
+def test_the_examples_have_no_mistake(name):
     workflow_name, inputs, answers = CLEAN[name]
-    monkeypatch.syspath_prepend(EXAMPLES)  # as a run of the file does, for the workers, too
+    sys.path.insert(0, str(EXAMPLES))  # as a run of the file does, for the workers, too
     module = importlib.import_module(name)
     if name == "quickstart":
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))  # its slow server
-    try:
-        report = explore_crashes(getattr(module, workflow_name), answers=answers, **inputs(module))
-    finally:
-        sys.modules.pop(name, None)
+        module.time = SimpleNamespace(sleep=lambda seconds: None)  # its slow server
+    report = explore_crashes(getattr(module, workflow_name), answers=answers, **inputs(module))
     assert report.findings == ()
     assert report.histories > 5
