@@ -1,4 +1,4 @@
-"""How steps are done: one file an action, and what surrounds every action."""
+"""Execution of steps: one module per kind of action, and the parts that all actions share."""
 
 from typing import TYPE_CHECKING
 

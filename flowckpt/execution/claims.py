@@ -1,4 +1,4 @@
-"""The claims of a step: made when it ends, recorded with the facts of that moment, and checked again by a resume."""
+"""The claims of a step: created when it ends, recorded with the facts of that moment, and checked again by a resume."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Committed(FieldEquality):
     """The claims of a step as they were when it ended.
 
     Attributes:
-        document: the claims with their facts, and the answers to them, as they are recorded.
-        report: the answers.
+        document: the document to record, with the claims, their facts and the verdicts.
+        report: the verdicts.
     """
 
     document: Mapping[str, Any]
@@ -65,9 +65,10 @@ class ClaimChecker:
     """Checks the claims of a run's steps.
 
     Args:
-        given: the verifier of the program, or None for one that resolves relative paths where the run was started.
-        mode: `hash` or `stat`, or None for the verifier's own.
-        base_path: where the run was started; empty if that is not known or no longer exists.
+        given: the verifier of the program; None for one that resolves relative paths in the directory of the run's
+            start.
+        mode: `hash` or `stat`; None for the verifier's own.
+        base_path: the directory where the run was started; empty if it is unknown or no longer exists.
         allow_network: hosts that network claims may reach, if no verifier is given.
     """
 
@@ -86,7 +87,7 @@ class ClaimChecker:
 
     @classmethod
     def of(cls, latest: CheckpointData, given: EvidenceVerifier | None, options: CheckOptions) -> ClaimChecker:
-        """Return what checks the claims of a run that has a record.
+        """Return the checker for a recorded run.
 
         Args:
             latest: its newest checkpoint.
@@ -98,12 +99,12 @@ class ClaimChecker:
 
     @property
     def verifier(self) -> EvidenceVerifier:
-        """The verifier; made when the first claim is checked."""
+        """The verifier; created when the first claim is checked."""
         if self._made is None:
             made = self._given
             if made is None:
                 here = self._base_path
-                # What the program itself claims may lie anywhere; only a relative path is held to the base.
+                # The program's own claims may have paths anywhere; only relative paths must stay below the base.
                 made = evidence.verifier.EvidenceVerifier(
                     here if here and Path(here).is_dir() else ".",
                     allow_absolute=True,
@@ -119,22 +120,22 @@ class ClaimChecker:
 
     @property
     def quick(self) -> EvidenceVerifier:
-        """The verifier for claims that were checked before in this run: it reads no file whose metadata are unchanged.
+        """The verifier for claims that were checked before in this run: it skips files with unchanged metadata.
 
-        With the mode `hash` it reads every byte all the same.
+        With the mode `hash` it still reads every byte.
         """
         return self.verifier if self.reads_all else self.verifier.changed(mode="stat")
 
     async def commit(
         self, pack: EvidencePack, *, path: str, exit_code: int | None = None, files: RunFiles | None = None
     ) -> Committed:
-        """Take the facts of a step's claims from the world, and check them.
+        """Capture the facts of a step's claims, and check them.
 
         Args:
             pack: the claims.
             path: the step.
-            exit_code: what its command returned; None for other steps.
-            files: the files of the run, if the step reads or writes some.
+            exit_code: the exit code of its command; None for other steps.
+            files: the files of the run, if the step reads or writes any.
 
         Raises:
             StepFilesError: a file that the step reads changed while it ran.
@@ -154,10 +155,10 @@ class ClaimChecker:
         return Committed(document, answers)
 
     async def reports_of(self, results: Iterable[StepResult]) -> dict[str, VerificationReport]:
-        """Check the recorded claims of results against the world, all of them together.
+        """Check the recorded claims of results, all together.
 
         Args:
-            results: the results; failures, and results without claims, are left out.
+            results: the results; failures and results without claims are skipped.
 
         Raises:
             DecodingError: a record of claims is malformed.
@@ -174,7 +175,7 @@ class ClaimChecker:
     ) -> VerificationReport:
         """Check the claims of one result, now that the program has yielded its step again.
 
-        Some claims can only be checked then: a record alone leads to no database server, and names no function.
+        Some claims can only be checked then: a record alone does not give access to a database server or a function.
 
         Args:
             step: the step as it is yielded now.
@@ -183,25 +184,25 @@ class ClaimChecker:
         """
         claimed = step.modifiers.evidence
         if claimed is not None and any(callable(each) for each in claimed.claims):
-            with contextlib.suppress(Exception):  # what it says now does not matter: the recorded claims are checked
+            with contextlib.suppress(Exception):  # the present claims do not matter: the recorded ones are checked
                 claimed_pack(claimed, value_of(step, result), place=result.path)
         return (await self.reports_of([result]))[result.path]
 
     async def report_in_doubt(self, step: Step[Any]) -> VerificationReport:
-        """Check what can be claimed of a step without its result: whether it was done, although its end was not recorded."""
+        """Check the claims that do not need the step's result: whether a step without a recorded end was done."""
         return await self.verifier.verify_evidence_pack(
             stated_pack(step.modifiers.evidence), moment=evidence.report.Moment.IN_DOUBT
         )
 
 
-# --- claims as a step makes them -------------------------------------------------------------------------------------
+# --- the claims of a step ---------------------------------------------------------------------------------------------
 
 
 def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePack:
     """Return the claims of a step whose result is known.
 
     Raises:
-        EvidenceError: a function returned something else than claims, or the policy cannot be met.
+        EvidenceError: a function did not return claims, or the policy cannot be met.
     """
     made_claims: list[Evidence] = []
     for each in claimed.claims:
@@ -209,7 +210,7 @@ def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> Evidenc
         if isinstance(made, evidence.claims.EvidencePack):
             if len(claimed.claims) > 1:
                 raise EvidenceError(
-                    f"{place}: .evidence() is given a pack and something beside it", remedy="Give the pack alone."
+                    f"{place}: .evidence() got a pack and other arguments", remedy="Pass only the pack."
                 )
             return made
         made_claims += [made] if isinstance(made, evidence.claims.Evidence) else _listed(made, place)
@@ -217,7 +218,7 @@ def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> Evidenc
 
 
 def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
-    """Return the claims that can be made without the step's result: those of a step in doubt."""
+    """Return the claims that do not need the step's result, for a step in doubt."""
     if claimed is None:
         return evidence.claims.EvidencePack([])
     given = [each for each in claimed.claims if not callable(each)]
@@ -225,12 +226,12 @@ def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
         return given[0]
     pack = evidence.claims.EvidencePack(given)
     if len(given) < len(claimed.claims):
-        return pack  # what only the result could tell is missing: all that is there must hold
+        return pack  # claims that need the result are missing, so all others must hold
     return _pack(claimed, given, "a step in doubt")
 
 
 def has_exit_claim(pack: EvidencePack) -> bool:
-    """Return whether a claim says what the step's command returns, so that it decides about success."""
+    """Return whether a claim gives the exit code of the step's command, and so decides about success."""
     return any(claim.evidence_type == evidence.claims.EvidenceType.COMMAND_EXIT for claim in pack)
 
 
@@ -242,14 +243,14 @@ def _pack(claimed: ClaimedEvidence, given: Sequence[Evidence], place: str) -> Ev
     if claimed.min_verified > len(given):
         raise EvidenceError(
             f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims could never hold",
-            remedy="Add claims, or ask for fewer.",
+            remedy="Add claims, or lower min_verified.",
         )
     return evidence.claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
 
 
 def _listed(made: Any, place: str) -> list[Evidence]:
     if inspect.iscoroutine(made):
-        made.close()  # of an async function, which cannot return claims
+        made.close()  # a coroutine: an async function cannot return claims
     if made is None or isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
         raise _no_claims(made, place)
     listed = list(made)
@@ -266,7 +267,7 @@ def _no_claims(made: object, place: str) -> EvidenceError:
     )
 
 
-# --- claims as a record holds them -----------------------------------------------------------------------------------
+# --- recorded claims -------------------------------------------------------------------------------------------------
 
 
 def recorded_pack(result: StepResult) -> EvidencePack:
@@ -305,11 +306,11 @@ def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in ("status", "verified_at", "error", "details") if document.get(key)}
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
+# --- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def found_in(answers: VerificationReport) -> tuple[str, ...]:
-    """Return what was found, a sentence for each claim that does not hold."""
+    """Return a sentence for each claim that does not hold."""
     return tuple(verdict.error for verdict in answers.verdicts if verdict.error is not None and verdict.is_against)
 
 

@@ -1,8 +1,8 @@
-"""The `.command()` action: run a program, and judge how it ended.
+"""The `.command()` action: run a program, and decide whether it succeeded.
 
-What the engine promises of a program: whatever ends the step (its end, the time-out, a cancel, a signal) leaves no
-process of it behind that was not told to stay, and no open file. A program that ended by itself counts as ended, even
-where a cancel came a moment later.
+However the step ends (the program exits, a timeout, a cancel, a signal), it leaves no process running, except those
+that the program detached on purpose, and no open file. A program that ended by itself counts as ended, even if a cancel
+arrived a moment later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
 from flowckpt.execution.thread import deliver_later
 
-_TAIL = 2_000  # characters of an output that go with an error
+_TAIL = 2_000  # characters of an output that are added to an error
 _MOST_SHOWN = 300  # characters of a command, or of a line, in a message
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./~-]+")
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -37,19 +37,19 @@ async def run_command(
     interrupts: Interrupts,
     on_line: OnLine | None = None,
 ) -> CommandOutput:
-    """Run a program and return how it ended, whatever it returned.
+    """Run a program and return how it ended, with any exit code.
 
     Args:
-        action: what to run.
+        action: the command.
         path: the step's path, for errors.
         timeout_seconds: the limit, or None.
         interrupts: delivers signals to the step.
-        on_line: told the stream (`stdout` or `stderr`) and the text of each line while the program runs, in the
-            running loop; None without a listener.
+        on_line: called in the running loop with the stream (`stdout` or `stderr`) and the text of each line while the
+            program runs; None without a listener.
 
     Raises:
-        CommandFailedError: it cannot be started.
-        StepTimeoutError: it did not end in time, and was ended with all that it started.
+        CommandFailedError: the program cannot be started.
+        StepTimeoutError: the program did not end in time, and was killed with all its child processes.
     """
     interrupts.raise_noted(asyncio.current_task())
     output: CommandOutput = await waited(_run(action, path, timeout_seconds, interrupts, on_line), interrupts)
@@ -57,18 +57,18 @@ async def run_command(
 
 
 def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
-    """Refuse what a program returned where it is not 0.
+    """Check that a program returned 0.
 
     Raises:
-        CommandFailedError: it returned another code than 0, or was killed.
+        CommandFailedError: the program returned another exit code, or was killed.
     """
     if output.exit_code == 0:
         return
     code, said = output.exit_code, _last_line(output.stderr) or _last_line(output.stdout)
     how = f"returned {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
-    remedy = "Mend it and resume; where it may return that, claim it: .evidence(command_exit(…))."
+    remedy = "Fix it and resume; if this exit code is a success, claim it: .evidence(command_exit(…))."
     if code == -signal.SIGKILL:
-        remedy = "Somebody killed it, or the system did because memory ran out; see the system's log."
+        remedy = "A user killed it, or the system did because memory ran out; see the system's log."
     raise _failure(f"{_shown(action)} {how}{f': {said}' if said else ''}", path, action, output, remedy)
 
 
@@ -85,7 +85,7 @@ async def _run(
             except asyncio.CancelledError as cancel:
                 process.stop(at_once=bool(cancels))
                 cancels.append(cancel)
-    except BaseException:  # a second signal, or the loop is gone: nothing can be awaited any more
+    except BaseException:  # a second signal, or the loop is closed: awaiting is no longer possible
         process.close_feed()
         process.stop(at_once=True)
         process.join()
@@ -113,11 +113,11 @@ def _judged(process: CommandProcess, action: CommandAction, path: str) -> Comman
             if text:
                 timeout.add_note(f"The end of its standard {name}:\n{_tail(text, action)}")
         if process.end.is_left_behind:
-            timeout.add_note("A process of it could not be killed, and is left behind.")
+            timeout.add_note("One of its processes could not be killed, and may still be running.")
         raise timeout
     if process.end.exit_code is None:
         raise _failure(
-            f"{_shown(action)} ended, but what it returned is lost",
+            f"{_shown(action)} ended, but its exit code is lost",
             path,
             action,
             output,
@@ -160,7 +160,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
         what = "is not a directory" if cwd.exists() else "does not exist"
         return (
             f"its directory {str(cwd)!r} {what}",
-            f"Make it in a step before; cwd= is relative to {_absolute(Path())!r}.",
+            f"Create it in an earlier step; cwd= is relative to {_absolute(Path())!r}.",
         )
     if not os.access(cwd, os.X_OK):
         return f"its directory {str(cwd)!r} may not be entered", "Change its permissions."
@@ -179,7 +179,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
         return f"{program!r} is not a program", f"Give it a '#!' line, or name its interpreter: {['sh', program]!r}."
     if error.errno == errno.E2BIG:
         return "its arguments and environment are too long for the system", "Pass the data by stdin= or by a file."
-    return error.strerror or str(error), "See what the system says."
+    return error.strerror or str(error), "See the system's message."
 
 
 def _absolute(directory: Path) -> str:
@@ -209,7 +209,7 @@ def _shown(action: CommandAction) -> str:
     shown = " ".join(words)
     if len(shown) > _MOST_SHOWN:
         shown = f"{shown[:_MOST_SHOWN]}…"
-    return f"'{shown}'" if words == [*action.argv] else shown  # quotes in quotes are hard to read
+    return f"'{shown}'" if words == [*action.argv] else shown  # nested quotes are hard to read
 
 
 def _printable(text: str) -> str:
@@ -222,4 +222,4 @@ def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"  # a real-time one
+        return f"signal {number}"  # a real-time signal

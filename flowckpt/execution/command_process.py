@@ -1,11 +1,11 @@
-"""A program and all that it starts, from the first to the last of them, watched by one thread.
+"""A program and all its child processes, watched by one thread.
 
-Not asyncio's subprocesses: their `wait` hangs while a grandchild holds a pipe, a cancel in the middle of a start leaves
-the program running, and who reaps a child depends on the Python version and on the loop's thread. Here one thread
-starts, feeds, reads, ends and reaps; the loop only waits for it.
+This does not use asyncio's subprocesses: their `wait` hangs while a grandchild holds a pipe, a cancel during a start
+leaves the program running, and the thread that reaps a child depends on the Python version and the loop. Here one
+thread starts the program, feeds and reads its pipes, ends it and reaps it; the loop only waits for the thread.
 
-The program leads a session of its own, and is reaped last: as long as it is not, its id stands for that session and
-for nothing else, so no signal can hit a stranger.
+The program leads its own session, and is reaped last: until then its id cannot be reused, so no signal can hit an
+unrelated process.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from flowckpt.core.dsl.command import CommandAction
 from flowckpt.core.system.process import has_living, signal_session
 from flowckpt.execution.current_step import carried
 
-# Lines on their way from a thread into a loop, as fast as they are taken, in bounded memory.
+# Passing lines from a thread to a loop, at the speed of the consumer and in bounded memory.
 
 
 OnLine = Callable[[str, str], None]
 
 MOST_PENDING = 1_000_000
-"""How many characters wait for the loop, at the most."""
+"""The largest number of characters that wait for the loop."""
 
 PATIENCE_SECONDS = 1.0
-"""How long a program waits for a loop that is busy, before lines are dropped instead."""
-
-_COST = 100  # of a line, beside its characters
+"""How long a program waits for a busy loop before lines are dropped."""
+_COST = 100  # of a line, in addition to its characters
 
 
 class LineFeed:
-    """Hands lines over to a function in the loop, in the context in which this was made.
+    """Passes lines to a function in the loop, in the context in which this object was created.
 
     Args:
         loop: the loop.
-        on_line: told the stream and the line.
-        on_error: called in the loop when `on_line` raises; it is told nothing more then.
+        on_line: called with the stream and the line.
+        on_error: called in the loop when `on_line` raises; `on_line` is not called again after that.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_line: OnLine, on_error: Callable[[], None]) -> None:
@@ -76,12 +75,12 @@ class LineFeed:
                 self._put(stream, line)
 
     def finish(self) -> None:
-        """Say what was dropped last; called in the thread, when no line comes any more."""
+        """Report the lines dropped last; called in the thread after the last line."""
         with self._changed:
-            self._tell_dropped()
+            self._report_dropped()
 
     def close(self) -> None:
-        """Hand nothing over any more."""
+        """Pass no more lines."""
         with self._changed:
             self._is_closed = True
             self._pending.clear()
@@ -96,10 +95,10 @@ class LineFeed:
             self._dropped += 1
             self._dropped_of = stream
             return
-        self._tell_dropped()
+        self._report_dropped()
         self._append(stream, line)
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         if self._dropped and not self._is_closed:
             self._append(self._dropped_of, f"… {self._dropped:,} lines are not shown: they came too fast …")
         self._dropped = 0
@@ -133,23 +132,23 @@ class LineFeed:
                 self._on_error()
 
 
-# The bytes of a stream as lines for people who watch, in bounded memory.
+# Splitting the bytes of a stream into lines for display, in bounded memory.
 
 
 MAX_LINE = 10_000
 """How many characters of a line are shown."""
 
 PROGRESS_SECONDS = 0.05
-"""How far apart the states of a progress bar are shown, at the least."""
+"""The shortest interval between two displayed states of a progress bar."""
 
 _ENDS = re.compile("(\r\n|\n|\r)")
 
 
 class LineSplitter:
-    """Splits one stream as it comes.
+    """Splits one stream as it arrives.
 
-    A piece that ends with a carriage return is a state of a progress bar: a line too, but one of those that follow each
-    other within 50 ms is enough. The last one is held until its time comes, so that none is ever missing at the end.
+    Text that ends with a carriage return is a state of a progress bar. It is a line too, but of states within 50 ms
+    only one is returned. The newest state is held until it is due, so that the last state is never lost.
     """
 
     def __init__(self) -> None:
@@ -164,15 +163,15 @@ class LineSplitter:
         """Return the lines that are complete now.
 
         Args:
-            data: what the program wrote next.
-            now: the time in seconds, of any clock that never goes back.
+            data: the next bytes of the stream.
+            now: the time in seconds, of any monotonic clock.
             is_last: whether the stream ends here; then the rest is a line too.
         """
         *pairs, rest = _ENDS.split(self._decoder.decode(data, is_last))
         lines: list[str] = []
         for piece, end in zip(pairs[::2], pairs[1::2], strict=True):
             was_after_return, self._is_after_return = self._is_after_return, end == "\r"
-            if end == "\n" and was_after_return and not piece:  # "\r" and "\n" of one end, which came apart
+            if end == "\n" and was_after_return and not piece:  # "\r" and "\n" of one line end that arrived separately
                 self._release(lines)
             elif end == "\r":
                 self._progress(self._line(piece), now, lines)
@@ -190,11 +189,11 @@ class LineSplitter:
 
     @property
     def due_at(self) -> float | None:
-        """When a line is to be asked for by `overdue`, if one is held."""
+        """When to call `overdue`, if a line is held."""
         return None if self._held is None else self._next_at
 
     def overdue(self, now: float) -> list[str]:
-        """Return the line that was held, where its time has come.
+        """Return the held line, if it is due.
 
         Args:
             now: the time in seconds.
@@ -231,7 +230,7 @@ class LineSplitter:
         return line
 
 
-# What is kept of the output of a program: its beginning and its end, in bounded memory.
+# The kept output of a program: its start and its end, in bounded memory.
 
 
 _SLACK = 1 << 16
@@ -239,10 +238,10 @@ _LONGEST_CHARACTER = 4
 
 
 class OutputCapture:
-    """Keeps the first and the last half of what is added.
+    """Keeps the first and the last bytes of an output, half of the limit each.
 
     Args:
-        limit: how many bytes to keep in all.
+        limit: how many bytes to keep in total.
     """
 
     def __init__(self, limit: int) -> None:
@@ -253,7 +252,7 @@ class OutputCapture:
         self._behind_head = 0
 
     def add(self, data: bytes) -> None:
-        """Take in what the program wrote next.
+        """Add the next output of the program.
 
         Args:
             data: the bytes.
@@ -269,14 +268,14 @@ class OutputCapture:
                 del self._tail[: len(self._tail) - self._tail_limit]
 
     def text(self) -> tuple[str, int]:
-        r"""Return what is kept, as UTF-8 with `\xNN` for other bytes, and how many bytes were left out between."""
+        r"""Return the kept output, as UTF-8 with `\xNN` for other bytes, and how many bytes were left out."""
         left_out = self._behind_head - self._tail_limit
         if left_out <= 0:
             return (self._head + self._tail).decode("utf-8", "backslashreplace"), 0
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         head = decoder.decode(bytes(self._head))
         tail = self._tail[len(self._tail) - self._tail_limit :]
-        halved = len(decoder.getstate()[0])  # a character that was cut in two belongs to neither half
+        halved = len(decoder.getstate()[0])  # a character cut in two belongs to neither half
         start = 0
         while start < min(len(tail), _LONGEST_CHARACTER - 1) and tail[start] & 0xC0 == 0x80:
             start += 1
@@ -288,10 +287,10 @@ GRACE_SECONDS = 5.0
 """How long the processes have between SIGTERM and SIGKILL."""
 
 KILL_SECONDS = 5.0
-"""How long SIGKILL may take: a process in the middle of a system call that cannot be interrupted is left behind."""
+"""How long SIGKILL may take: a process in an uninterruptible system call is left running."""
 
 LINGER_SECONDS = 2.0
-"""How long the output of what outlives the program is read: of what it left in the background, on purpose or not."""
+"""How long to read the output of background processes that outlive the program."""
 
 _CHUNK = 1 << 16  # as much as a pipe holds
 _MOST_IN_A_PIPE = 1 << 20
@@ -314,12 +313,12 @@ class CommandEnd:
     """How a program ended, as far as it is known.
 
     Attributes:
-        error: the error that kept the program from being started or watched.
+        error: the error that prevented the program from being started or watched.
         exit_code: its exit code; None if it did not run, or if the code was lost.
-        has_exited: whether the program itself is over.
-        is_timed_out: whether its time was over before.
+        has_exited: whether the program itself has exited.
+        is_timed_out: whether it exceeded its time limit.
         is_ended_by_us: whether it was asked to end.
-        is_left_behind: whether a process was still there after SIGKILL.
+        is_left_behind: whether a process was still running after SIGKILL.
     """
 
     error: BaseException | None = None
@@ -331,13 +330,13 @@ class CommandEnd:
 
 
 class StopRequest:
-    """Asks the thread that watches a program to end it; made in any thread."""
+    """A request to end a program, made from any thread, to the thread that watches the program."""
 
     def __init__(self) -> None:
         self.is_made = False
         self.is_at_once = False
         self._lock = threading.Lock()
-        self._waker: int | None = None  # the end of a pipe that is written to
+        self._waker: int | None = None  # the write end of a pipe
 
     def make(self, *, at_once: bool) -> None:
         """Make the request, and wake the thread."""
@@ -345,12 +344,12 @@ class StopRequest:
         self.is_at_once = self.is_at_once or at_once
         with self._lock:
             if self._waker is not None:
-                with suppress(BlockingIOError):  # it is full: awake anyway
+                with suppress(BlockingIOError):  # the pipe is full, so the thread wakes anyway
                     os.write(self._waker, b"!")
 
     @contextmanager
     def wakes(self, selector: selectors.BaseSelector) -> Iterator[None]:
-        """Let the request end the wait of a selector."""
+        """Make the request wake a selector."""
         waking, waker = os.pipe()
         try:
             os.set_blocking(waking, False)
@@ -369,9 +368,9 @@ class CommandProcess:
     """One program; start it once, in the loop that waits for it.
 
     Args:
-        action: what to run.
-        timeout_seconds: how long it may take, or None.
-        on_line: told its lines in the loop, or None.
+        action: the command.
+        timeout_seconds: the time limit, or None.
+        on_line: called in the loop with each line, or None.
     """
 
     def __init__(self, action: CommandAction, *, timeout_seconds: float | None, on_line: OnLine | None) -> None:
@@ -380,7 +379,7 @@ class CommandProcess:
         self._loop = asyncio.get_running_loop()
         self.feed = None if on_line is None else LineFeed(self._loop, on_line, self.stop)
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when all is over."""
+        """Done when the program and all its processes have ended."""
         self.end = CommandEnd()
         self._captures = [OutputCapture(action.max_output), OutputCapture(action.max_output)]
         self._owner = threading.current_thread()
@@ -397,20 +396,20 @@ class CommandProcess:
     # --- in the loop -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Start the program and its thread."""
         self._thread.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask for the end of the program and all that it started."""
+        """Request the end of the program and all its child processes."""
         self._stop.make(at_once=at_once)
 
     def close_feed(self) -> None:
-        """Tell no line any more."""
+        """Pass no more lines to `on_line`."""
         if self.feed is not None:
             self.feed.close()
 
     def join(self) -> None:
-        """Block until all is over, where nothing can be awaited any more."""
+        """Block until the thread has ended, for callers that can no longer await."""
         self._thread.join(KILL_SECONDS)
 
     def outputs(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -427,7 +426,7 @@ class CommandProcess:
                     self.end.is_ended_by_us = True
                 else:
                     self._watch(selector)
-        except BaseException as error:  # it belongs to the caller that awaits
+        except BaseException as error:  # raised in the awaiting caller
             self.end.error = error
         if self.feed is not None:
             self.feed.finish()
@@ -448,7 +447,7 @@ class CommandProcess:
             self._connect(selector, exit_handle)
             self._look()
             self._pump(selector, lambda: self.end.has_exited or self._stop.is_made, deadline)
-            if self.end.has_exited:  # by itself: what it did counts, no matter who wants to stop it now
+            if self.end.has_exited:  # it ended by itself, which counts even if a stop was requested now
                 linger = time.monotonic() + LINGER_SECONDS
                 self._pump(selector, lambda: not self._streams or self._stop.is_made, linger)
                 self._drain(selector)
@@ -456,7 +455,7 @@ class CommandProcess:
                 self.end.is_timed_out = not self._stop.is_made
                 self._end(selector)
         finally:
-            if not self.end.has_exited and not self.end.is_left_behind:  # an error of our own
+            if not self.end.has_exited and not self.end.is_left_behind:  # an internal error
                 signal_session(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             for stream in [*self._streams]:
@@ -504,13 +503,13 @@ class CommandProcess:
         if exit_handle is not None:
 
             def exited() -> None:
-                selector.unregister(exit_handle)  # it stays readable
+                selector.unregister(exit_handle)  # it would stay readable
                 self._look()
 
             selector.register(exit_handle, selectors.EVENT_READ, exited)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
-        """End the whole session: ask, wait, kill. Its pipes are served meanwhile, or it could not end by itself."""
+        """End the whole session: ask, wait, kill. Its pipes are served meanwhile, so that it can end by itself."""
         self.end.is_ended_by_us = True
         leader = self._process.pid
         if not self._stop.is_at_once:
@@ -521,7 +520,7 @@ class CommandProcess:
         def is_over_or_killed_again() -> bool:
             if self._is_over():
                 return True
-            signal_session(leader, signal.SIGKILL)  # again: what is being killed may have started others
+            signal_session(leader, signal.SIGKILL)  # again: killed processes may have started others
             return False
 
         self._pump(selector, is_over_or_killed_again, time.monotonic() + KILL_SECONDS, _POLL_SECONDS)
@@ -536,13 +535,13 @@ class CommandProcess:
     def _pump(
         self, selector: selectors.BaseSelector, is_done: Callable[[], bool], until: float | None, poll: float = 60.0
     ) -> None:
-        """Serve the pipes until something is true, or its time is over.
+        """Serve the pipes until a condition is true or the time is over.
 
         Args:
-            selector: what is waited for.
-            is_done: asked after each event and each poll.
+            selector: waits for events.
+            is_done: the condition, checked after each event and each poll.
             until: the end, in seconds of the monotonic clock, or None.
-            poll: how often to ask where there are no events, in seconds.
+            poll: the interval between checks without events, in seconds.
         """
         while not is_done():
             now = time.monotonic()
@@ -554,22 +553,22 @@ class CommandProcess:
             if not self._stop.is_at_once and not self._is_awaited():
                 self.stop(at_once=True)
                 continue
-            for key, _ in selector.select(self._patience(now, until, poll)):
+            for key, _ in selector.select(self._timeout(now, until, poll)):
                 key.data()
             if self._exit_is_polled:
                 self._look()
 
-    def _patience(self, now: float, until: float | None, poll: float) -> float:
+    def _timeout(self, now: float, until: float | None, poll: float) -> float:
         moments = [stream.lines.due_at for stream in self._streams if stream.lines is not None]
         ends = [moment - now for moment in (until, *moments) if moment is not None]
         return max(0.0, min([poll, _POLL_SECONDS if self._exit_is_polled else _HEARTBEAT_SECONDS, *ends]))
 
     def _is_awaited(self) -> bool:
-        """Tell whether the thread of the loop still lives: a program that ends must not wait for a command."""
+        """Return whether the loop's thread is still alive: an exiting Python program must not wait for a command."""
         return self._owner.is_alive() and (not self._owner.daemon or threading.main_thread().is_alive())
 
     def _exit_handle(self) -> int | None:
-        """Return what becomes readable when the program exits; None where the system has no such thing."""
+        """Return a handle that becomes readable when the program exits; None if the system has none."""
         try:
             return os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):
@@ -577,7 +576,7 @@ class CommandProcess:
             return None
 
     def _look(self) -> None:
-        """See whether the program has exited, and how, without reaping it."""
+        """Check whether and how the program has exited, without reaping it."""
         if self.end.has_exited:
             return
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
@@ -586,7 +585,7 @@ class CommandProcess:
             return
         try:
             found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        except ChildProcessError:  # somebody else in this process has reaped it, or SIGCHLD is ignored
+        except ChildProcessError:  # other code in this process has reaped it, or SIGCHLD is ignored
             self.end.has_exited = True
             return
         if found is not None:
@@ -596,9 +595,9 @@ class CommandProcess:
     # --- the pipes -------------------------------------------------------------------------------------------------
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
-        """Read what is in the pipes: all that was written by those that are over, however short the time is.
+        """Read the rest of the pipes: everything written by processes that have ended, even if time is short.
 
-        A process that left the session may hold them open, or write, for ever: no more is read than a pipe holds.
+        A process that left the session may keep the pipes open and write endlessly, so at most one pipe buffer is read.
         """
         for stream in [*self._streams]:
             left = _MOST_IN_A_PIPE
@@ -606,7 +605,7 @@ class CommandProcess:
                 left -= count
 
     def _read(self, selector: selectors.BaseSelector, stream: _Stream) -> int:
-        """Read what there is, and return how many bytes that was."""
+        """Read the available bytes, and return their number."""
         try:
             data = os.read(stream.pipe.fileno(), _CHUNK)
         except BlockingIOError:
@@ -625,7 +624,7 @@ class CommandProcess:
             written = os.write(self._process.stdin.fileno(), self._stdin[:_CHUNK])
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it does not want more
+        except BrokenPipeError:  # the program has closed its standard input
             written = len(self._stdin)
         self._stdin = self._stdin[written:]
         if not self._stdin:

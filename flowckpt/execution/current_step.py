@@ -32,7 +32,7 @@ class StepServices(Protocol):
     """The services of the engine for a running step; see `flowckpt.engine.run.progress`."""
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Tell how far a step is."""
+        """Report the progress of a step."""
         ...
 
     def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class StepServices(Protocol):
         ...
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
-        """Do it from code that runs in the loop."""
+        """Make the partial state of a step durable, called in the loop."""
         ...
 
     def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
@@ -57,31 +57,31 @@ class StepServices(Protocol):
 
 
 class EngineStepServices(StepServices, Protocol):
-    """The services in the process of the engine, which also serve steps that run in another one."""
+    """The services in the engine's process, which also serve steps in other processes."""
 
     @property
     def is_followed(self) -> bool:
-        """Whether anything shows how far the steps are."""
+        """Whether the progress of steps is shown anywhere."""
         ...
 
     def held(self, path: str) -> tuple[Any, ...]:
-        """Return the partial state of a step as it is recorded; nothing where it has saved none."""
+        """Return the encoded partial state of a step; nothing if it has saved none."""
         ...
 
     async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
-        """Make durable what is in the form of the record already; called in the loop."""
+        """Make an encoded partial state durable; called in the loop."""
         ...
 
     def publish_recorded(self, now: CurrentStep, published: Any) -> None:
-        """Publish values that are in the form of the record already."""
+        """Publish encoded values."""
         ...
 
 
 class NullStepServices:
-    """Takes what a step reports when nothing can use it.
+    """Services for code that is not a recorded step: progress is ignored, saves are refused.
 
     Args:
-        where: what happens there, for the error.
+        where: what happens in this code, for the error.
     """
 
     def __init__(self, where: str) -> None:
@@ -91,7 +91,7 @@ class NullStepServices:
         """Do nothing: progress is only shown."""
 
     def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
-        """Check the figures, and drop them: there is no result to record them with."""
+        """Check the figures and drop them: no result records them."""
         validate_figures(figures)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
@@ -126,7 +126,7 @@ class NullStepServices:
 
     @property
     def is_followed(self) -> bool:
-        """No listener follows."""
+        """Return False: progress is not shown."""
         return False
 
     def held(self, path: str) -> tuple[Any, ...]:
@@ -143,22 +143,22 @@ NO_SERVICES = NullStepServices("a step is undone or adopted")
 
 @attrs.define(eq=False, repr=False)
 class StepCall:
-    """One try of a step, as all that take part in it know it.
+    """One try of a step.
 
     Attributes:
         workflow_id: the run.
-        path: the step's place in the run.
+        path: the path of the step.
         attempt: the attempt of the run.
         tries: which try of the step this is, from 1.
         step: the step.
         action: its action.
-        modifiers: its modifiers. A step itself is slow to ask: it explains each attribute that it does not have.
-        identity: what makes it the same call.
-        services: what the step can ask of the engine.
-        location: where the step stands in the code.
+        modifiers: its modifiers; access through the step is slow, because it explains missing attributes.
+        identity: what identifies the call.
+        services: the engine's services for the step.
+        location: the place of the step in the code.
         generation: the generation of the run.
         since: when its first try of this attempt started.
-        done: how far this try is, as it reported last.
+        done: the last progress reported by this try.
     """
 
     workflow_id: str
@@ -177,7 +177,7 @@ class StepCall:
 
     @classmethod
     def first(cls, workflow_id: str, path: str, attempt: int, step: Step[Any], *rest: Any) -> StepCall:
-        """Return the first try of a step; the rest is what follows the modifiers."""
+        """Return the first try of a step; `rest` are the fields after the modifiers."""
         return cls(workflow_id, path, attempt, 1, step, step.action, step.modifiers, *rest)
 
 
@@ -199,12 +199,12 @@ class CurrentStep:
     _arguments: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     _services: StepServices = attrs.field(default=NO_SERVICES, repr=False)
     _max_tries: int | None = attrs.field(default=1, repr=False)
-    _call: StepCall | None = attrs.field(default=None, repr=False)  # not in a worker: the step stays in the engine
+    _call: StepCall | None = attrs.field(default=None, repr=False)  # None in a worker: the step stays in the engine
     _generation: int = attrs.field(default=1, repr=False)
 
     @classmethod
     def of(cls, call: StepCall) -> CurrentStep:
-        """Return what the function of a step sees of its call."""
+        """Return the view of a call that the step's function gets."""
         retry = call.modifiers.retry
         max_tries = 1 if retry is None else retry.attempts
         run, arguments = call.workflow_id, call.identity.arguments
@@ -317,19 +317,20 @@ class CurrentStep:
 _current: ContextVar[StepCall | CurrentStep | None] = ContextVar("flowckpt_current_step", default=None)
 
 call_now = _current.get
-"""Return which step runs now; None for none."""
+"""Return the running step; None if no step runs."""
 
 set_call = _current.set
-"""Set which step runs now, in this context and in those that are copied from it; None for none."""
+"""Set the running step, in this context and in copies of it; None if no step runs."""
 
 
 @lazy_frozen()
 class Carried:
-    """The luggage of a running step: a listener packs it, in the context of the step.
+    """Values that travel with a running step to its worker or command; a listener sets them in the step's context.
 
     Attributes:
         variables: added to the environment of a command step.
-        parcel: a pickled context manager, entered around the function in a worker. A worker that cannot read it goes without.
+        parcel: a pickled context manager, entered around the function in a worker. A worker that cannot read it ignores
+            it.
     """
 
     variables: Mapping[str, str] = attrs.field(factory=dict)
@@ -337,7 +338,7 @@ class Carried:
 
 
 carried: ContextVar[Carried | None] = ContextVar("flowckpt_carried", default=None)
-"""The luggage of the step that runs in this context; None for none."""
+"""The carried values of the step that runs in this context, or None."""
 
 
 def current_step() -> CurrentStep:
@@ -375,51 +376,51 @@ def publish(name: str, value: Any) -> Step[None]:
     if now is None:
         return dsl.world.publish_step(name, value)
     (now if isinstance(now, CurrentStep) else CurrentStep.of(now)).publish(name, value)
-    return Step(name, PLAIN, dsl.world.PublishAction(name, value))  # nothing has to be done with it
+    return Step(name, PLAIN, dsl.world.PublishAction(name, value))  # a step of its own, which needs no further call
 
 
 _MOST_PUBLISHED = 1 << 16
 
 
 def checked_published(now: CurrentStep, name: str, value: Any) -> Any:
-    """Return a value as it is recorded when it is published.
+    """Return a published value in recorded form.
 
     Raises:
-        EncodingError: it cannot be recorded, or is too large.
+        EncodingError: the value cannot be recorded, or is too large.
         StepDefinitionError: the name is not text, is blank, or is too long.
     """
     place = f"{now.path}: published {check_published_name(name)!r:.80}"
     tree = encode(value, place=place)
     if (size := len(dumps(tree))) > _MOST_PUBLISHED:
         raise EncodingError(
-            f"{place} has {size:,} bytes of JSON; a published value may have {_MOST_PUBLISHED:,}",
+            f"{place} has {size:,} bytes of JSON; the limit for a published value is {_MOST_PUBLISHED:,}",
             place=place,
             remedy="Publish a part of it, or write it to a file and publish the path.",
         )
     return tree
 
 
-# What a step may hand in while it runs, wherever it runs: the same is refused in the engine and in a worker.
+# Validation of what a step reports while it runs: the same in the engine and in a worker.
 
 
 Progress = tuple[float, float | None, str]
-"""How much is done, how much there is, and what the step is at."""
+"""How much is done, how much there is in total, and a note."""
 
 
 def validate_progress(done: Any, total: Any, note: Any) -> Progress:
-    """Return what a step tells of itself, as JSON can say it.
+    """Return the progress of a step as JSON values.
 
     Args:
         done: how much is done.
         total: how much there is, or None.
-        note: what the step is at.
+        note: a short text.
 
     Raises:
-        InputError: a number is not valid, or negative; or the note is not a text.
+        InputError: a number is invalid or negative, or the note is not text.
     """
     done, total = _number("done", done), None if total is None else _number("total", total)
     if not isinstance(note, str):
-        raise InputError(f"the note of progress() is {note!r:.80} ({type(note).__name__}), no text", parameter="note")
+        raise InputError(f"the note of progress() is {note!r:.80} ({type(note).__name__}), not text", parameter="note")
     return done, total, note
 
 
@@ -431,7 +432,7 @@ _MOST_FIGURE = 1e300  # so that no sum of a run overflows
 
 
 def validate_figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
-    """Return figures as JSON can hold them.
+    """Return figures as JSON values.
 
     Raises:
         InputError: a value is not a finite number, or a name is empty or too long.
@@ -469,7 +470,7 @@ def add_figures(total: dict[str, int | float], figures: Figures) -> None:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop that this code runs in; None where it runs in none."""
+    """Return the running event loop of this thread; None without one."""
     if "asyncio" not in sys.modules:
         return None
     try:
@@ -479,11 +480,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def saved_in_loop(path: str) -> FlowckptError:
-    """Return the error of a step that saves from code that runs in a loop, and would make it stand still.
-
-    Args:
-        path: the step.
-    """
+    """Return the error of a step that calls `save()` in an event loop, which it would block."""
     return FlowckptError(
         f"current_step().save() was called in {path!r} by code that runs in the event loop",
         remedy="Write 'await current_step().save_async(state)'.",
@@ -491,32 +488,27 @@ def saved_in_loop(path: str) -> FlowckptError:
 
 
 def has_ended(path: str, tries: int) -> FlowckptError:
-    """Return the error of a step that saves when it has ended: from a thread that it has left behind.
-
-    Args:
-        path: the step.
-        tries: which try of it.
-    """
+    """Return the error of a call from a try that has ended, such as by a thread that it started."""
     return FlowckptError(
         f"try {tries} of step {path!r} has ended: it can neither save nor record",
-        remedy="Save before the function returns, and wait for the threads that it has made.",
+        remedy="Save before the function returns, and wait for the threads that it has started.",
     )
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a number as JSON can say it; numbers of other libraries, too."""
+    """Return a number as a JSON value; numbers of other libraries are converted."""
     found = _as_number(value)
     if found is None or found < 0:
         raise InputError(
-            f"{name} of progress() is {value!r:.80} ({type(value).__name__}), no number from 0 on",
+            f"{name} of progress() is {value!r:.80} ({type(value).__name__}), not a number of at least 0",
             parameter=name,
-            remedy="Give how much is done, and how much there is in all.",
+            remedy="Pass how much is done, and how much there is in total.",
         )
     return found
 
 
 def _as_number(value: Any) -> int | float | None:
-    """Return a finite number as JSON can hold it, also one of another library; None if the value is not one."""
+    """Return a finite number as a JSON value, also one of another library; None for any other value."""
     found: int | float | None = None
     if not isinstance(value, bool | str | bytes):
         try:

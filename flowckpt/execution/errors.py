@@ -18,17 +18,17 @@ from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError
 NO_SECRETS = KnownSecrets()
 
 _LONGEST_DELAY = 366 * 86_400.0
-"""A year: a time that a calendar can hold, whatever a server sends."""
+"""A year: the longest delay that a server may ask for."""
 
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
 
 class RemoteError(Exception):
-    """An exception of a step in a worker, by its record: the exception itself may be impossible to send.
+    """An exception of a step in a worker, represented by its record, because the exception itself may not be picklable.
 
     Attributes:
-        recorded: what is recorded of it.
-        is_exception: whether it was an `Exception`, and no `SystemExit`, say.
+        recorded: the record of the exception.
+        is_exception: whether it was an `Exception`, and not for example a `SystemExit`.
         retry_after: the seconds that it asked to wait before another try.
     """
 
@@ -47,14 +47,14 @@ def recorded_error(
     secrets: KnownSecrets = NO_SECRETS,
     is_whole: bool = False,
 ) -> StepError:
-    """Return what is recorded of an exception.
+    """Return the record of an exception.
 
     Args:
         error: the exception.
         path: the step that it ended.
         tries: how often the step was tried.
-        secrets: what goes out of its texts.
-        is_whole: whether a long traceback is kept whole, because secrets are yet to be taken out of it.
+        secrets: values to remove from its texts.
+        is_whole: whether to keep a long traceback whole, because secrets are still to be removed from it.
     """
     if isinstance(error, RemoteError):
         found = error.recorded
@@ -62,7 +62,7 @@ def recorded_error(
         remedy = secrets.text(found.remedy)
         return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):
-        is_nested = path not in ("", error.path)  # a child workflow has no members of its own whose records tell it
+        is_nested = path not in ("", error.path)  # a child workflow has no members whose records name the failure
         trace = _shortened(secrets.text(error.trace if is_nested else error.traceback))
         message = secrets.text(error.error_message)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
@@ -77,7 +77,7 @@ def recorded_error(
     message, trace = secrets.text(message), secrets.text(_formatted(error))
     trace = trace if is_whole else _shortened(trace)
     remedy = _clean(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
-    kind = secrets.text(type_name(type(error)))  # a class can be made while a program runs
+    kind = secrets.text(type_name(type(error)))  # a class name created at run time may contain a secret
     bases = tuple(map(secrets.text, bases))
     return StepError(_clean(kind), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
 
@@ -88,11 +88,11 @@ def kind_of(error: BaseException) -> str:
 
 
 def is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:
-    """Tell whether an exception is an instance of one of some classes, also one that was raised elsewhere.
+    """Return whether an exception is an instance of one of some classes, also if it was raised in a worker.
 
     Args:
         error: the exception.
-        types: the classes; those of a worker's exceptions are compared by their names.
+        types: the classes; for a worker's exception, they are compared by name.
     """
     if not isinstance(error, RemoteError):
         return isinstance(error, types)
@@ -101,11 +101,11 @@ def is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> b
 
 
 def asked_delay(error: BaseException, now: datetime) -> float:
-    """Return the seconds that an error asks to wait before another try; 0 if it asks for nothing that can be read.
+    """Return the seconds that an error asks to wait before another try; 0 without a readable request.
 
     Args:
         error: the error: its attribute `retry_after`, or the header `Retry-After` of its response or its own.
-        now: the time, for an error that names a moment.
+        now: the time, for an error that gives a point in time.
     """
     try:
         asked: Any = getattr(error, "retry_after", None)
@@ -117,21 +117,21 @@ def asked_delay(error: BaseException, now: datetime) -> float:
         if isinstance(asked, datetime):
             asked = asked - now
         seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked or 0)
-    except Exception:  # whatever a user's class does
+    except Exception:  # a user's class may raise anything
         return 0.0
     return min(seconds, _LONGEST_DELAY) if seconds > 0 else 0.0
 
 
 def text_of(error: BaseException) -> str:
-    """Return `str()` of an exception, also of one whose own `__str__` fails."""
+    """Return `str()` of an exception, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception as failure:
-        return f"(its text cannot be had: {type(failure).__name__})"
+        return f"(its text is not available: {type(failure).__name__})"
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
-    """Return the traceback of an exception from the first frame of the user's on."""
+    """Return the traceback of an exception, from the first frame of user code."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
         at = at.tb_next
@@ -139,10 +139,10 @@ def users_frames(error: BaseException) -> TracebackType | None:
 
 
 def _formatted(error: BaseException) -> str:
-    """Format the traceback from the first frame of the user's on; the engine's own frames say nothing useful."""
+    """Format the traceback from the first frame of user code; the engine's frames are not useful."""
     at = users_frames(error)
     if at is None and isinstance(error, FlowckptError):
-        return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all
+        return "\n".join(getattr(error, "__notes__", ()))  # no frame of user code: the message is enough
     try:
         text = "".join(traceback.format_exception(type(error), error, at))
     except Exception:  # a chained exception that cannot be shown must not hide this one
@@ -155,5 +155,5 @@ def _shortened(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Make text valid Unicode, whatever file names and messages bring."""
+    """Make text valid Unicode: file names and messages may contain surrogates."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

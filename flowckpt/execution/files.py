@@ -1,7 +1,7 @@
-"""The files that the steps of a run read and write: who wrote what, and their claims.
+"""The files that the steps of a run read and write: the writer of each file, and the claims.
 
-A result that rests on a file can only be reused if the file depends on nothing but its own writer. So a file has one
-writer in a run, and no step reads a file before the step that writes it, or in parallel with it.
+A result that depends on a file can only be reused if the file depends only on its own writer. So a file has one writer
+in a run, and no step reads a file before the step that writes it, or in parallel with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunFiles:
     """Which step of a run reads and writes which file.
 
     Attributes:
-        read: what was recorded of the files that the running steps read, by step.
+        read: the recorded facts of the files that running steps read, by step.
     """
 
     read: dict[str, list[Evidence]] = attrs.field(factory=dict)
@@ -39,11 +39,11 @@ class RunFiles:
     _below: dict[str, set[str]] = attrs.field(factory=dict)
 
     async def open(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
-        """Record what a step reads, right before it starts; do nothing if `open_ahead` has just done so.
+        """Record the files that a step reads, right before it starts; do nothing if `open_ahead` has just done so.
 
         Raises:
             StepFilesError: a file is missing, or belongs to another step.
-            StepDefinitionError: a function returned something else than paths.
+            StepDefinitionError: a function did not return paths.
         """
         if path in self._ready:
             self._ready.remove(path)
@@ -59,27 +59,27 @@ class RunFiles:
             raise StepFilesError(
                 path,
                 detail=f"a file that it reads cannot be read: {wrong[0].error}",
-                remedy="Create the file, or correct the path: a step starts only if everything is there that it reads.",
+                remedy="Create the file, or correct the path: a step starts only if all files that it reads exist.",
             )
         self.read[path] = list(recorded)
 
     async def open_ahead(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
-        """Record what a step reads, before its start is made durable.
+        """Record the files that a step reads, before its start is made durable.
 
         Raises:
             StepFilesError: a file is missing, or belongs to another step.
-            StepDefinitionError: a function returned something else than paths.
+            StepDefinitionError: a function did not return paths.
         """
         self._ready.discard(path)
         await self.open(verifier, step, path)
         self._ready.add(path)
 
     def wrote(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
-        """Return the claims of what a step writes, to be captured when it has ended."""
+        """Return the claims of the files that a step writes, to be captured when it has ended."""
         return [_claim(verifier, each, WRITES) for each in declared_files(step, WRITES)]
 
     async def unchanged(self, verifier: EvidenceVerifier, path: str) -> VerificationReport | None:
-        """Return whether a step left what it reads as it was; None if it reads nothing.
+        """Return whether the files that a step reads are unchanged after it; None if it reads none.
 
         Raises:
             StepFilesError: a file changed while the step ran.
@@ -93,12 +93,12 @@ class RunFiles:
             raise StepFilesError(
                 path,
                 detail=f"{wrong[0].evidence.expected['path']}, which it reads, changed while it ran: {wrong[0].error}",
-                remedy="Let a step write to other files than it reads, and leave its files alone while it runs.",
+                remedy="Have the step write to other files than it reads, and do not change its files while it runs.",
             )
         return report
 
     def restored(self, base: str, result: StepResult) -> bool:
-        """Enter the files of a result that is reused; return False if one of them belongs to another step by now."""
+        """Register the files of a reused result; return False if one of them now belongs to another step."""
         try:
             self._enter(base, result.path, paths_of(result, READS), paths_of(result, WRITES))
         except StepFilesError:
@@ -106,7 +106,7 @@ class RunFiles:
         return True
 
     def release(self, path: str) -> None:
-        """Forget the files of a step that failed: another step may do its work."""
+        """Forget the files of a failed step: another step may write them."""
         self.read.pop(path, None)
         self._ready.discard(path)
         for file in [file for file, writer in self._writer.items() if writer == path]:
@@ -131,7 +131,7 @@ class RunFiles:
                 writer = self._writer.get(other, path)
                 if _are_parallel(writer, path):
                     said = f"it reads {name}, which step {writer!r} writes, and the two may run in parallel"
-                    raise _refused(path, said, "Yield a step of its own for what comes first.")
+                    raise _refused(path, said, "Yield a separate step that runs first.")
         for file in writing:
             self._writer[file] = path
         for file in reading:
@@ -141,7 +141,7 @@ class RunFiles:
                 self._below.setdefault(str(parent), set()).add(file)
 
     def _related(self, file: str) -> list[str]:
-        """Return the known files that are this one, lie below it, or hold it."""
+        """Return the known files that are equal to this one, below it, or above it."""
         return [file, *map(str, Path(file).parents), *sorted(self._below.get(file, ()))]
 
 

@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP: they reach the step that runs, and nothing else of the engine.
+"""Ctrl-C, SIGTERM and SIGHUP: they interrupt the running step, but not the engine's own work.
 
-A signal in the middle of user code is raised there, as Python's own Ctrl-C is. A signal anywhere else (between steps,
-in a save) only leaves a note, which the engine reads once the step's result is safe: a ten-minute step that has just
-ended is never lost to the key that was pressed a moment later. A second signal stops at once, wherever it comes.
+A signal during user code is raised there, like Python's own Ctrl-C. A signal at any other time (between steps, during a
+save) is only noted, and the engine reads the note once the step's result is safe: a ten-minute step that has just ended
+is never lost because of a key pressed a moment later. A second signal stops at once, at any time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FIRST = getattr(signal, "SIGRTMIN", 0)
 CANCEL_SIGNALS: Mapping[bool, int] = {True: _FIRST + 7, False: _FIRST + 8} if _FIRST else {}
 """The signals that `flowckpt cancel` sends to the owner of a run: with and without undoing its steps."""
 CANCEL = "cancel"
-"""Noted in the place of a signal's name, where a run is cancelled by request."""
+"""Noted instead of a signal's name if the run is cancelled by request."""
 LOST = "the loss of its run"
-"""Noted in the place of a signal's name, where another process has taken the run over."""
+"""Noted instead of a signal's name if another process has taken the run over."""
 _LOST_SIGNAL = getattr(signal, "SIGURG", None)
-"""The signal with which a thread wakes the main thread out of a system call; it has no effect without a handler."""
+"""The signal with which a thread interrupts a system call of the main thread; without a handler it has no effect."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -49,29 +49,29 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """The signals of one run; a context manager that installs its handlers and restores the former ones.
+    """The signals of one run; a context manager that installs signal handlers and restores the previous ones.
 
-    Only the main thread of a program can have handlers; elsewhere this does nothing.
+    Handlers are only possible in the main thread; in another thread this does nothing.
     """
 
     def __init__(self) -> None:
         self.noted: str = ""
-        """The name of the signal that came, or an empty string."""
+        """The name of the received signal, or an empty string."""
         self._is_user_code = False
         self._former: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self.result: Any = None
-        """How the run ended, once it has; for a signal that comes too late to stop it."""
+        """The result of the run once it has ended, for a signal that arrives too late to stop it."""
         self.is_alone: Callable[[], bool] = lambda: True
-        """Tells whether the process drives no other run, so that a signal to cancel can only mean this one."""
+        """Returns whether the process drives only this run, so that a signal to cancel can only mean this one."""
         self.cancel_rolls_back = True
-        """After a requested cancel: whether the steps are to be undone."""
+        """After a requested cancel: whether to undo the steps."""
         self.is_in_place = False
-        """Whether user code runs in the thread of the loop, which stands still meanwhile."""
+        """Whether user code runs in the loop's thread, so that the loop stands still."""
         self._thread = threading.get_ident()
         self.waits = 0
-        """For how many things the engine waits in the loop that a cancel may end."""
+        """How many waits of the engine in the loop may be cancelled."""
         self.fence: FencedError | None = None
         """The error that a save would raise, once the run is known to have a new owner."""
         self._is_stopped_by_loss = False
@@ -85,7 +85,7 @@ class Interrupts:
                     signal.signal(number, self._handle)
             for asking in CANCEL_SIGNALS.values():
                 if signal.getsignal(asking) in (_too_late, signal.SIG_DFL):
-                    self._former[asking] = _too_late  # one that comes when the run has ended must not end the program
+                    self._former[asking] = _too_late  # a signal after the end of the run must not end the program
                     signal.signal(asking, self._handle)
             if _LOST_SIGNAL is not None and signal.getsignal(_LOST_SIGNAL) is signal.SIG_DFL:
                 self._former[_LOST_SIGNAL] = signal.SIG_DFL
@@ -99,22 +99,23 @@ class Interrupts:
         self._raise_unheard(error)
 
     def watch(self, task: asyncio.Task[Any] | None) -> None:
-        """Name the task to be cancelled when a signal comes while it waits in the loop."""
+        """Set the task to cancel if a signal arrives while it waits in the loop."""
         self._task = task
         self._loop = task.get_loop() if task else None
         self._thread = threading.get_ident()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call user code in this thread, where a signal may reach it, and where it sees no event loop."""
+        """Call user code in this thread, where signals can interrupt it, and hide the event loop from it."""
         loop, task = self._loop, None
         self._is_user_code = self.is_in_place = True
         try:
-            # The engine's loop stands still meanwhile. A step that sees it cannot call `asyncio.run`, nor any library that
-            # asks whether a loop runs. No call with a frame of its own may hide it: a signal there would be the step's.
+            # The engine's loop stands still meanwhile. If a step saw it, it could not call `asyncio.run`, nor a library
+            # that checks for a running loop. Hide it without another Python frame: a signal there would count as the
+            # step's.
             if swap_task is not None and loop is not None:
                 task = swap_task(loop, None)
             _set_running_loop(None)
-            # A function written in C has no frame by which the signal's handler could tell it from the engine around it.
+            # A function written in C has no frame that would distinguish it from the engine in the signal handler.
             return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
         finally:
             _set_running_loop(loop)
@@ -124,10 +125,10 @@ class Interrupts:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Hold signals back while user code has called the engine; a signal that comes is raised afterwards.
+        """Defer signals while user code calls the engine; a signal that arrives is raised afterwards.
 
         Raises:
-            RunInterrupted: a signal came meanwhile.
+            RunInterrupted: a signal arrived meanwhile.
         """
         if not self._is_user_code or threading.get_ident() != self._thread:
             yield
@@ -144,19 +145,20 @@ class Interrupts:
             raise RunInterrupted(self.noted)
 
     def _raise_unheard(self, error: BaseException | None) -> None:
-        """Raise a signal that came when no step was left to stop: the program must hear of it all the same."""
+        """Raise a signal that arrived after the last step: the program must still get it."""
         if self.noted not in ("", CANCEL, LOST) and error is None:
             stop = RunInterrupted(self.noted)
             stop.result = self.result
             raise stop
 
     def raise_noted(self, task: asyncio.Task[Any] | None) -> None:
-        """Raise what was noted, if anything.
+        """Raise the noted signal, if any.
 
         Raises:
-            RunInterrupted: a signal came.
-            asyncio.CancelledError: a signal came, and it is not the run's own task that asks: from another one, what is
-                no `Exception` would end the loop at once.
+            RunInterrupted: a signal arrived.
+            asyncio.CancelledError: a signal arrived, and the caller is not the run's own task: in another task, an
+            exception
+                that is not an `Exception` would end the loop at once.
         """
         if self.noted:
             if task is not self._task and self._task is not None:
@@ -172,22 +174,22 @@ class Interrupts:
         if isinstance(error, asyncio.CancelledError) and self.noted and self._task is not None:
             self._task.uncancel()
             return RunInterrupted(self.noted)
-        if type(error) is KeyboardInterrupt:  # Python's own, where no handler of ours is installed, or a step's
+        if type(error) is KeyboardInterrupt:  # Python's own, if flowckpt has no handler, or one raised by a step
             return RunInterrupted("SIGINT").with_traceback(error.__traceback__)
         return error
 
     def request_cancel(self, *, rolls_back: bool) -> None:
-        """Stop the run from within its own process, at the next step or in what is waited for."""
+        """Stop the run from within its own process, at the next step or during a wait."""
         if not self.noted:
             self.noted, self.cancel_rolls_back = CANCEL, rolls_back
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._cancel_wait)
 
     def lose(self, error: FencedError) -> None:
-        """Stop the run as a signal does, because it is another's now; may be called from any thread, and again.
+        """Stop the run like a signal, because it has a new owner; may be called from any thread, and repeatedly.
 
-        Where a function runs in the thread of the loop, and that is not the main one, nothing reaches it: the run stops
-        behind it.
+        A function that runs in the loop's thread cannot be interrupted unless that is the main thread: then the run
+        stops after the function.
         """
         self.fence = self.fence or error
         self.noted = self.noted or LOST
@@ -195,9 +197,9 @@ class Interrupts:
             return
         if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._former:
             signal.pthread_kill(threading.main_thread().ident or 0, _LOST_SIGNAL)
-        loop = self._loop  # which the end of the run takes away, in its own thread
+        loop = self._loop  # read once: the run's end sets it to None in another thread
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed: the run has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the run has ended
                 loop.call_soon_threadsafe(self._cancel_lost_wait)
 
     def _cancel_lost_wait(self) -> None:
@@ -208,39 +210,40 @@ class Interrupts:
     def _handle_loss(self, number: int, frame: FrameType | None) -> None:
         is_in_step = self._is_user_code and not (frame is not None and frame.f_code is _CALL)
         if self.fence is not None and is_in_step and not self._is_stopped_by_loss:
-            self._is_stopped_by_loss = True  # what it does to end is not to be disturbed by the next look
+            self._is_stopped_by_loss = True  # so that the next check does not interrupt its `finally` blocks
             raise RunInterrupted(LOST)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in CANCEL_SIGNALS.values():
-            # Stopping already, it needs no second word. Among several runs it is not known here which one is meant: the request
-            # in the store says that, at their next steps.
+            # The run is already stopping, or the process drives several runs, and it is unknown which one is meant:
+            # then the request in the store decides, at their next steps.
             if self.noted or not self.is_alone():
                 return
             name, self.cancel_rolls_back = CANCEL, number == CANCEL_SIGNALS[True]
         else:
             name = signal.Signals(number).name
-        if self.noted:  # the second one: no more patience
+        if self.noted:  # the second signal: stop at once
             raise RunInterrupted(name)
         self.noted = name
-        # Between the last bytecode of the step and our own `finally`, the step has ended: only note it.
+        # Between the last bytecode of the step and the engine's own `finally`, the step has ended: only note the
+        # signal.
         if self._is_user_code and not (frame is not None and frame.f_code is _CALL):
             raise RunInterrupted(name)
         if self.waits and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._cancel_wait)
 
     def _cancel_wait(self) -> None:
-        """Cancel what the engine waits for; where the wait has ended meanwhile, a save may have begun: leave it."""
+        """Cancel the engine's wait; if the wait has ended meanwhile, a save may be in progress, so do nothing."""
         if self.waits and self._task is not None:
             self._task.cancel()
 
 
 def _too_late(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the run that was to be cancelled has ended."""
+    """Do nothing: the run has already ended."""
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call user code in a frame of its own."""
+    """Call user code in its own frame."""
     return function(*args, **kwargs)
 
 

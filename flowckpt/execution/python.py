@@ -2,9 +2,9 @@
 
 | the step is | and the engine | it runs |
 |---|---|---|
-| sync, no timeout | owns the loop | in the caller's thread: Ctrl-C reaches it, and there is no hop to pay |
-| sync, no timeout | is a guest in an application's loop | on a thread of the run, so the loop stays live |
-| sync, with a timeout | either | on a thread of the run, which is left behind when the time is over |
+| sync, no timeout | owns the loop | in the caller's thread: Ctrl-C reaches it, without the cost of a thread switch |
+| sync, no timeout | runs in an application's loop | on a thread of the run, so that the loop keeps running |
+| sync, with a timeout | either | on a thread of the run, which is abandoned at the timeout |
 | async | either | in the loop |
 """
 
@@ -37,7 +37,7 @@ async def run_python(
     interrupts: Interrupts,
     threads: StepThreads,
 ) -> Any:
-    """Call the function of a step where it cannot be called in place, and return what it returns.
+    """Call a step's function that cannot be called in place, and return its value.
 
     Args:
         action: the function and its arguments.
@@ -48,7 +48,7 @@ async def run_python(
         threads: the run's own threads.
 
     Raises:
-        StepTimeoutError: it did not end in time.
+        StepTimeoutError: the function did not end in time.
     """
 
     def on_left(call: Call) -> None:
@@ -67,9 +67,9 @@ async def run_python(
 
 
 async def waited(value: Any, interrupts: Interrupts) -> Any:
-    """Await something that a signal may cancel."""
+    """Await something, such that a signal may cancel the wait."""
     interrupts.waits += 1
-    may_block = allow_blocking(False)  # what is awaited may make tasks, which then share the loop
+    may_block = allow_blocking(False)  # the awaited code may create tasks, which share the loop
     try:
         return await value
     finally:
@@ -88,12 +88,12 @@ async def _called(
 
 
 def is_left_behind(action: Action) -> bool:
-    """Return whether the work keeps running after its time limit: nothing can stop a function on a thread."""
+    """Return whether the work keeps running after its timeout: a function on a thread cannot be stopped."""
     return isinstance(action, PythonAction) and not is_async(action.function)
 
 
 def is_async(function: Any) -> bool:
-    """Return whether a call of a function makes a coroutine."""
+    """Return whether a call of the function returns a coroutine."""
     if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
         return True
     while isinstance(function, partial):
@@ -101,12 +101,12 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
 
 
-# Work that this process began and left to itself, and that may still be at it: on a thread, or on an executor.
+# Abandoned work of this process that may still be running: on a thread, or on an executor.
 #
-# Nothing can stop a function on a thread, and few executors can stop what has begun.
+# A function on a thread cannot be stopped, and few executors can stop running work.
 #
-# What such a step has not done yet it may do in a moment, so a claim that denies it proves nothing until it has ended. That
-# matters where a run is resumed in the very process in which it was stopped.
+# Such a step may still have its effect later, so a claim that denies the effect proves nothing until the work has
+# ended. That matters if a run is resumed in the same process in which it was stopped.
 
 
 _lock = threading.Lock()
@@ -114,7 +114,7 @@ _left: dict[tuple[str, str], list[Callable[[], bool]]] = {}
 
 
 def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -> None:
-    """Note work that was left to itself."""
+    """Note abandoned work."""
     with _lock:
         for key in [key for key, works in _left.items() if not any(each() for each in works)]:
             del _left[key]

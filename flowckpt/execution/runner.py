@@ -1,4 +1,4 @@
-"""One try of a step: its action done, its output made into what is recorded and what the generator gets, its claims checked."""
+"""One try of a step: run its action, encode and decode its output, check its claims."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _NEVER_AWAITED = frozenset({int, str, float, bool, type(None), list, dict, tuple
 
 @attrs.frozen(eq=False, repr=False)
 class Nondeterminism:
-    """The clock and the sources of ids and numbers of a run; injected, so that tests control them.
+    """The clock and the sources of ids and random numbers of a run, injected for tests.
 
     Attributes:
         clock: the time.
         random: returns numbers in [0, 1).
-        new_uuid: makes UUIDs.
+        new_uuid: creates UUIDs.
     """
 
     clock: Clock
@@ -61,9 +61,9 @@ class Nondeterminism:
     new_uuid: Callable[[], UUID]
 
     def answer(self, action: dsl.world.WorldAction) -> datetime | UUID | float | bool:
-        """Return what an action asks for; the time is aware, and in UTC."""
+        """Return the value for an action; times are aware and in UTC."""
         if action.is_patch:
-            return True  # no recorded result waits, or replay would have answered
+            return True  # no recorded result waits, otherwise replay would have answered
         if isinstance(action, dsl.world.NowAction):
             return self.clock.now().astimezone(UTC)
         return self.new_uuid() if isinstance(action, dsl.world.UuidAction) else self.random()
@@ -74,10 +74,10 @@ class Outcome:
     """How one try of a step ended.
 
     Attributes:
-        value: what the generator gets: the output decoded again, so a resumed run gets the same.
-        tree: the output as it is recorded.
-        error: what the step raised, or None.
-        committed: what became of its claims, or None without any.
+        value: the value for the generator: the output encoded and decoded, so that a resumed run gets the same.
+        tree: the encoded output.
+        error: the exception of the step, or None.
+        committed: its checked claims; None without claims.
         is_started: whether its function may have been called.
     """
 
@@ -89,14 +89,14 @@ class Outcome:
 
 
 class StepRunner:
-    """Does the steps of one run.
+    """Runs the steps of one run.
 
     Args:
-        interrupts: delivers signals to the step that runs.
-        checker: checks what the steps claim.
-        secrets: the secrets of the run; it learns those that steps return.
-        world: what steps may ask.
-        executors: where they can run besides here, by name; what is built in need not be given.
+        interrupts: delivers signals to the running step.
+        checker: checks the steps' claims.
+        secrets: the secrets of the run; secrets returned by steps are added.
+        world: the clock, ids and random numbers.
+        executors: the executors outside this process, by name; built-in ones need not be given.
         act: starts other runs, and sends them signals.
     """
 
@@ -116,27 +116,28 @@ class StepRunner:
         self._world = world
         self._places = remote.executors.ExecutorPool(executors) if executors else None
         self.has_places = bool(executors)
-        """Whether steps can run elsewhere than in the engine's own process."""
+        """Whether steps can run outside the engine's own process."""
 
     async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
         """Try a step once.
 
         Args:
             call: the try.
-            on_line: takes the lines of a command while it runs, as stream and text.
+            on_line: called with the stream and the text of each line of a command while it runs.
 
         Raises:
-            KeyboardInterrupt: a signal came while it ran.
-            asyncio.CancelledError: the run was cancelled while it ran.
+            KeyboardInterrupt: a signal arrived while the step ran.
+            asyncio.CancelledError: the run was cancelled while the step ran.
         """
         modifiers, action = call.modifiers, call.action
         set_call(call)
         try:
             if not modifiers.is_plain or self.has_places or type(action) is not PythonAction or not may_block():
                 return await self._attempt(call, on_line)
-            # No coroutine of its own around the plain call: 0.4 µs.
+            # A separate coroutine around the plain call would take 0.4 µs.
             value = self._interrupts.call(action.function, action.args, action.kwargs)
-            if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):  # 0.2 µs; isawaitable 0.5
+            # 0.2 µs; isawaitable would take 0.5
+            if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):
                 value = await waited(value, self._interrupts)
             if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
                 return Outcome(value, value)
@@ -153,9 +154,9 @@ class StepRunner:
             set_call(None)
 
     async def _attempt(self, call: StepCall, on_line: Callable[[str, str], None] | None) -> Outcome:
-        """Try a step that is more than a plain call, or that does not run here."""
+        """Try a step that is not a plain call, or that runs elsewhere."""
         step, path, modifiers, action = call.step, call.path, call.modifiers, call.action
-        if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
+        if modifiers.is_ephemeral and isinstance(action, PythonAction):  # those of recorded steps are already known
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
         if modifiers.files is not None:
             await self.files.open(self._checker.verifier, step, path)
@@ -169,7 +170,7 @@ class StepRunner:
         if is_here and type(action) is PythonAction and (may_block() or is_async(action.function)):
             if may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
-            else:  # which makes a coroutine, and executes nothing of the step
+            else:  # only creates a coroutine, without running the step
                 value = action.function(*action.args, **action.kwargs)
             value = await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
         else:
@@ -186,7 +187,7 @@ class StepRunner:
         return await self._committed(step, path, value, tree)
 
     def _recorded(self, call: StepCall, value: Any) -> tuple[Any, Any]:
-        """Return an output as the generator gets it, and as it is recorded."""
+        """Return an output in the form for the generator, and in encoded form."""
         if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
             return value, value
         action, secrets, place = call.action, self._secrets, f"{call.path}: output"
@@ -198,7 +199,7 @@ class StepRunner:
         return codec.decode(tree, annotation), tree
 
     async def open_files(self, call: StepCall) -> Outcome | None:
-        """Record what an at-most-once step reads before its start is made durable; return its failure if it cannot start."""
+        """Record the files that an at-most-once step reads, before its start is saved; return a failure to do so."""
         if call.modifiers.files is None:
             return None
         try:
@@ -210,7 +211,7 @@ class StepRunner:
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: StepCall
     ) -> Any:
-        """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes."""
+        """Call an adopting or compensating function of a step, in the place where the step's own function would run."""
         set_call(call)
         try:
             if not may_block():
@@ -223,12 +224,12 @@ class StepRunner:
     async def adopted(
         self, call: StepCall, *, is_vouched: bool = False, make: Callable[[Any], Any] | None = None
     ) -> Outcome:
-        """Make the result of a step whose effect is proved, and check the claims that its result makes possible.
+        """Create the result of a step whose effect is proved, and check the claims that need the result.
 
         Args:
-            call: the call that was made before.
-            is_vouched: whether a person vouches for the effect: its claims are not asked.
-            make: returns the output that the person gives, given an annotation; None for what `.adopt()` makes.
+            call: the earlier call.
+            is_vouched: whether the user has confirmed the effect, so that its claims are not checked.
+            make: returns the user's output, given an annotation; None to use `.adopt()`.
         """
         step, path = call.step, call.path
         action, adopt = step.action, step.modifiers.adopt
@@ -263,16 +264,16 @@ class StepRunner:
         return True if where == "thread" else where.leaves_work
 
     def is_here(self, step: Step[Any]) -> bool:
-        """Tell whether a step runs in the engine's own process without a further question."""
+        """Return whether a step always runs in the engine's own process."""
         return step.modifiers.placement is None and not self.has_places
 
     async def check_place(self, step: Step[Any], path: str) -> int:
-        """Refuse a step that cannot run where it is to run; see `ExecutorPool.check`."""
+        """Refuse a step that its executor cannot run; see `ExecutorPool.check`."""
         return await waited(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
 
     @property
     def places(self) -> remote.executors.ExecutorPool:
-        """The executors of the steps; made when the first step asks."""
+        """The executors of the steps; created when the first step needs one."""
         if self._places is None:
             self._places = remote.executors.ExecutorPool()
             self.has_places = True
@@ -288,17 +289,17 @@ class StepRunner:
         return execution.thread.StepThreads()
 
     def close(self) -> None:
-        """Let go of the run's threads."""
+        """Release the run's threads."""
         if "_threads" in self.__dict__:
             self._threads.close()
 
     async def close_places(self) -> None:
-        """End the executors that the run has made."""
+        """End the executors that the run has created."""
         if self._places is not None:
             await self._places.close()
 
     def kill_places(self) -> None:
-        """End them at once; does nothing where they are closed."""
+        """End the executors at once; does nothing if they are closed."""
         if self._places is not None:
             self._places.kill()
 
@@ -326,7 +327,7 @@ class StepRunner:
         )
 
     async def _sent(self, place: RunExecutor, action: PythonAction, call: StepCall) -> Outcome:
-        """Have a step done elsewhere; its output comes back as it is recorded."""
+        """Run a step on an executor, which returns the encoded output."""
         step = call.step
         modifiers, tree = step.modifiers, await place.tree_of(action, call, self._interrupts)
         refuse_secrets(tree, self._secrets, f"{call.path}: output")
@@ -338,14 +339,14 @@ class StepRunner:
     async def _committed(
         self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False
     ) -> Outcome:
-        """Check what the step claims, now that it has ended."""
+        """Check the claims of a step that has ended."""
         action, claimed, has_files = step.action, step.modifiers.evidence, step.modifiers.files is not None
         if claimed is None:
             pack = claims.stated_pack(None) if has_files else None
-        elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
+        elif is_adopted and step.modifiers.adopt is None:  # there is no result to derive claims from
             pack = claims.stated_pack(claimed)
         else:
-            own = value  # a function of the result gets a copy: what it did to it, a resumed run would not see
+            own = value  # pass a copy to functions of the result: a resumed run would not see their changes
             if not step.modifiers.is_ephemeral and any(callable(each) for each in claimed.claims):
                 own = codec.decode(tree, output_annotation(action))
             pack = claims.claimed_pack(claimed, own, place=path)
@@ -362,11 +363,11 @@ class StepRunner:
             pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._checker.verifier, step)])
         if self._secrets.is_any:
             refuse_secret_claims(pack.to_document(), self._secrets, path)
-        # The step is done: a cancel that comes while its claims are checked must not lose it.
+        # The step is done: a cancel while its claims are checked must not lose it.
         own = self.files if has_files else None
         committing = self._checker.commit(pack, path=path, exit_code=exit_code, files=own)
         committed = await finish_despite_cancel(committing)
-        if self._secrets.is_any:  # what was taken from the world
+        if self._secrets.is_any:  # captured facts may contain a secret
             refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
         error = None if committed.report.verified else claims.not_verified(path, committed.report)
@@ -374,10 +375,10 @@ class StepRunner:
 
 
 def restored_value(step: Step[Any], result: StepResult) -> Any:
-    """Return the recorded output of a step as the generator gets it.
+    """Return the decoded output of a recorded step.
 
     Args:
-        step: the step as it is yielded now; its function's annotation says what to build.
+        step: the step as it is yielded now; the annotation of its function gives the type.
         result: the recorded result.
 
     Raises:
@@ -408,6 +409,6 @@ def output_annotation(action: Action) -> Any:
 
 
 def _is_raised_by_step(stop: BaseException) -> bool:
-    """Tell a step that raised `CancelledError` by itself from a cancel of the run."""
+    """Return whether the step raised `CancelledError` itself, rather than being cancelled with the run."""
     task = asyncio.current_task()
     return isinstance(stop, asyncio.CancelledError) and task is not None and not task.cancelling()

@@ -1,8 +1,8 @@
-"""Threads that run the sync steps of one run, where the loop must stay live.
+"""Threads for the sync steps of one run, if the event loop must keep running.
 
-While steps run one after another it is one thread for all, so what belongs to a thread (a SQLite connection) works from
-step to step; steps that run beside each other have one each. They are daemons, unlike those of `concurrent.futures`, so a
-step that never ends does not keep the process from ending.
+Steps that run one after another share one thread, so that objects bound to a thread (a SQLite connection) work across
+steps; parallel steps have one thread each. They are daemon threads, unlike those of `concurrent.futures`, so a step
+that never ends does not prevent the process from exiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from flowckpt.core.system.blocking import answers
 from flowckpt.execution.interrupts import Interrupts
 
-# What ends a step that the run no longer waits for.
+# Ending a step that the run no longer waits for.
 
 
 class AbandonedStepError(BaseException):
@@ -32,11 +32,11 @@ Work = Callable[[], Any]
 
 
 class Call:
-    """A callable on its way through a thread: it waits for its turn, is at work, or has ended.
+    """A callable for a thread: it is waiting, running, or has ended.
 
     Args:
         work: the callable.
-        future: what becomes of it.
+        future: gets its outcome.
     """
 
     def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
@@ -48,21 +48,21 @@ class Call:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it was begun and has not ended."""
+        """Whether it is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def put_into(self, calls: queue.SimpleQueue[Call | None]) -> bool:
-        """Hand it to its thread, unless it was left meanwhile: that thread may have ended."""
+        """Pass it to its thread, unless it was abandoned meanwhile: that thread may have ended."""
         with self._lock:
             if not self._is_left:
                 calls.put(self)
             return not self._is_left
 
     def __call__(self) -> Any:
-        """Do the work, unless it is no longer wanted.
+        """Do the work, unless the call was abandoned.
 
         Raises:
-            AbandonedStepError: it is no longer wanted.
+            AbandonedStepError: the call was abandoned.
         """
         with self._lock:
             if self._is_left:
@@ -71,16 +71,14 @@ class Call:
         try:
             return self._work()
         finally:
-            with (
-                self._lock
-            ):  # the process that leaves it now comes too late, and must not hit what the thread does next
+            with self._lock:  # from here on, abandoning comes too late, and must not affect the thread's next call
                 self._thread = None
 
     def leave(self) -> None:
-        """Ask it to end at its next bytecode, or not to begin; a call that has ended is not touched.
+        """Abandon the call: it ends at its next bytecode, or does not start; an ended call is not affected.
 
-        It asks once: a second time could end the `finally` blocks that the first one began. A step can miss it, as one
-        that catches everything does: Python drops an exception that is raised in the callback of a weak reference.
+        This raises an exception once: a second one could interrupt the `finally` blocks. A step may miss the exception,
+        for example if it catches everything, or in the callback of a weak reference, where Python drops exceptions.
         """
         with self._lock:
             if self._thread is not None and self._thread.ident is not None and not self._is_left:
@@ -91,10 +89,10 @@ class Call:
 
 
 class _Relay:
-    """Wakes the threads of many runs one after another: each one that has begun wakes the next one.
+    """Wakes the threads of many runs one after another: each thread that has started wakes the next one.
 
-    Two hundred threads that are woken at once all wait for the interpreter's lock, and each of them looks for it every
-    five milliseconds: a sixth of the processor time of a step. Measured by `python -m benchmarks --only "many runs"` (sync steps).
+    Two hundred threads woken at once would all wait for the interpreter lock, and poll it every five milliseconds: a
+    sixth of a step's CPU time. Measured by `python -m benchmarks --only "many runs"` (sync steps).
     """
 
     _MOST = 2
@@ -109,7 +107,7 @@ class _Relay:
         self._woken = 0
 
     def wake(self, calls: queue.SimpleQueue[Call | None], call: Call) -> None:
-        """Hand a call to its thread, now or once those before it have begun."""
+        """Pass a call to its thread, now or once earlier calls have started."""
         with self._lock:
             self._waiting.append((calls, call))
             if self._woken >= self._MOST:
@@ -131,13 +129,13 @@ _relay = _Relay()
 
 
 class StepThread:
-    """Runs one callable at a time; started at the first one."""
+    """Runs one callable at a time; started for the first one."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Call | None] | None = None
 
     async def run(self, work: Work, *, on_left: Callable[[Call], None] | None = None) -> Any:
-        """Run `work` on the thread, in the caller's context, and return what it returns.
+        """Run `work` on the thread, in the caller's context, and return its value.
 
         When the wait is cancelled, the thread is abandoned: `AbandonedStepError` is raised in it at its next bytecode,
         and the next call gets a new thread.
@@ -160,14 +158,14 @@ class StepThread:
             raise
 
     def close(self) -> None:
-        """Let the thread end after what it does now."""
+        """Let the thread end after its current call."""
         if self._queue is not None:
             self._queue.put(None)
             self._queue = None
 
 
 class StepThreads:
-    """The threads of one run: as many as ever ran in parallel; the one used last is used next."""
+    """The threads of one run: as many as ever ran in parallel; the last used thread is used next."""
 
     def __init__(self) -> None:
         self._idle: list[StepThread] = []
@@ -185,7 +183,7 @@ class StepThreads:
                 self._idle.append(thread)
 
     def close(self) -> None:
-        """Let the threads end after what they do now."""
+        """Let the threads end after their current calls."""
         self._is_closed = True
         for thread in self._idle:
             thread.close()
@@ -213,14 +211,14 @@ def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | Non
     answers.give(future, value, error)
 
 
-# Cancels that came when the work had just ended.
+# Cancels that arrived just after the work had ended.
 
 
 def deliver_later(count: int, interrupts: Interrupts) -> None:
-    """Let cancels that came too late to stop the work stop what follows, once its result is safe."""
+    """Deliver cancels that arrived too late to stop the work once its result is safe."""
     task = asyncio.current_task()
     assert task is not None
     for index in range(count):
         task.uncancel()
-        if index or not interrupts.noted:  # a signal is noted: the engine reads that where nothing can be lost
+        if index or not interrupts.noted:  # a signal is noted: the engine reads the note when nothing can be lost
             task.cancel()

@@ -390,7 +390,7 @@ def test_a_blob_is_read_from_its_store_once_the_store_has_it_and_a_reference_of_
     assert found.output == {"big": "x" * 70_000}
     assert encode_result(found)[0] == history.encoded[0]
     assert list(blobs) == [blob.digest]
-    with pytest.raises(DecodingError, match="not at hand"):
+    with pytest.raises(DecodingError, match="not available"):
         Blob(blob.digest, blob.size).value()
     disguised = {"$blob": [blob.digest, 70_000]}
     encoded, blobs = encode_result(StepResult("a", output=disguised))

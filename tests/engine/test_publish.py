@@ -164,7 +164,7 @@ def test_a_failed_step_keeps_what_it_published_and_a_handler_continues() -> None
     ("name", "value", "said"),
     [
         ("draft", object(), ": published 'draft' is a"),
-        ("draft", "x" * 70_000, "70,002 bytes of JSON; a published value may have 65,536"),
+        ("draft", "x" * 70_000, "70,002 bytes of JSON; the limit for a published value is 65,536"),
         ("", 1, "a published name must not be blank"),
         (3, 1, "a published name must be text"),
         ("x" * 201, 1, "a published name may have 200 characters, got 201"),

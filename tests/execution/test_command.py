@@ -258,7 +258,7 @@ async def test_fifty_at_once():
 async def test_a_code_that_somebody_else_has_taken_is_not_taken_for_success():
     former = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with pytest.raises(CommandFailedError, match="what it returned is lost") as caught:
+        with pytest.raises(CommandFailedError, match="its exit code is lost") as caught:
             await shell("exit 3")
     finally:
         signal.signal(signal.SIGCHLD, former)

@@ -266,7 +266,7 @@ async def test_where_there_is_no_way_back_progress_is_dropped_with_one_warning(f
         events = [each async for each in engine.execute(shows)]
     assert events[-1].output[0] != os.getpid()
     assert not [each for each in events if isinstance(each, StepProgress)]
-    assert sum("executor 'theirs' has no way to say so" in each.message for each in caplog.records) == 1
+    assert sum("executor 'theirs' cannot send messages" in each.message for each in caplog.records) == 1
 
 
 def test_where_there_is_no_way_back_the_state_and_the_tries_are_known_all_the_same(foreign, tmp_path):

@@ -1,4 +1,4 @@
-"""Values and records as JSON, and back: what goes in comes out, in value and in type."""
+"""Conversion of values and records to JSON and back, keeping value and type exactly."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
 
     Args:
         value: the value.
-        annotation: its type, where one is known.
-        place: what to call the value in an error.
+        annotation: its type, if known.
+        place: the name of the value in errors.
 
     Raises:
-        EncodingError: the value would not come back as it is; the error names the place.
+        EncodingError: the value cannot be restored unchanged; the error names the place.
     """
     if not is_structured(annotation):
         try:
@@ -53,9 +53,9 @@ def decode(tree: Json, annotation: Any = Any, *, place: str = "value") -> Any:
     """Return the value of a JSON tree: a fresh one each time.
 
     Args:
-        tree: what `encode` returned, perhaps by way of a store.
-        annotation: the type to build, where one is known.
-        place: what to call the value in an error.
+        tree: a tree of `encode`, possibly from a store.
+        annotation: the type to build, if known.
+        place: the name of the value in errors.
 
     Raises:
         DecodingError: the tree is malformed, or does not fit the annotation.

@@ -1,4 +1,4 @@
-"""Annotations of types: which are of the closed set, which classes are taken apart, and what a function returns."""
+"""Type annotations: which belong to the closed set, which classes are split into fields, what a function returns."""
 
 from __future__ import annotations
 
@@ -100,17 +100,17 @@ def _is_taken_apart(cls: type) -> bool:
 
 
 def is_known_kind(cls: type) -> bool:
-    """Return whether values of a class are taken apart without anybody saying how."""
+    """Return whether values of a class can be split into fields without registered functions."""
     return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
 
 
 def is_dataclass(cls: Any) -> bool:
-    """Return whether a class is a dataclass, without their library, which most programs do not use."""
+    """Return whether a class is a dataclass, without importing `dataclasses`, which most programs do not use."""
     return hasattr(cls, "__dataclass_fields__")
 
 
 def is_named_tuple(cls: Any) -> bool:
-    """Return whether a class is a named tuple's."""
+    """Return whether a class is a named tuple."""
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
@@ -130,7 +130,7 @@ _NEVER_STORED = (
 
 
 def unstorable(annotation: Any) -> type | None:
-    """Return a class that an annotation names and no value of which can be stored; None if there may be such values."""
+    """Return a class in an annotation whose values can never be stored; None if there is none."""
     annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin in UNIONS:
@@ -169,7 +169,7 @@ def is_leaf(cls: Any) -> bool:
 
 
 def bare_type(annotation: Any) -> Any:
-    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
+    """Return an annotation without wrappers that do not affect the value: `Annotated`, `Final`, new types, aliases."""
     while True:
         if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
             annotation = typing.get_args(annotation)[0]
@@ -188,10 +188,10 @@ _AS_IT_STANDS = object()
 
 
 def return_annotation(function: Callable[..., Any]) -> Any:
-    """Return the resolved return annotation of a function; `Any` where it has none, or none that can be resolved.
+    """Return the resolved return annotation of a function; `Any` if there is none, or it cannot be resolved.
 
-    An annotation that cannot be resolved (a name imported only for type checkers) is as good as none: the closed set
-    of types needs none, and a value outside it is refused when the step finishes, with the remedy.
+    An unresolvable annotation (a name imported only for type checkers) counts as none: values of the closed set need
+    none, and other values are refused when the step finishes, with the remedy.
 
     Args:
         function: a function, method, class, partial or callable object.
@@ -210,10 +210,10 @@ def return_annotation(function: Callable[..., Any]) -> Any:
 
 @cached_per_function
 def _looked_up(function: Callable[..., Any]) -> Any:
-    """Return what had to be looked up by name.
+    """Return an annotation that had to be looked up by name, which may be cached.
 
-    What stands there as it is must not be kept: it may be a class that is defined beside a nested function, and that
-    refers to the function and so keeps it alive. Names are looked up in the module alone.
+    A class given directly must not be cached: it may be defined next to a nested function, refer to the function and so
+    keep it alive. Names are looked up only in the module.
     """
     try:
         annotation = getattr(function, "__annotations__", {}).get("return", Any)
@@ -227,7 +227,7 @@ def _looked_up(function: Callable[..., Any]) -> Any:
 
 
 def _awaited(annotation: Any) -> Any:
-    """Return what a plain function returns in the end: where that is awaitable, it is awaited."""
+    """Return the type of the final value of a plain function, which is awaited if it is awaitable."""
     if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
         return typing.get_args(annotation)[-1]
     return annotation
@@ -238,7 +238,7 @@ def _is_resolved(annotation: Any) -> bool:
 
 
 def _resolved(function: Callable[..., Any]) -> Any:
-    """Resolve the return annotation alone: the other ones may name what exists only for type checkers."""
+    """Resolve only the return annotation: other annotations may use names that exist only for type checkers."""
     only = type("_Only", (), {"__annotations__": {"return": function.__annotations__["return"]}})
     try:
         return typing.get_type_hints(
@@ -254,7 +254,7 @@ _FROM_SCALARS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,), 
 
 
 def without_scalars(value: Any, annotation: Any) -> Any:
-    """Return a value whose numpy scalars are plain ones wherever the annotation says so; the same object without any.
+    """Return a value with numpy scalars converted to plain ones wherever the annotation asks for that.
 
     Args:
         value: the value; what a pydantic model holds as a dict.
@@ -298,9 +298,10 @@ _NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, flo
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value is of the annotated type; True if that cannot be known.
+    """Return whether a value has the annotated type; True if that is unknown.
 
-    What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
+    Classes with fields (attrs classes, dataclasses …) are not checked here: `encode` compares them with their
+    annotation.
     """
     annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -335,5 +336,5 @@ def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
 def _is_one(value: object, cls: type) -> bool:
     try:
         return isinstance(value, cls)
-    except TypeError:  # a protocol that is not for the run time
+    except TypeError:  # a protocol that is not runtime-checkable
         return True

@@ -1,4 +1,4 @@
-"""Large values: kept once per content, beside the records that name them by digest."""
+"""Large values: stored once per content, next to the records that refer to them by digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOB_SIZE = 64 * 1024
 """A value whose JSON text has this many bytes or more becomes a blob."""
 
 Fetch = Callable[[str, int], bytes]
-"""Reads the content of a blob from a store: digest and size in, bytes out."""
+"""Reads the content of a blob from a store, by digest and size."""
 
 
 TAG = b'"$'
@@ -33,7 +33,7 @@ class Line(Protocol):
 
 
 class Recorded(LazyValue):
-    """A value of a record that is small: held as its tree, decoded at each look.
+    """A small recorded value: kept as its tree, and decoded at each access.
 
     Args:
         tree: its tree.
@@ -41,8 +41,8 @@ class Recorded(LazyValue):
         place: the place of its result among those of that line.
     """
 
-    # NOTE: an untagged tree is handed to the workflow as it was parsed, and read again from its line only if somebody looks:
-    # no copy, no decoding; measured by `python -m benchmarks --only users`.
+    # NOTE: an untagged tree is passed to the workflow as parsed, without a copy or decoding, and read again from its
+    # line only at a later access; measured by `python -m benchmarks --only users`.
     __slots__ = ("_line", "_place", "_tree")
 
     def __init__(self, tree: Json, line: Line | None = None, place: int = 0) -> None:
@@ -55,7 +55,7 @@ class Recorded(LazyValue):
 
     @property
     def tree(self) -> Json:
-        """The value's tree; read again if somebody took it."""
+        """The value's tree; read again if `take` has returned it."""
         return self._tree if self._tree is not _TAKEN else self._read_again()
 
     @property
@@ -68,7 +68,7 @@ class Recorded(LazyValue):
         return decode(self.tree)
 
     def take(self) -> Any:
-        """Return an untagged value for a caller that may change it; a later look reads it again."""
+        """Return an untagged value for a caller that may change it; a later access reads it again."""
         tree, self._tree = self._tree, _TAKEN
         return tree if tree is not _TAKEN else self._read_again()
 
@@ -80,8 +80,8 @@ class Recorded(LazyValue):
 class Blob(LazyValue):
     """A large value, named by the SHA-256 of its JSON text.
 
-    Its content is held in memory until a store has it on its medium, and is read from there afterwards: a run of
-    large outputs does not pile them up.
+    Its content is kept in memory until a store has saved it, and is read from there afterwards, so that large outputs
+    do not accumulate in memory.
 
     Attributes:
         digest: SHA-256 of the content, in hex.
@@ -103,18 +103,18 @@ class Blob(LazyValue):
         """Return the JSON text, from memory or from the store.
 
         Raises:
-            DecodingError: no store holds it.
+            DecodingError: no store has it.
         """
         if self._content is not None:
             return self._content
         if self._fetch is None:
             raise DecodingError(
-                f"the large value sha256:{self.digest} is not at hand", remedy="Load it from its store."
+                f"the large value sha256:{self.digest} is not available", remedy="Load it from its store."
             )
         return self._fetch(self.digest, self.size)
 
     def settle(self, fetch: Fetch) -> None:
-        """Let go of the content: the store holds it durably and `fetch` reads it."""
+        """Release the content: the store has saved it, and `fetch` reads it."""
         self._fetch = fetch
         self._content = None
 
@@ -131,12 +131,12 @@ class Blob(LazyValue):
         return decode(self.tree)
 
     def reference(self) -> Json:
-        """Return what a record holds in place of the value."""
+        """Return the reference that a record has instead of the value."""
         return {"$blob": [self.digest, self.size]}
 
 
 def pack(tree: Json) -> tuple[str, Blob | None]:
-    """Return the text that a record holds for a tree, and the blob where it is large."""
+    """Return the recorded text of a tree, and its blob if it is large."""
     text = dumps(tree)
     if len(text) * 4 < BLOB_SIZE or len(data := text.encode()) < BLOB_SIZE:
         return text, None
@@ -145,13 +145,13 @@ def pack(tree: Json) -> tuple[str, Blob | None]:
 
 
 def held_value(tree: Json) -> LazyValue:
-    """Return a tree as a record holds it: as a blob if it is large."""
+    """Return a tree in recorded form: as a blob if it is large."""
     blob = pack(tree)[1]
     return Recorded(tree) if blob is None else blob
 
 
 def unpack(held: Json, fetch: Fetch | None) -> LazyValue:
-    """Return the value that a record holds, decoded only when it is looked at.
+    """Return a recorded value, which is decoded only when it is accessed.
 
     Args:
         held: the tree in the record, or the reference to a blob.

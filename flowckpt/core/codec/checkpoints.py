@@ -1,7 +1,7 @@
-"""A checkpoint as JSON: the part beside its results, and the whole document for export.
+"""A checkpoint as JSON: the head (all fields except the results), and the whole document for export.
 
-What a run says once (its workflow, its inputs, its target) is carried from checkpoint to checkpoint: a store writes it
-only where it differs from the checkpoint before, so a save costs the same with large inputs as with none.
+Fields that stay the same in a run (workflow, inputs, target) are carried from checkpoint to checkpoint: a store writes
+them only if they differ from the previous checkpoint, so a save costs the same with large inputs as with none.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _KNOWN = {
 
 
 def encode_head(data: CheckpointData, previous: CheckpointData | None = None) -> tuple[dict[str, Json], Blobs]:
-    """Return a checkpoint's fields beside its results, and the large values that they name.
+    """Return the head of a checkpoint, and the large values that it refers to.
 
     Args:
         data: the checkpoint.
-        previous: the checkpoint before it in the same place; what is the same there is left out.
+        previous: the previous checkpoint in the same place; equal fields are left out.
 
     Raises:
-        EncodingError: a value in it is not of the closed set.
-        UnsupportedSchemaError: it is of a newer version than this program can write.
+        EncodingError: it contains a value outside the closed set.
+        UnsupportedSchemaError: its version is newer than this program can write.
     """
     if data.schema_version != SCHEMA_VERSION:
         check_schema(data.schema_version)
@@ -147,7 +147,7 @@ def decode_head(head: Mapping[str, Json], results: Sequence[StepResult], fetch: 
     """Return the checkpoint of a head and its results.
 
     Args:
-        head: what `encode_head` returned, by way of a store, with the carried fields that it left out.
+        head: a head of `encode_head` from a store, completed by the carried fields that it left out.
         results: the whole history up to the checkpoint.
         fetch: reads large values from the store that the head came from.
 
@@ -186,14 +186,14 @@ def check_schema(version: object) -> None:
     """Refuse a record of a newer major version.
 
     Raises:
-        UnsupportedSchemaError: it is newer than `SCHEMA_VERSION`, or no version at all.
+        UnsupportedSchemaError: the version is newer than `SCHEMA_VERSION`, or invalid.
     """
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise UnsupportedSchemaError(found=version, supported=SCHEMA_VERSION)
 
 
 def export_document(data: CheckpointData) -> dict[str, Json]:
-    """Return a checkpoint as one JSON document for people and for git: everything in it, large values too."""
+    """Return a checkpoint as one JSON document for people and for git, including large values."""
     return {
         "schema_version": data.schema_version,
         "checkpoint_id": data.checkpoint_id,
@@ -225,7 +225,7 @@ def read_export(document: Json) -> CheckpointData:
         document: the parsed export; it is not changed.
 
     Raises:
-        UnsupportedSchemaError: it is of a newer version than this program can read, or of none.
+        UnsupportedSchemaError: its version is newer than this program can read, or missing.
         DecodingError: it is not the export of a checkpoint.
     """
     if not isinstance(document, Mapping) or "schema_version" not in document or "step_results" not in document:

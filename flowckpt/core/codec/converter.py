@@ -1,7 +1,7 @@
-"""The one converter: cattrs, with every conversion between types of the closed set taken out of it.
+"""The converter: cattrs without its conversions between types of the closed set.
 
-What an annotation leaves open (any sequence, any set, one type of several) is decided by the value, whose own type the
-tags have kept.
+If an annotation leaves the type open (any sequence, any set, a union), the value decides, whose own type the tags have
+kept.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Build = Callable[[Any, Any], Any]
 
 @functools.cache
 def converter(*, keeps_places: bool = False) -> Converter:
-    """Make the converter at its first use.
+    """Create the converter at its first use.
 
     Args:
-        keeps_places: whether its errors note in which field and at which index they arose. That takes a third longer, so
-            it is for asking again after an error. It does not know the types that users register.
+        keeps_places: whether its errors contain the field and the index of the failure. That takes a third longer, so
+            it is used only to repeat a failed conversion. This converter does not know the types that users register.
     """
     made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
@@ -115,7 +115,7 @@ def _scalar_apart(cls: Any) -> Apart:
 
 
 def _same_leaf(plain: Any, cls: Any) -> Any:
-    """Take a leaf as it is. `int("3")` or `bool(1)` would change what was recorded."""
+    """Return a leaf unchanged: `int("3")` or `bool(1)` would change the recorded value."""
     if type(plain) is cls:
         return plain
     if isinstance(cls, type) and issubclass(cls, enum.Enum):
@@ -152,7 +152,7 @@ def _union_apart(union: Any, made: Converter) -> Apart:
 
 
 def _union_built(union: Any, made: Converter) -> Build:
-    """Build the first member that the recorded value fits; the very value was tried when it was recorded."""
+    """Build the first member of the union that the recorded value fits, as was checked when it was recorded."""
     members = typing.get_args(union)
     structured = [(member, made.get_structure_hook(member)) for member in members if is_structured(member)]
     closed = [member for member in members if not is_structured(member)]
@@ -167,7 +167,7 @@ def _union_built(union: Any, made: Converter) -> Build:
         if any(_fits(plain, member) for member in closed):
             return plain
         if failure is not None and len(structured) == 1 and isinstance(plain, dict):
-            raise failure  # it can be no other than this one: what is wrong in it says more
+            raise failure  # only this member is possible, and its error says more
         raise ValueError(f"{plain!r:.80} fits none of {union}")
 
     return build
@@ -214,7 +214,7 @@ def _sequence_built(annotation: Any, made: Converter) -> Build:
 
 
 def _set_apart(annotation: Any, made: Converter) -> Apart:
-    """Keep a set of what can be in one; else a list (of a set) or a tuple (of a frozenset), in an order of its own."""
+    """Return a set if its items are hashable; else a list (for a set) or a tuple (for a frozenset), in any order."""
     item = _item_apart(annotation, made)
 
     def apart(value: Any) -> Any:
@@ -257,7 +257,7 @@ def _pydantic_apart(model: Any) -> Any:
 
 
 def _unset_fields(value: Any, path: tuple[Any, ...]) -> Iterator[list[Any]]:
-    """Yield the path of each field that was not set, in the models that a value holds."""
+    """Yield the path of each unset field in the models that a value contains."""
     if is_pydantic(type(value)):
         for name in type(value).model_fields:
             if name not in value.model_fields_set:

@@ -1,7 +1,7 @@
-"""Values from outside, such as the data of a signal: whether they fit an annotation, and what they become.
+"""Values from outside, such as the data of a signal: check them against an annotation, and convert them.
 
-JSON is taken at its word: `"5"` is not an integer, `true` is not a number, and a text is not a list of letters. A list
-serves for every kind of sequence and set, because JSON has no other.
+The check is strict: `"5"` is not an integer, `true` is not a number, and a text is not a list of letters. A list fits
+every kind of sequence and set, because JSON has only lists.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     """Return the value of a JSON tree that came from outside.
 
     Raises:
-        DecodingError: the tree is malformed, or a class of the program refuses it.
-        ValueError: it does not fit; the text says what, and where.
+        DecodingError: the tree is malformed, or a class of the program refuses the value.
+        ValueError: the value does not fit; the text says what does not fit, and where.
     """
     plain = tags.decode(tree, place)
     if said := misfit(plain, annotation, place):
@@ -63,12 +63,12 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
 
 
 def misfit(plain: Any, annotation: Any, place: str) -> str:
-    """Say what in a plain value does not fit an annotation; empty where all does.
+    """Return what in a plain value does not fit an annotation; empty if the value fits.
 
     Args:
         plain: a value of the closed set, or of a registered type.
-        annotation: the type that is asked for.
-        place: what to call the value.
+        annotation: the required type.
+        place: the name of the value in the text.
     """
     bare = bare_type(annotation)
     if bare is Any or bare is object or isinstance(bare, typing.TypeVar):
@@ -103,7 +103,7 @@ def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, plac
         fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
         return "" if fits else _said(plain, bare, place)
     if issubclass(cls, enum.Enum) or is_pydantic(cls) or (not typing.is_typeddict(cls) and isinstance(plain, cls)):
-        return ""  # these say by themselves what they take
+        return ""  # these validate their values themselves
     return _of_fields(plain, cls, bare, place)
 
 
@@ -132,7 +132,7 @@ def _of_list(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place
 
 
 def _fields(cls: type) -> dict[str, Any] | None:
-    """Return the annotations of a class that is taken apart into its fields."""
+    """Return the annotations of the fields of a class."""
     if not (attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
         return None
     try:
@@ -154,7 +154,7 @@ def _said(plain: Any, bare: Any, place: str) -> str:
     return f"{place} is {shown(plain)} ({type_name(type(plain))}), not {wanted}"
 
 
-# --- types of the closed set as JSON, so that a program that has only the record can ask what fits -----------------------
+# --- types of the closed set as JSON, so that a program with only the record can check a value -----------------------
 
 
 _LEAVES: dict[str, Any] = {
@@ -183,7 +183,7 @@ _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
 def described(annotation: Any, within: tuple[type, ...] = ()) -> Json:
-    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits.
+    """Return the description of an annotation: a name, a list that starts with a name, or None for any type.
 
     Args:
         annotation: the annotation.
@@ -231,10 +231,10 @@ def _described_class(cls: Any, within: tuple[type, ...]) -> Json:
 
 
 def annotation_of(description: Json) -> Any:
-    """Return an annotation that takes what was described.
+    """Return an annotation for a description.
 
     Args:
-        description: what `described` returned; one of a newer version that is not known takes anything.
+        description: a value of `described`; an unknown one, of a newer version, allows any value.
     """
     if isinstance(description, str):
         return _LEAVES.get(description, Any)
@@ -256,7 +256,7 @@ def annotation_of(description: Json) -> Any:
 
 
 def _class_of(name: str, fields: dict[str, Json], needed: list[str]) -> Any:
-    """Return a class that takes what a described data class takes."""
+    """Return a class with the fields of a described data class."""
     make: Any = typing.TypedDict
     kinds: dict[bool, Any] = {True: typing.Required, False: typing.NotRequired}
     made = make(name, {each: kinds[each in needed][annotation_of(told)] for each, told in fields.items()})

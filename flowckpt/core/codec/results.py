@@ -1,7 +1,7 @@
-"""A step's result as JSON: its canonical bytes, which every store keeps as they are.
+"""A step's result as JSON: its canonical bytes, which every store keeps unchanged.
 
-Fields at their defaults are left out; the text is put together by hand, because it is written once a step and
-`json.dumps` of the same dict takes three times as long (6 µs against 2).
+Fields at their defaults are left out. The text is built by hand, because it is written once per step, and `json.dumps`
+of the same dict takes three times as long (6 µs instead of 2).
 
 NOTE: written for speed; measured by `python -m benchmarks --only "durable step"` and `--only "light step"`.
 """
@@ -30,14 +30,14 @@ Blobs = Mapping[str, Blob]
 
 
 def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes, Blobs]:
-    """Return the canonical bytes of a result, and the large values that they name.
+    """Return the canonical bytes of a result, and the large values that they refer to.
 
     Args:
         result: the result.
-        is_common: whether it is known to have no other fields than nearly every fresh result.
+        is_common: whether the result is known to have only the fields of nearly every fresh result.
 
     Raises:
-        EncodingError: its output is not of the closed set, or another field is not what JSON can hold.
+        EncodingError: its output is outside the closed set, or another field is not valid JSON.
     """
     held = result._output
     path, name, started_at, arguments = result.path, result.name, result.started_at, result.arguments
@@ -51,7 +51,7 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
             output, blob = pack(held.tree if type(held) is Recorded else encode(held, f"{path}: output"))
         said = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
-    if duration[-1] not in "0123456789":  # nan, inf, and what is not a number: the record could not be read again
+    if duration[-1] not in "0123456789":  # nan, inf or no number: the record could not be read again
         raise _no_field(result, "duration_ms", result.duration_ms)
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
@@ -118,10 +118,10 @@ def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
 
 
 def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
-    """Return a copy of unknown fields, which must be JSON as they came.
+    """Return a copy of unknown fields, which must be plain JSON.
 
     Raises:
-        EncodingError: they are not.
+        EncodingError: they are not plain JSON.
     """
     try:
         copied: dict[str, Json] = json.loads(json.dumps(dict(extra), allow_nan=False))
@@ -131,7 +131,7 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
-    """Return the text of what a record keeps of arguments: mostly a few numbers and digests (0.2 µs, and dumps() 0.5)."""
+    """Return the text of recorded arguments: mostly a few numbers and digests (0.2 µs; dumps() would take 0.5)."""
     text = ""
     try:
         for name, value in arguments.items():
@@ -150,7 +150,7 @@ def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
     """Return a copy of recorded figures.
 
     Raises:
-        ValueError: one of them is not a finite number.
+        ValueError: a figure is not a finite number.
     """
     for name, value in figures.items():
         if not is_finite_number(value):
@@ -159,10 +159,10 @@ def _figures(figures: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def _source(found: Any) -> dict[str, str]:
-    """Return what a result says of where it was made.
+    """Return the source of a result: where it was first computed.
 
     Raises:
-        ValueError: it says something else.
+        ValueError: the source is malformed.
     """
     source = dict(found)
     if source.keys() != {"workflow_id", "path", "ended_at"}:
@@ -172,10 +172,10 @@ def _source(found: Any) -> dict[str, str]:
 
 
 def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
-    """Return a copy of what a step published.
+    """Return a copy of a step's published values.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: they are malformed.
     """
     for name, said in found.items():
         if not isinstance(name, str) or said.keys() != {"value", "at"}:
@@ -185,7 +185,7 @@ def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
 
 
 def _name_in(path: str) -> str:
-    """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
+    """Return the name contained in a path; a record leaves out the name of a step if it is the same."""
     if "/" not in path:
         if path[-1:] != "]":
             return path
@@ -202,7 +202,7 @@ def _name_in(path: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _origin(attempt: int, tries: int, function: str, version: str | None, location: str, fingerprint: str) -> str:
-    """Return the fields that say which attempt and which code made a result: few, and the same again and again."""
+    """Return the fields for the attempt and the code of a result, which many results share."""
     parts = []
     if attempt != 1:
         parts.append(f',"attempt":{attempt:d}')
@@ -220,14 +220,14 @@ def _origin(attempt: int, tries: int, function: str, version: str | None, locati
 
 
 _EMPTY: dict[str, Any] = {}
-"""One for all the results that have nothing to put in: a long history is read, and collected, in half the objects."""
+"""One shared empty mapping for all results: halves the number of objects in a long history."""
 
 _SELDOM = {"success", "error", "evidence", "marks", "signal", "figures", "source", "published", "argument_values"}
 _KNOWN = {*_COMMON - {"_output"}, "output"} | _SELDOM
 
 
 def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResult, Blobs]:
-    """Return the result of a parsed document; its output is decoded when it is looked at.
+    """Return the result of a parsed document; its output is decoded when it is accessed.
 
     Args:
         document: the parsed canonical bytes.
@@ -244,7 +244,7 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
 def result_from(
     document: dict[str, Any], fetch: Fetch | None = None, line: Line | None = None, place: int = 0
 ) -> tuple[StepResult, Blobs]:
-    """Do what `decode_result` does with a document that no other code holds: the result takes it for its own.
+    """Like `decode_result`, for a document that no other code uses: the result keeps the document itself.
 
     Args:
         document: the parsed canonical bytes.
@@ -285,10 +285,11 @@ def result_from(
     return result_of(document), ({held.digest: held} if isinstance(held, Blob) else _EMPTY)
 
 
-# Plain results: those of a Python step that succeeded at once and claims nothing, alone in a line.
+# Plain results: Python steps that succeeded at the first try, without claims, alone in a line.
 #
-# NOTE: of a plain line, only what every resume needs is parsed, and the pattern proves the form of the rest: a long history is read
-# in half the time and half the memory; measured by `python -m benchmarks --only users`, a further finished step and the peak.
+# NOTE: of a plain line, only the parts that every resume needs are parsed, and the pattern proves the form of the rest.
+# So a long history is read in half the time and half the memory; measured by `python -m benchmarks --only users`, a
+# further finished step and the peak.
 
 TIME = rb"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:\.[0-9]{6})?Z"
 _QUOTED = rb'"[^"]*+"'
@@ -316,12 +317,12 @@ AFTER_PLAIN_OUTPUT = (
 
 
 class PlainResult(StepResult):
-    """A plain result of a line: its path and its output. Other fields are at their defaults, or read at the first look.
+    """A plain result of a line: its path and its output. Other fields are defaults, or read at the first access.
 
-    It becomes a `StepResult` when its name, its output or its times are looked at.
+    It becomes a `StepResult` when its name, its output or its times are accessed.
 
     Attributes:
-        origin: the bytes that say which attempt and which code made it: one object for many results.
+        origin: the bytes for the attempt and the code that made it: one object for many results.
         arguments_text: the bytes of its arguments.
     """
 
@@ -361,7 +362,7 @@ class PlainResult(StepResult):
 
 
 class _Unread:
-    """A field that a plain result reads at the first look."""
+    """A field that a plain result reads at the first access."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -386,9 +387,9 @@ def plain_result(fields: dict[str, Any], origin: bytes, arguments: bytes, line: 
     """Return the plain result of a line.
 
     Args:
-        fields: its path and its output, parsed; the result takes them for its own.
-        origin: what `AFTER_PLAIN_OUTPUT` found of the code that made it.
-        arguments: what it found of the arguments.
+        fields: its path and its output, parsed; the result keeps this object.
+        origin: the match of `AFTER_PLAIN_OUTPUT` for the origin.
+        arguments: the match for the arguments.
         line: the line.
     """
     fields["origin"], fields["arguments_text"], fields["_line"] = origin, arguments, line
@@ -403,24 +404,24 @@ _TAKEN: Any = object()
 
 @functools.lru_cache(maxsize=1024)
 def origin_fields(origin: bytes) -> dict[str, Any]:
-    """Return the fields that say which attempt and which code made a result."""
+    """Return the fields for the attempt and the code that made a result."""
     fields: dict[str, Any] = json.loads(b"{%b}" % origin[1:])
     return {"attempt": 1, **fields}
 
 
 def take_output(held: dict[str, Any]) -> Any:
-    """Take the output out of the fields of a plain result."""
+    """Remove and return the output from the fields of a plain result."""
     output, held["output"] = held["output"], _TAKEN
     return output if output is not _TAKEN else json.loads(held["_line"].opened)["step_results"][0].get("output")
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> bytes:
-    """Return the bytes of what a record keeps of arguments, as they stand in a line."""
+    """Return the bytes of recorded arguments, as they are in a line."""
     return f',"arguments":{_arguments(arguments)}'.encode() if arguments else b""
 
 
 def checked_origin(origin: bytes) -> bytes:
-    """Return an origin whose form `AFTER_PLAIN_OUTPUT` found, if its texts are JSON.
+    """Return an origin that `AFTER_PLAIN_OUTPUT` matched, if its texts are valid JSON.
 
     Raises:
         ValueError: it is not JSON, or has other fields.
@@ -432,7 +433,7 @@ def checked_origin(origin: bytes) -> bytes:
 
 
 def arguments_form(names: Sequence[str]) -> bytes:
-    """Return a format that makes the bytes of the arguments of these names: each is a whole number."""
+    """Return a format for the bytes of integer arguments with these names."""
     held = ",".join(f"{quote(name)}:%d" for name in names).encode()
     return b"%b{%b}" % (_ARGUMENTS, held) if names else b""
 
@@ -456,13 +457,13 @@ def append_result(history: History, result: StepResult, *, is_common: bool = Fal
         is_common: as for `encode_result`.
     """
     encoded, blobs = encode_result(result, is_common=is_common)
-    if blobs:  # from here on the large value is the blob's, which lets go of it once it is saved
+    if blobs:  # from here on only the blob has the large value, and releases it once it is saved
         result = attrs.evolve(result, output=next(iter(blobs.values())))
     history.append(result, encoded, blobs)
 
 
 def as_view(results: Sequence[StepResult]) -> HistoryView:
-    """Return results as a view of a history, making one where they are a plain sequence."""
+    """Return results as a view of a history; a plain sequence is converted."""
     if isinstance(results, HistoryView):
         return results
     history = History()
@@ -504,7 +505,7 @@ _KNOWN_OF_ERROR = {"type", "message", "bases", "traceback", "path", "tries", "ca
 
 
 def encode_time(moment: datetime) -> str:
-    """Write an aware time in UTC as records do: `2026-11-20T15:30:00.123456Z`."""
+    """Return an aware time in UTC in recorded form: `2026-11-20T15:30:00.123456Z`."""
     start, end, shown = _last_second[0]
     if moment.tzinfo is UTC and start < moment <= end:
         return f"{shown}{moment.microsecond:06d}Z"
@@ -518,17 +519,17 @@ def encode_time(moment: datetime) -> str:
 
 
 _last_second = [(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC), "")]
-"""The last second that was written, its end, and its text: two times a step, mostly in one second (0.3 µs, not 1.0)."""
+"""The last encoded second, its end, and its text: the two times of a step mostly share it (0.3 µs, not 1.0)."""
 
 
 def plain_tree(held: Any, place: str) -> Json:
-    """Return the tree of a value that a record holds, reading a large one from its store."""
+    """Return the tree of a recorded value, reading a large one from its store."""
     return held.tree if isinstance(held, Recorded | Blob) else encode(look(held), place)
 
 
-# Failures of steps as values: a map that tolerates some returns them in its list, and the list continues as any other.
+# Failures of steps as values: a map that tolerates failures returns them in its list, which later steps may record.
 #
-# They hold only what was recorded, so that is all there is to keep.
+# They contain only recorded facts, so these are all there is to keep.
 
 
 _TEXTS = ("path", "error_type", "error_message", "traceback", "remedy")

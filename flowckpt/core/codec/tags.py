@@ -2,14 +2,14 @@
 
 The rules:
 
-- JSON's own types stand for themselves: None, bool, int, float, str, list, and dict with text keys.
-- Everything else of the closed set is an object with one key that begins with `$`, the tag: `{"$tuple": [1, 2]}`.
+- JSON's own types are written directly: None, bool, int, float, str, list, and dict with text keys.
+- Everything else of the closed set is an object with one key that starts with `$`, the tag: `{"$tuple": [1, 2]}`.
 - A dict that JSON cannot express (keys that are not text, or that begin with `$`) is a tag too:
   `{"$dict": [[1, "a"], …]}`.
 - Types are matched exactly. A subclass (a namedtuple, a defaultdict, numpy's numbers) is refused, not flattened:
   it would come back as another type.
-- Decoding looks tags up in a table. It never imports or calls a name that the bytes chose.
-- Trees are at most `MAX_DEPTH` deep, so what was written can also be read, whatever the reader's stack.
+- Decoding looks tags up in a table. It never imports or calls a name from the bytes.
+- Trees are at most `MAX_DEPTH` deep, so that every written tree can also be read, with any stack.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Json: TypeAlias = Any
 """A JSON tree: None, bool, int, float, str, and lists and text-keyed dicts of them."""
 
 MAX_DEPTH = 100
-"""How many containers may lie in one another."""
+"""How deep containers may be nested."""
 SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
 _MOST_ALIKE = 1000
-"""How many items of a set may have the hash of another one: each is compared with all of them."""
+"""How many items of a set may share a hash: each of them is compared with all others."""
 CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 
 
 class RefusedError(Exception):
-    """A value is not of the closed set. Its text says why, if the type alone does not."""
+    """A value is outside the closed set; the text says why, if the type does not explain it."""
 
 
 def is_itself(value: Any) -> bool:
@@ -60,8 +60,8 @@ def is_itself(value: Any) -> bool:
 
 # --- dates and times -------------------------------------------------------------------------------------------------
 #
-# They are text that `fromisoformat` reads, the fold, and the zone. A naive one without a fold is its text alone. A zone is
-# its key (`"Europe/Berlin"`), or the offset and perhaps the name of a fixed one (`[[0, 3600, 0], "CET"]`).
+# They consist of text for `fromisoformat`, the fold, and the zone. A naive one without a fold is only its text. A zone
+# is its key (`"Europe/Berlin"`), or the offset and perhaps the name of a fixed one (`[[0, 3600, 0], "CET"]`).
 
 
 def encode_moment(value: datetime | time) -> Any:
@@ -113,7 +113,7 @@ def _decode_zone(body: Any) -> tzinfo:
 
 
 def on_fresh_stack(work: Callable[[], T]) -> T:
-    """Do work in a thread of its own: depth is counted by thread, and the caller's may be nearly used up."""
+    """Do work in a separate thread: recursion is limited per thread, and the caller's limit may be nearly reached."""
     outcome: list[Any] = [None, None]
 
     def do() -> None:
@@ -155,10 +155,10 @@ def encode(value: Any, place: str = "value") -> Json:
 
     Args:
         value: any value of the closed set (design: values).
-        place: what to call the value in an error.
+        place: the name of the value in errors.
 
     Raises:
-        EncodingError: something in it is not of the closed set; the error names the place.
+        EncodingError: it contains a value outside the closed set; the error names the place.
     """
     encoder = _ENCODERS.get(type(value))
     try:
@@ -182,7 +182,7 @@ def _encode(value: Any, depth: int) -> Json:
 
 
 def _encode_other(value: Any, depth: int) -> Json:
-    """Encode a type seen for the first time: a registered one, or one whose module is loaded only now."""
+    """Encode a type that is seen for the first time: a registered one, or one whose module was loaded just now."""
     if add_late := _LATE_MODULES.get(type(value).__module__):
         add_late()
         if encoder := _ENCODERS.get(type(value)):
@@ -243,7 +243,7 @@ def _tagged_set(tag: str) -> Callable[[Any, int], Json]:
 
 
 def _secret(value: Secret[Any], _: int) -> Json:
-    if value.is_absent:  # it came from a record, and goes back as it came
+    if value.is_absent:  # it was read from a record, and is written unchanged
         return dict(MARK)
     raise RefusedError("a secret is never recorded")
 
@@ -284,14 +284,14 @@ _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
 
 
 def decode(tree: Json, place: str = "value", *, _is_again: bool = False) -> Any:
-    """Return the value of a tree: a fresh one, that shares nothing with the tree.
+    """Return the value of a tree: a fresh one that shares nothing with the tree.
 
     Args:
-        tree: what `encode` returned, perhaps by way of JSON text.
-        place: what to call the value in an error.
+        tree: a tree of `encode`, possibly from JSON text.
+        place: the name of the value in errors.
 
     Raises:
-        DecodingError: a tag is unknown, or what it holds is malformed.
+        DecodingError: a tag is unknown, or its content is malformed.
     """
     kind = type(tree)
     if kind is not dict and kind is not list:
@@ -350,11 +350,11 @@ def _decode_int(body: str) -> int:
 def _decode_float(body: str) -> float:
     if body not in ("nan", "inf", "-inf"):
         raise ValueError(f"{body!r:.40} is not a float")
-    return float(body)  # a new one each time: two NaNs in a set, or as keys of a dict, stay two
+    return float(body)  # a new object each time: two NaNs in a set, or as keys of a dict, stay two
 
 
 def _hashable(items: list[Any]) -> list[Any]:
-    """Return the items of a set, or the keys of a dict; refuse many that hash alike, which would take minutes."""
+    """Return the items of a set or the keys of a dict; refuse too many equal hashes, which would take minutes."""
     if len(items) > _MOST_ALIKE and len(items) - len({hash(item) for item in items}) > _MOST_ALIKE:
         raise ValueError(f"more than {_MOST_ALIKE} items of a set, or keys of a dict, have the hash of another one")
     return items
@@ -381,7 +381,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# --- types that are added when the first value of their module is met ------------------------------------------------
+# --- types that are added at the first value of their module ---------------------------------------------------------
 
 
 def _add_decimal() -> None:
@@ -406,7 +406,7 @@ def _add_uuid() -> None:
 
 
 def _add_outputs() -> None:
-    """Add what flowckpt itself gives to workflows: written by the names of fields, so that a later version may add one."""
+    """Add flowckpt's own types: written with field names, so that a later version may add fields."""
 
     def to_body(value: Any) -> Json:
         return encode(attrs.asdict(value, recurse=False))
@@ -436,14 +436,14 @@ _LATE_TAGS = {
 
 @lazy_frozen(eq=False, repr=False)
 class Registered:
-    """A class that a record names, and how its values are taken apart and built again.
+    """A class with a name in records, and the conversion of its values.
 
     Attributes:
         cls: the class.
         name: its name in records.
         to_plain: converts a value to plain values.
         from_plain: restores it.
-        parts: does what `to_plain` does, to find the part that is refused; None if they are the same.
+        parts: a variant of `to_plain` that finds the refused part; None if they are the same.
     """
 
     cls: type
@@ -457,7 +457,7 @@ class ProgramClasses(Protocol):
     """The data classes of the program, which need no registration."""
 
     def of_class(self, cls: type) -> Registered | None:
-        """Return what a record needs for values of a class; None if it may not name the class."""
+        """Return the registration for values of a class; None if a record must not name the class."""
 
     def named(self, name: str) -> Registered | None:
         """Return the class of a name in a record; None if the program has none."""
@@ -468,7 +468,7 @@ _PROGRAM: list[ProgramClasses] = []
 
 
 def use_program_classes(classes: ProgramClasses) -> None:
-    """Let values of the program's own data classes be recorded by the names of their classes."""
+    """Allow values of the program's own data classes to be recorded by the names of their classes."""
     _PROGRAM[:] = [classes]
 
 
@@ -485,7 +485,7 @@ def add_nested(tag: str, cls: type, to_plain: Callable[[Any], Any], from_plain: 
 
 
 def add_registered(cls: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
-    """Add a type of the program under a name of its choice; see `flowckpt.register_type`."""
+    """Add a type of the program under a given name; see `flowckpt.register_type`."""
     known = _REGISTERED.get(name)
     if known is not None and type_name(known.cls) != type_name(cls):
         raise EncodingError(
@@ -542,13 +542,13 @@ def is_registered(cls: type) -> bool:
 
 
 def is_closed(cls: type) -> bool:
-    """Return whether values of exactly this type need no annotation to come back as they are."""
+    """Return whether values of exactly this type are restored unchanged without an annotation."""
     return cls in _ENCODERS or cls.__module__ in _LATE_MODULES
 
 
 # --- where a value was refused --------------------------------------------------------------------------------------
 #
-# Places are looked for only after a refusal, so that encoding itself need not carry them about.
+# Places are searched only after a refusal, so that encoding need not track them.
 
 
 def _refusal(value: Any, place: str) -> EncodingError:
@@ -565,7 +565,7 @@ def _refusal(value: Any, place: str) -> EncodingError:
 
 
 def _walk(value: Any, place: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a value, innermost things before what holds them; each container once, as it may hold itself."""
+    """Yield the parts of a value, inner parts first; each container once, because it may contain itself."""
     opened = _inside(value)
     if type(opened) in CONTAINERS and id(value) not in seen and depth < MAX_DEPTH:
         seen.add(id(value))
@@ -614,7 +614,7 @@ _NUMPY_KINDS = {"floating": "float", "integer": "int", "bool": "bool", "bool_": 
 
 
 def remedy_of(cls: type) -> str:
-    """Return what to do instead of returning a value of a class that cannot be recorded."""
+    """Return the remedy for a value of a class that cannot be recorded."""
     package, name = cls.__module__.partition(".")[0], cls.__name__
     if package == "pandas" and name == "Timestamp":
         return "Call .to_pydatetime() on it."

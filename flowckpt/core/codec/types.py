@@ -1,15 +1,15 @@
-"""Values whose type an annotation gives: attrs classes, dataclasses, enums, named tuples, pydantic models.
+"""Values whose type comes from an annotation: attrs classes, dataclasses, enums, named tuples, pydantic models.
 
-A function's return annotation decides how its recorded output is built again. Two stages each way, so that the two
-jobs stay apart:
+A function's return annotation decides how its recorded output is restored. Each direction has two separate stages:
 
     value  --cattrs-->  plain values of the closed set  --tags-->  JSON tree
 
-An annotation made of the closed set only (`list[int]`, `dict[str, Any]`) needs no first stage: tags keep the types
-exactly, also where the value does not fit the annotation, and nothing is converted without the user's knowledge.
+An annotation of the closed set only (`list[int]`, `dict[str, Any]`) needs no first stage: tags keep the types exactly,
+even if the value does not fit the annotation, and nothing is converted silently.
 
-What cattrs builds is compared with what the function returned, once, when the step finishes (`difference`). A field
-that would be lost, or an object that would come back as its base class, is refused there instead of found at a resume.
+When the step finishes, the value built by cattrs is compared once with the returned value (`difference`). A field that
+would be lost, or an object that would be restored as its base class, is refused then, instead of being noticed at a
+resume.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ else:
 
 
 def to_plain(value: Any, annotation: Any, place: str) -> Any:
-    """Take a value apart into the closed set.
+    """Convert a value to the closed set.
 
     Raises:
-        EncodingError: cattrs cannot take it apart by this annotation.
+        EncodingError: cattrs cannot convert it with this annotation.
     """
     try:
         return _unstructured(value, _bare(annotation))
@@ -64,7 +64,7 @@ def _unstructured(value: Any, annotation: Any) -> Any:
 
 
 def from_plain(plain: Any, annotation: Any, place: str) -> Any:
-    """Build a value again from the closed set.
+    """Restore a value from the closed set.
 
     Raises:
         DecodingError: the recorded value does not fit the annotation.
@@ -113,7 +113,7 @@ def register_type(
     apart = to_plain or functools.partial(_unstructured, annotation=cls)
     build = from_plain or functools.partial(_structure_as, cls)
     tags.add_registered(cls, name or type_name(cls), apart, build)
-    if to_plain is not None and from_plain is not None:  # also where an annotation names the class
+    if to_plain is not None and from_plain is not None:  # also for annotations with this class
         made.register_unstructure_hook(cls, to_plain)
         made.register_structure_hook(cls, lambda plain, _: from_plain(plain))
 
@@ -138,7 +138,7 @@ def _show(annotation: Any) -> str:
 
 
 def _place_of(error: Exception, plain: Any, annotation: Any, place: str) -> str:
-    """Say where in the value it does not fit; an empty text where the same error cannot be had with its place."""
+    """Return where the value does not fit; empty if the error cannot be reproduced with its place."""
     try:
         converters.converter(keeps_places=True).structure(plain, _bare(annotation))
     except Exception as placed:
@@ -154,19 +154,19 @@ def _first_cause(error: BaseException) -> str:
     return str(error) or type_name(type(error))
 
 
-# --- whether what came back is what went in ------------------------------------------------------------------------------
+# --- comparison of the value before and after ------------------------------------------------------------------------
 
 _UNSET = object()
 
 
 def difference(before: Any, after: Any, place: str) -> str:
-    """Say where a value that was taken apart and built again is no longer the same; empty where it is."""
+    """Return where a value differs after its conversion there and back; empty if it is the same."""
     if after is _UNSET:
         return f"{place} would be lost"
     if before is _UNSET:
-        return f"{place} would be there when it comes back, and is not now"
+        return f"{place} would exist after a restore, but does not exist now"
     if is_scalar(before):
-        before = before.item()  # what the annotation does not make plain is refused before it is compared
+        before = before.item()  # scalars that the annotation does not convert were refused earlier
     if type(before) is not type(after):
         return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
     if _is_leaf_value(before):
@@ -223,7 +223,7 @@ def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tuple[str, Any, Any]]:
-    """Pair the attributes of two objects that are not fields: a constructor may have made them again, or lost them."""
+    """Pair the attributes of two objects that are not fields: a constructor may have set them again, or lost them."""
     held = [{**getattr(each, "__dict__", {})} for each in (before, after)]
     if is_pydantic(type(before)):
         for mine, each in zip(held, (before, after), strict=True):
@@ -237,7 +237,7 @@ def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tupl
 
 
 def _is_worked_out(cls: type, name: str) -> bool:
-    """Return whether an attribute is only kept so as not to be worked out twice: a cached property, a hash of attrs."""
+    """Return whether an attribute is only a cache: a cached property, a hash of attrs."""
     if name == "_attrs_cached_hash" or (name.startswith("__") and name.endswith("__")):
         return True
     made_by = inspect.getattr_static(cls, name, None)
@@ -257,7 +257,7 @@ def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _text_of(value: Any) -> str:
-    """Return a text that is the same for the same value, whatever the order of the sets in it: two NaNs never compare."""
+    """Return a text that identifies a value independent of the order of its sets, and is the same for two NaNs."""
     if isinstance(value, set | frozenset):
         return f"{type_name(type(value))}({', '.join(sorted(map(_text_of, value)))})"
     if _is_leaf_value(value):

@@ -1,7 +1,7 @@
 """The form of the documents of results and checkpoints.
 
-An import refuses a file that holds anything else, and the check of a store reports a record that does, although its digests
-fit: flowckpt never writes it, and a process that reads it later may not find what it expects.
+An import refuses a file in any other form, and the check of a store reports such a record even if its digests are
+correct: flowckpt never writes it, and code that reads it later may fail.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from flowckpt.core.records.listing import AUTHENTICATED
 from flowckpt.core.records.wait import WaitKind
 
 MOST_PATH = 4096
-"""How long other names may be: of steps, checkpoints and workflows."""
+"""The longest name of a step, a checkpoint or a workflow."""
 
 
 class MalformedError(Exception):
-    """Something in a file is not as it must be; its text says what. The reader adds where, and refuses the file."""
+    """A file is malformed; the text says how. The reader adds the place, and refuses the file."""
 
 
 def check_name(name: object, what: str) -> str:
-    """Return a name of a step, a checkpoint or a workflow, if it is one.
+    """Return the name of a step, a checkpoint or a workflow, if it is valid.
 
     Raises:
-        MalformedError: it is empty, long, or has control characters.
+        MalformedError: the name is empty, too long, or has control characters.
     """
     if type(name) is not str or not name or len(name) > MOST_PATH or has_controls(name):
-        raise MalformedError(
-            f"{what} must be 1 to {MOST_PATH} characters, none of them for control, and is {name!r:.80}"
-        )
+        raise MalformedError(f"{what} must be 1 to {MOST_PATH} characters without control characters, not {name!r:.80}")
     return name
 
 
 def has_controls(text: str) -> bool:
-    """Tell whether a text has characters that steer a terminal."""
+    """Return whether a text has control characters, which could affect a terminal."""
     return any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text)
 
 
@@ -53,7 +51,7 @@ def _is_text(value: Any) -> bool:
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Tell whether a value is a whole number of at least `least` that any store can hold."""
+    """Return whether a value is an integer of at least `least` that any store can store."""
     return type(value) is int and least <= value < _MOST_NUMBER
 
 
@@ -80,7 +78,7 @@ def _is_reason(value: Any) -> bool:
 
 
 def _is_resumption(value: Any) -> bool:
-    """Return whether a value is an attempt of a generation: its number, how many results it found, and when."""
+    """Return whether a value describes an attempt of a generation: its number, its number of results, and its time."""
     return (
         type(value) in (list, tuple)
         and len(value) == 3
@@ -108,7 +106,7 @@ def _mapping_of(check: Check) -> Check:
 
 
 def _object(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
-    """Return the check of an object that has the needed fields, and perhaps the optional ones."""
+    """Return the check of an object with required and optional fields."""
     checks = {**needed, **(optional or {})}
     return lambda value: (
         type(value) is dict
@@ -174,12 +172,12 @@ _is_generation = _object(
         "resumed": _sequence_of(_is_resumption),
     },
 )
-"""The present generation of a run, and those before."""
+"""The present generation of a run, and earlier ones."""
 _is_decision = _object(
     {"step": _is_text, "done": lambda value: type(value) is bool, "at": _is_moment},
     {"by": _is_optional_text, "comment": _is_optional_text},
 )
-"""The decision of a person about a step in doubt."""
+"""A user's decision about a step in doubt."""
 
 _RESULT_FIELDS: Mapping[str, Check] = {
     "path": _is_text,
@@ -252,10 +250,10 @@ _METADATA: Mapping[str, Check] = {
 
 
 def check_result(document: Json) -> None:
-    """Refuse what is not the document of a result.
+    """Refuse an invalid document of a result.
 
     Raises:
-        MalformedError: it is not valid.
+        MalformedError: the document is invalid.
     """
     _check(document, _RESULT_FIELDS, "a result", ("path", "duration_ms"))
     check_name(document["path"], "the path of a step")
@@ -263,7 +261,7 @@ def check_result(document: Json) -> None:
 
 
 def check_head(document: Json) -> None:
-    """Refuse what are not the fields of a checkpoint beside its results.
+    """Refuse an invalid head of a checkpoint.
 
     Args:
         document: the parsed document; carried fields may be missing.
@@ -279,10 +277,10 @@ def check_head(document: Json) -> None:
 
 
 def check_metadata(metadata: Any) -> None:
-    """Refuse metadata in which what the engine wrote is not what it writes.
+    """Refuse metadata whose keys of the engine have an invalid form.
 
     Raises:
-        MalformedError: it is not valid.
+        MalformedError: the metadata are invalid.
     """
     if type(metadata) is not dict or not all(type(key) is str for key in metadata):
         raise MalformedError("the metadata of a checkpoint is not an object")

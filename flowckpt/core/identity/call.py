@@ -1,17 +1,17 @@
-"""The identity of a call: its function, the code of it, its arguments, its version tag.
+"""The identity of a call: its function, the code of the function, its arguments, its version tag.
 
-The record of the arguments is enough to see later whether they are the same, and holds no text of them. By parameter: a
-number, a bool or None as it is; anything else as a digest of 128 bits; `"?"` for what cannot be compared (a connection, a
-model). Text is always digested, so it is never taken for a digest, and a password never stands in a record.
+The recorded arguments allow a later comparison, but contain no text. By parameter: a number, a bool or None directly;
+anything else as a digest of 128 bits; `"?"` for a value that cannot be compared (a connection, a model). Text is always
+digested, so it is never mistaken for a digest, and a password is never recorded.
 
-What is digested is `inputs_hash.canonical` of the value's tree. A str and bytes by themselves may be long, and are digested
-as they are behind a `"` or a `b`, with which no canonical form of another value begins.
+The digest covers `inputs_hash.canonical` of the value's tree. A plain str or bytes may be long, and is digested
+directly after a `"` or a `b`, with which the canonical form of no other value starts.
 
-A secret is compared only by being one, and known secret values go out of everything before it is digested: a short one
+All secrets count as equal, and known secret values are removed from everything before it is digested: a short secret
 could be guessed from its digest.
 
-The tree is the codec's, and further than the codec goes an object is `{"$object": [class, fields]}`: this one is never
-read back, so it needs no annotation. The class is named without its module, as code that moves is the same code; the
+The tree is that of the codec. An object outside the codec's types is `{"$object": [class, fields]}`, which is never
+read back, so it needs no annotation. The class is named without its module, because moved code is the same code; the
 fields are those that the class compares by.
 """
 
@@ -54,7 +54,7 @@ UNKNOWN = "?"
 HIDDEN = "***"
 MAX_DEPTH = 100
 MAX_ITEMS = 1 << 21
-"""How many items a value may have: a short one can hold itself again and again."""
+"""How many items a value may have: even a short value can contain itself many times."""
 
 _LIMIT = 1 << 63
 _LOWEST = -_LIMIT
@@ -63,7 +63,7 @@ _CONTENTS = (int, float, str, bytes, list, dict, tuple, set, frozenset)
 _PATH = type(Path())
 _MOST_SHOWN = 60
 
-# Compiled when something is first shown to people (by `re`, which keeps them): 3 ms that a resume need not wait for.
+# Compiled at their first use (`re` caches them): 3 ms that a resume does not need.
 _TELLING_NAME = (
     r"(?i)authoriz|authoris|(?:\b|_)auth(?:\b|_)|token|secret|passw|pwd|passphrase|credential|cookie|session|bearer|jwt|"
     r"(?:\b|_|-)(?:pin|dsn)(?:\b|_|-)|(?:\b|_|-|api|access|private)keys?(?:\b|_|-)"
@@ -76,30 +76,30 @@ _END_OF_URL = r"(://[^\s?#]*)[?#]\S*"
 NONE = KnownSecrets()
 
 tags.use_program_classes(classes)
-"""Of a call outside a run, where no value is secret but what is wrapped as one."""
+"""The secrets of a call outside a run: only values wrapped as `Secret` are secret."""
 
 
 def recorded_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, Json]:
-    """Return what a record keeps of the arguments of a call, by parameter. It never raises, and keeps nothing of them.
+    """Return the recorded form of the arguments of a call, by parameter. It never raises, and keeps no references.
 
     Args:
-        function: what is called.
+        function: the called function.
         args: the positional arguments.
         kwargs: the keyword arguments; defaults are code, and not applied.
-        secrets: what the record must not hold; it learns the secrets that are passed.
+        secrets: the secrets of the run; secrets among the arguments are added.
     """
     return {name: _kept(value, secrets) for name, value in _named(function, args, kwargs)}
 
 
 def recorded_value(value: Any) -> Json:
-    """Return what a record keeps of one argument."""
+    """Return the recorded form of one argument."""
     return _kept(value, NONE)
 
 
 def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: KnownSecrets) -> dict[str, Json]:
-    """Return what `recorded_arguments` does, for a plain function that is given no more than its parameters, by position.
+    """Like `recorded_arguments`, for a plain function that is called only with positional arguments for its parameters.
 
     Args:
         names: its positional parameters; see `positional_parameters`.
@@ -108,7 +108,7 @@ def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: Know
     """
     kept = {}
     for name, value in zip(names, args, strict=False):
-        # A number as nearly always; the call takes 0.1 µs.
+        # Usually a number; a call would take 0.1 µs.
         if type(value) is int and _LOWEST <= value < _LIMIT and not secrets.is_any:
             kept[name] = value
         else:
@@ -128,13 +128,13 @@ def positional_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 def shown_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, str]:
-    """Return the arguments of a call for people: plain values only, at most 60 characters each, secrets hidden.
+    """Return the arguments of a call for display: plain values only, at most 60 characters each, secrets hidden.
 
     Args:
-        function: what is called.
+        function: the called function.
         args: the positional arguments.
         kwargs: the keyword arguments.
-        secrets: what is not shown either.
+        secrets: the secrets of the run.
     """
     return {name: text for name, value in _named(function, args, kwargs) if (text := _shown(name, value, secrets))}
 
@@ -142,12 +142,12 @@ def shown_arguments(
 def argument_differences(
     recorded: Mapping[str, Json], now: Mapping[str, Json], shown: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Say for people which arguments moved, one line each; what cannot be compared never has.
+    """Return a line for each changed argument; arguments that cannot be compared count as unchanged.
 
     Args:
-        recorded: what `recorded_arguments` returned then.
-        now: what it returned now.
-        shown: the texts of today's values, by parameter, as far as they may be shown.
+        recorded: the recorded arguments.
+        now: the present arguments in recorded form.
+        shown: the texts of the present values, by parameter, as far as they may be shown.
     """
     lines = []
     for name in [*now, *(name for name in recorded if name not in now)]:
@@ -171,7 +171,7 @@ def _moved(name: str, old: Json, new: Json, shown: Mapping[str, str]) -> str:
 
 
 MOST_RECORDED = 64 * 1024
-"""So many bytes of JSON are recorded of the arguments of a call, if the step asks for that."""
+"""The largest JSON size of recorded arguments, for steps with `.record_arguments()`."""
 
 
 def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[str, Json]:
@@ -180,7 +180,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
     Args:
         action: the call.
         path: its step, for errors.
-        secrets: what the record must not hold; it learns the secrets that are passed.
+        secrets: the secrets of the run; secrets among the arguments are added.
 
     Raises:
         EncodingError: JSON cannot hold an argument, or they take too many bytes.
@@ -197,7 +197,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
                 f"{path}: argument {name!r} cannot be recorded: it is {shown(value)} ({type_name(type(value))})",
                 place=f"{path}: argument {name}",
                 type_name=type_name(type(value)),
-                remedy="Leave .record_arguments() out, or pass what JSON can hold, such as a path or a key.",
+                remedy="Remove .record_arguments(), or pass values that JSON supports, such as a path or a key.",
             ) from error
     found = secrets.tree(found)
     sizes = {name: len(dumps(value).encode()) for name, value in found.items()}
@@ -208,7 +208,7 @@ def argument_values(action: Action, path: str, secrets: KnownSecrets) -> dict[st
             f"{MOST_RECORDED:,} are recorded",
             place=f"{path}: argument {largest}",
             type_name=type_name(type(given[largest])),
-            remedy="Leave .record_arguments() out, or pass a path or a key instead of the data.",
+            remedy="Remove .record_arguments(), or pass a path or a key instead of the data.",
         )
     return found
 
@@ -241,7 +241,7 @@ def _named(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
 def _flattened(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """Return the call that a partial makes."""
+    """Return the function and the arguments that a partial calls."""
     later = getattr(functools, "Placeholder", _PLAIN)  # Python 3.14: an argument that the call fills in
     while issubclass(type(function), functools.partial):
         given = iter(args)
@@ -264,7 +264,7 @@ def _parameters(function: Any) -> tuple[tuple[str, ...], str]:
             function = call.__get__(function)
         names, star = _parameters(function.__func__)
         return names[1:], star
-    except Exception:  # an object that does not like to be looked at
+    except Exception:  # the object's own code failed
         return (), ""
 
 
@@ -313,17 +313,17 @@ def _kept(value: Any, secrets: KnownSecrets) -> Json:
             digest = sha256(canonical(secrets.tree(tree) if secrets.is_any else tree))
     except StepNotYieldedError:
         raise
-    except Exception:  # whatever a value does when it is looked at, the step runs
+    except Exception:  # the value's own code failed; the step must still run
         return UNKNOWN
     return urlsafe_b64encode(digest.digest()[:16])[:22].decode()
 
 
 class _IncomparableError(Exception):
-    """A value says too little about itself to be compared."""
+    """A value has too little information to be compared."""
 
 
 class _Tree:
-    """Makes the tree of one value: what `codec.encode` returns, and objects by their fields."""
+    """Builds the tree of one value: like `codec.encode`, but with objects as their fields."""
 
     def __init__(self, secrets: KnownSecrets = NONE) -> None:
         self._left = MAX_ITEMS
@@ -368,7 +368,7 @@ class _Tree:
 
 
 def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
-    """Return the fields by which an object is compared; None if it is not taken apart."""
+    """Return the fields by which an object is compared; None if it is not compared by fields."""
     if issubclass(kind, enum.Enum):
         return iter([("name", value.name), ("value", value.value)])
     if is_named_tuple(kind):
@@ -388,7 +388,7 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
     else:
         return None
     if isinstance(value, _CONTENTS) or not (is_own or getattr(value, "__dict__", {}).keys() <= {*names}):
-        raise _IncomparableError  # a plain subclass, or one of a list: it holds more than its fields
+        raise _IncomparableError  # a plain subclass, or a subclass of list: it contains more than its fields
     return ((name, getattr(value, name)) for name in compared)
 
 
@@ -420,12 +420,12 @@ def _is_secret(name: str) -> bool:
 
 @attrs.define(eq=False, repr=False)
 class CallIdentity:
-    """The identity of a call as a record keeps it, to compare it with the same call later.
+    """The identity of a call in recorded form, for comparison with a later call.
 
     Attributes:
         function: `module:qualname`; empty for an action without a function.
-        fingerprint: the identity of its code; empty for none, or for one that cannot be known.
-        arguments: what the record keeps of its arguments, by parameter.
+        fingerprint: the identity of its code; empty if there is none or it is unknown.
+        arguments: the recorded form of its arguments, by parameter.
         version: the version tag of the step, or None.
         returns_plain: whether its output is built of the closed set alone, as far as the annotation of a plain function
             says; no part of the identity.
@@ -468,9 +468,9 @@ _INFO = PerFunction(_info)
 
 
 def function_info(action: Action) -> FunctionInfo | None:
-    """Return what is known of the function of an action; None for a method, a partial or a callable object.
+    """Return the facts about the function of an action; None for a method, a partial or a callable object.
 
-    It is looked up once for each function: four questions to four caches at each call take 1 µs.
+    They are looked up once per function: reading four caches at each call would take 1 µs.
     """
     if type(action) is PythonAction and type(action.function) is FunctionType:
         return _INFO[ref(action.function)]
@@ -478,11 +478,11 @@ def function_info(action: Action) -> FunctionInfo | None:
 
 
 def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None = None) -> CallIdentity:
-    """Return what makes the call of an action the same call.
+    """Return the identity of the call of an action.
 
     Args:
         action: the action.
-        secrets: what the record must not hold; it learns the secrets that are passed.
+        secrets: the secrets of the run; secrets among the arguments are added.
         version: the version tag of its step.
     """
     if type(action) is not PythonAction:

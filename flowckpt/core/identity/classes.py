@@ -6,7 +6,7 @@ it belongs to a data class (attrs, dataclass, named tuple, enum, pydantic model)
 - the module of a workflow, which may also have imported the class by name, from wherever;
 - a module of the same project that the workflow's module imports when it is imported, itself or through others.
 
-Both are there whenever the workflow is there, in every process.
+Both are available whenever the workflow is, in every process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCRIPT_IN_WORKER = "__mp_main__"
 
 
 def of_class(cls: type) -> Registered | None:
-    """Return what a record needs for values of a class; None if it may not name the class.
+    """Return the registration for values of a class; None if a record must not name the class.
 
     Args:
         cls: the class.
@@ -73,7 +73,7 @@ def _is_data_class(cls: Any) -> bool:
 
 
 def _at(module: ModuleType | None, qualified_name: str) -> Any:
-    """Return what a module has under a qualified name."""
+    """Return the object of a module with a qualified name."""
     found: Any = None if module is None else vars(module)
     for part in qualified_name.split("."):
         found = (found if isinstance(found, dict) else getattr(found, "__dict__", {})).get(part)
@@ -99,7 +99,7 @@ def _registered(cls: type) -> Registered:
 
 
 def _apart(value: Any) -> Any:
-    """Take a value apart; refuse one that would come back as another."""
+    """Split a value into its fields; refuse a value that would be restored differently."""
     cls = type(value)
     plain = to_plain(value, cls, "it")
     try:

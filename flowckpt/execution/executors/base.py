@@ -1,6 +1,6 @@
-"""Abilities of executors beyond `concurrent.futures.Executor`, each a protocol of its own.
+"""Optional abilities of executors beyond `concurrent.futures.Executor`, each a separate protocol.
 
-An executor of a third party has an ability by having the attribute. What it does not say it is not trusted to do.
+A third party's executor has an ability if it has the attribute; otherwise the engine does not rely on it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 Given: TypeAlias = str | Executor | Callable[[], Executor]
-"""An executor as an engine takes it: a description, the executor, or a function that makes it."""
+"""An executor as passed to an engine: a description, the executor, or a function that creates it."""
 
 
 @runtime_checkable
 class StopsWork(Protocol):
-    """It can end work that has begun. An engine waits for the future of what it has stopped: make that end soon."""
+    """It can end running work. An engine waits for the future of stopped work, which must end soon."""
 
     def stop(self, future: Future[Any], /) -> None:
-        """End the work of a future; a second call for the same future ends it at once."""
+        """End the work of a future; a second call for the same future ends the work at once."""
         ...
 
 
 @runtime_checkable
 class KnowsStoppedWork(Protocol):
-    """The future of what it has stopped may end before the work does; it knows when that has."""
+    """The future of stopped work may end before the work does; the executor knows when the work has ended."""
 
     def is_at_work(self, future: Future[Any], /) -> bool:
         """Return whether stopped work may still be running."""
@@ -34,60 +34,60 @@ class KnowsStoppedWork(Protocol):
 
 @runtime_checkable
 class LimitsWork(Protocol):
-    """It says how much runs at once; an engine gives it no more, so a time limit counts from when the work begins."""
+    """It limits how much runs in parallel; an engine submits no more, so a time limit starts with the work."""
 
     max_workers: int
 
 
 Hear: TypeAlias = Callable[[bytes, Callable[[bytes], None] | None], None]
-"""Takes a message of the work, from any thread, and returns at once; with a function that sends the reply, where the work
+"""Takes a message of the work, from any thread, and returns at once; gets a function that sends the reply if the work
 waits for one."""
 
 
 class HearsWork(Protocol):
-    """Its work can say something while it runs: in the worker there is a way up, see `flowckpt.executors.way_up`.
+    """Its work can send messages while it runs, through `flowckpt.executors.way_up` in the worker.
 
-    What the work says is heard in order, and before its future ends.
+    The messages arrive in order, and before the future of the work ends.
     """
 
     def submit_heard(
         self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
-        """Submit work, and pass on what it says; resources are only for executors that take any."""
+        """Submit work, and pass on its messages; resources are only for executors that take resources."""
         ...
 
 
 @runtime_checkable
 class TakesResources(Protocol):
-    """It knows what each worker has."""
+    """It knows the resources of its workers."""
 
     def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Submit work that takes something of what a worker has."""
+        """Submit work that needs some of a worker's resources."""
         ...
 
 
 def hears_work(executor: object) -> bool:
-    """Tell whether the work of an executor can say something while it runs."""
-    return callable(getattr(executor, "submit_heard", None))  # a look at the protocol takes ten times as long
+    """Return whether the work of an executor can send messages while it runs."""
+    return callable(getattr(executor, "submit_heard", None))  # isinstance with the protocol takes ten times as long
 
 
 def kills_work(executor: object) -> bool:
-    """Tell whether nothing of the work is left once the executor has stopped it."""
+    """Return whether stopped work has really ended once the executor has stopped it."""
     return bool(getattr(executor, "kills_work", False))
 
 
 def repeats_work(executor: object) -> bool:
-    """Tell whether the executor may do work again by itself, as distributed engines do when a worker is lost."""
+    """Return whether the executor may repeat work by itself, like distributed engines that lose a worker."""
     return bool(getattr(executor, "repeats_work", False))
 
 
 def imports_program(executor: object) -> bool:
-    """Tell whether its workers can import the program's own files: they run on this machine, from its directories."""
+    """Return whether its workers can import the program's own files, because they run on this machine."""
     return bool(getattr(executor, "imports_program", False))
 
 
 def lost_worker_errors(executor: object) -> tuple[type[BaseException], ...]:
-    """Return what the executor raises for a worker that died, besides `BrokenExecutor`."""
+    """Return the errors that the executor raises for a dead worker, besides `BrokenExecutor`."""
     return tuple(getattr(executor, "lost_worker_errors", ()))
 
 
@@ -99,7 +99,7 @@ class LostWorkerError(BrokenExecutor):
     """The process that did the work is gone.
 
     Attributes:
-        exit_code: what it returned, the negative number of the signal that killed it; None where unknown.
+        exit_code: its exit code, or the negative number of the signal that killed it; None if unknown.
     """
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
@@ -107,14 +107,14 @@ class LostWorkerError(BrokenExecutor):
         self.exit_code = exit_code
 
 
-# The way from work in a worker up to the process that handed it in, while it runs.
+# The connection from running work in a worker to the process that submitted it.
 
 
 class WayUp(Protocol):
-    """Carries messages up; an executor that `HearsWork` has one in the worker. Only one thread at a time uses it."""
+    """Sends messages from a worker to the engine, for executors with `HearsWork`; used by one thread at a time."""
 
     def tell(self, message: bytes) -> None:
-        """Send a message that wants no reply.
+        """Send a message that needs no reply.
 
         Raises:
             OSError: the other side is gone.
@@ -131,4 +131,4 @@ class WayUp(Protocol):
 
 
 way_up: ContextVar[WayUp | None] = ContextVar("flowckpt_way_up", default=None)
-"""The way up from the work that runs here; None where its executor has none."""
+"""The connection of the work that runs here to the engine; None if its executor has none."""

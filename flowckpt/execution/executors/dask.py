@@ -1,8 +1,8 @@
-"""A Dask cluster as an executor: one that there is, or one of processes on this machine.
+"""A Dask cluster as an executor: an existing one, or one of processes on this machine.
 
-What a `concurrent.futures` executor of Dask's own leaves open is settled here: equal calls are calls of their own, no
-argument is taken for an option of Dask, work that is cancelled is ended in its worker, and a cluster that does nothing any
-more is told instead of waited for.
+This fills gaps of Dask's own `concurrent.futures` executor: equal calls run separately, no argument is taken for an
+option of Dask, cancelled work is ended in its worker, and a cluster that no longer works is reported instead of waited
+for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWork
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
 TRIES_WHEN_LOST = 4
-"""How often a step is tried on a cluster whose workers get lost, where the cluster does not try again by itself."""
+"""How often a step is tried if its worker is lost, on a cluster that does not retry by itself."""
 
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
@@ -47,7 +47,7 @@ _SCRATCH_LOCK = "lock"
 
 
 class Scratch:
-    """A new temporary directory of this process; those of processes of this user that have died are removed first.
+    """A new temporary directory of this process; directories of dead processes of this user are removed first.
 
     Attributes:
         path: the directory.
@@ -55,14 +55,14 @@ class Scratch:
 
     def __init__(self) -> None:
         for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-            with contextlib.suppress(OSError):  # another user's, or that of a live process, or gone meanwhile
+            with contextlib.suppress(OSError):  # it belongs to another user or a live process, or is already removed
                 _remove_left(left)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_SCRATCH))
             self._lock = os.open(self.path / _SCRATCH_LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(self._lock).st_nlink:  # else another process has removed it before it was locked
+                if os.fstat(self._lock).st_nlink:  # otherwise another process removed it before it was locked
                     return
             os.close(self._lock)
 
@@ -76,7 +76,7 @@ def _remove_left(path: Path) -> None:
     """Remove a directory whose owner has died.
 
     Raises:
-        OSError: its owner lives, or it is not a directory of this user.
+        OSError: its owner is alive, or it is not a directory of this user.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -131,7 +131,7 @@ class DaskExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if self._client is None:
                 self._connect()
-            if self._closing.is_set():  # meanwhile: nothing else closes what was just opened
+            if self._closing.is_set():  # shut down meanwhile: close the new connection here
                 self._disconnect()
                 raise RuntimeError("cannot schedule new futures after shutdown")
 
@@ -145,18 +145,18 @@ class DaskExecutor(Executor):
         return self.submit_with({}, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
     def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Have a function called by a worker that has some resources; see `submit`."""
+        """Have a function called by a worker with certain resources; see `submit`."""
         return self.submit_heard(None, resources, function, *args)
 
     def submit_heard(
         self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
-        """Have a function called by a worker, which may say something while it runs; see `submit`.
+        """Have a function called by a worker, which may send messages while it runs; see `submit`.
 
         Args:
-            hear: told what it says.
-            resources: what the worker must have.
-            function: what to call.
+            hear: called with each message.
+            resources: the resources that the worker must have.
+            function: the function.
             args: its arguments.
         """
         self.connect()
@@ -194,11 +194,11 @@ class DaskExecutor(Executor):
         return future in self._at_work
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; give up the connection, and the cluster where it was started here.
+        """Accept no more work; close the connection, and the cluster if it was started here.
 
         Args:
-            wait: until what was submitted has ended.
-            cancel_futures: it is cancelled.
+            wait: whether to wait until the submitted work has ended.
+            cancel_futures: whether to cancel the submitted work.
         """
         if cancel_futures:
             self.kill()
@@ -214,7 +214,7 @@ class DaskExecutor(Executor):
             return
         self._closing.set()
         if not self._lock.acquire(timeout=1):
-            return  # it is being connected to: the process that does that closes it
+            return  # the thread that is connecting closes it
         try:
             pending, self._pending = self._pending, {}
         finally:
@@ -227,10 +227,10 @@ class DaskExecutor(Executor):
 
     def _disconnect(self) -> None:
         if self._topic and self._cluster is None:
-            with contextlib.suppress(Exception):  # it would keep what was said for ever
+            with contextlib.suppress(Exception):  # the scheduler would keep the messages
                 self._client.unsubscribe_topic(self._topic)
                 self._client.run_on_scheduler(dask_worker.forget_topic, self._topic)
-        with contextlib.suppress(Exception):  # nothing depends on how a cluster that is given up ends
+        with contextlib.suppress(Exception):  # errors of an abandoned cluster do not matter
             if self._client is not None and self._client is not self._given:
                 self._client.close(timeout=2)
         with contextlib.suppress(Exception):
@@ -247,8 +247,8 @@ class DaskExecutor(Executor):
                 self._scratch = self._scratch or Scratch()
                 local = (
                     external.distributed.LocalCluster
-                )  # its import fills the configuration, so it comes before the change
-                # A step that kills its worker must not kill three more before anybody hears of it.
+                )  # the import fills the configuration, so it must come before the change
+                # A step that kills its worker must not kill three more before that is reported.
                 local_settings = {
                     "distributed.scheduler.allowed-failures": 0,
                     "temporary-directory": str(self._scratch.path),  # the scheduler's, too
@@ -258,7 +258,8 @@ class DaskExecutor(Executor):
                         n_workers=given,
                         threads_per_worker=1,
                         processes=True,
-                        dashboard_address="127.0.0.1:0",  # without one, it takes port 8787, which another cluster may have
+                        # by default it would use port 8787, which another cluster may use
+                        dashboard_address="127.0.0.1:0",
                         scheduler_kwargs={"dashboard": False},
                         silence_logs=logging.CRITICAL,
                         local_directory=str(self._scratch.path),
@@ -277,22 +278,22 @@ class DaskExecutor(Executor):
             where = f"at {given}" if isinstance(given, str) else "on this machine"
             raise ExecutorError(
                 f"the Dask cluster {where} cannot be reached: {type(error).__name__}: {error}",
-                remedy="See whether its scheduler runs and can be reached from here, and that both have the same Dask.",
+                remedy="Check that its scheduler is running and reachable, and that both have the same version of Dask.",
             ) from error
 
     def _taken(self, future: Future[Any]) -> Any:
-        """Take a future out of those that wait for an answer; None where it has one."""
+        """Remove a future from those that wait for an answer; None if it already has one."""
         with self._lock:
             return self._pending.pop(future, (None, None))[0]
 
     def _settle(self, future: Future[Any], remote: Any) -> None:
         if self._taken(future) is None:
-            return  # this answer is no longer awaited, whatever the cluster has made of it since
+            return  # this answer is no longer awaited
         try:
             future.set_result(remote.result(timeout=_ANSWER_SECONDS))
         except (Exception, CancelledError) as error:
             if type(error).__name__ in _LOST or isinstance(error, CancelledError | TimeoutError):
-                future.set_exception(LostWorkerError(_said(error)))
+                future.set_exception(LostWorkerError(_first_sentence(error)))
             else:
                 future.set_exception(error)
 
@@ -311,10 +312,10 @@ class DaskExecutor(Executor):
                     return
             if self._closing.wait(_LOOK_SECONDS):
                 break
-        if self._cluster is not None:  # its processes end with it
+        if self._cluster is not None:  # its processes end with the cluster
             self._at_work.discard(future)
 
-    # --- what the work says while it runs -------------------------------------------------------------------------
+    # --- messages of running work ---------------------------------------------------------------------------------
 
     def _subscribed(self) -> str:
         with self._lock:
@@ -324,7 +325,7 @@ class DaskExecutor(Executor):
             return self._topic
 
     def _heard(self, event: tuple[float, Any]) -> None:
-        """Take an event of a worker, in the client's loop: a report, or word of a waiting question."""
+        """Take an event of a worker, in the client's loop: a message, or a notice of a waiting question."""
         key, address, content = event[1]
         hear = self._hearing.get(key)
         if isinstance(content, bytes):
@@ -336,7 +337,7 @@ class DaskExecutor(Executor):
             ).start()
 
     def _answer(self, hear: Hear | None, address: str, number: int) -> None:
-        """Fetch what a worker asks, and send it the answer: not by an event, since a scheduler keeps those."""
+        """Fetch a worker's question, and send it the answer; not by an event, because a scheduler keeps events."""
         answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         with contextlib.suppress(Exception):  # the worker is gone: no answer can be sent
             run = functools.partial(self._client.run, workers=[address], on_error="ignore")
@@ -349,7 +350,7 @@ class DaskExecutor(Executor):
             hear(question, answers.put)
             run(dask_worker.answer, number, answers.get())
 
-    # --- a cluster that does nothing any more ---------------------------------------------------------------------
+    # --- a cluster that no longer works ---------------------------------------------------------------------------
 
     def _watch_over(self) -> None:
         pause = min(1.0, self._patience / 4)
@@ -362,7 +363,7 @@ class DaskExecutor(Executor):
                 seen_at = time.monotonic()
 
     def _is_busy(self) -> bool:
-        """Tell whether any worker of the cluster does anything, for whomever."""
+        """Return whether any worker of the cluster is busy, for any client."""
         try:
             client = self._client
             found = client.sync(client.scheduler.processing, workers=None, callback_timeout=_ANSWER_SECONDS)
@@ -382,19 +383,19 @@ class DaskExecutor(Executor):
                 ExecutorError(
                     f"the Dask cluster did nothing for {self._patience:g} s while the step waited for a worker{wanted}; "
                     f"it has {workers} workers",
-                    remedy="See what its scheduler says; start workers, with these resources where the step asks for any.",
+                    remedy="Check the scheduler's log; start workers, with the requested resources if there are any.",
                 )
             )
 
     def _workers(self) -> int:
         try:
             return len(self._client.scheduler_info(n_workers=-1)["workers"])
-        except Exception:  # it is asked only for the message
+        except Exception:  # needed only for the message
             return 0
 
 
 def not_installed() -> ExecutorError:
-    """Return the error of a program that wants Dask and has it not."""
+    """Return the error of a program that needs Dask, which is not installed."""
     return ExecutorError(
         "a Dask executor needs the package distributed, which is not installed", remedy="pip install 'flowckpt[dask]'"
     )
@@ -404,7 +405,7 @@ def _allowed_failures(dask_scheduler: Any) -> int:
     return int(dask_scheduler.allowed_failures)
 
 
-def _said(error: BaseException) -> str:
-    """Return the first sentence of what Dask says."""
+def _first_sentence(error: BaseException) -> str:
+    """Return the first sentence of Dask's error."""
     text = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {text.partition('. ')[0][:300]}"

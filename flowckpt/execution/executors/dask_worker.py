@@ -1,4 +1,4 @@
-"""The work in a Dask worker, with a note of its thread, so that it can be ended, and a way up."""
+"""The work in a Dask worker: its thread is noted so that it can be ended, and it can send messages to the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _questions: dict[int, Question] = {}
 
 
 class _Up:
-    """The way up: events tell, and say that there is a question; the process that gets them fetches it, and brings the answer."""
+    """The connection to the engine. Events carry messages, and announce questions that the engine then fetches."""
 
     def __init__(self, key: str, topic: str) -> None:
         self._key = key
@@ -48,18 +48,18 @@ class _Up:
         return question.reply
 
     def _is_wanted(self) -> bool:
-        """Tell whether the scheduler still wants the work: not where the engine is gone, or has given it up."""
+        """Return whether the scheduler still wants the work: not if the engine is gone or has abandoned it."""
         task = self._worker.state.tasks.get(self._key)
         return task is not None and task.state in ("executing", "long-running")
 
 
 def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call a function; None where it was ended.
+    """Call a function; None if it was ended.
 
     Args:
-        key: what the work is called.
-        topic: of the events that tell what it says; empty without a listener.
-        function: what to call.
+        key: the id of the work.
+        topic: the topic of the events with its messages; empty without a listener.
+        function: the function.
         args: its arguments.
     """
     with _lock:
@@ -78,7 +78,7 @@ def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ..
 
 
 def end_work(key: str) -> bool:
-    """Raise an exception in the thread that does some work; tell whether it was there."""
+    """Raise an exception in the thread of some work; return whether the work was running here."""
     with _lock:
         thread = _threads.get(key)
         if thread is None:
@@ -93,17 +93,17 @@ def is_at_work(key: str) -> bool:
 
 
 def question(number: int) -> bytes | None:
-    """Return what the work here asks; None where it no longer does."""
+    """Return a waiting question of the work here; None if it no longer waits."""
     found = _questions.get(number)
     return None if found is None else found.message
 
 
 def answer(number: int, reply: bytes | None) -> None:
-    """Answer what the work here asks.
+    """Answer a question of the work here.
 
     Args:
-        number: of the question.
-        reply: the answer; None where there will be none.
+        number: the number of the question.
+        reply: the answer; None if there will be no answer.
     """
     found = _questions.get(number)
     if found is not None:
@@ -113,7 +113,7 @@ def answer(number: int, reply: bytes | None) -> None:
 
 def forget_topic(topic: str, dask_scheduler: Any = None) -> None:
     """Have the scheduler forget the events of a topic; called there."""
-    with contextlib.suppress(AttributeError):  # where events are kept differs between the releases of Dask
+    with contextlib.suppress(AttributeError):  # the place of the events differs between releases of Dask
         dask_scheduler._broker._topics.pop(topic, None)
     with contextlib.suppress(AttributeError):
         dask_scheduler.events.pop(topic, None)

@@ -1,8 +1,8 @@
-"""Worker processes as an executor, each with a channel of its own.
+"""Worker processes as an executor, each with its own channel.
 
-`ProcessPoolExecutor` is dead for good once one of its processes was killed, and every step in it has failed; it cannot end
-one piece of work and leave the others alone. Here one process is one piece of work: a death, a time limit or a cancel
-concerns the step that it concerns, and the next piece gets a new process.
+If one process of a `ProcessPoolExecutor` is killed, all steps in it fail and the pool is permanently broken; it also
+cannot end a single piece of work. Here each process does one piece of work at a time: a crash, a timeout or a cancel
+affects only its own step, and the next step gets a new process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEGIN = (
 _LOOK_SECONDS = 0.5
 
 START_SECONDS = 60.0
-"""How long a process may take until it can work."""
+"""How long a process may take to start."""
 
 
 class WorkerProcess:
@@ -82,13 +82,13 @@ class WorkerProcess:
         return self._process.pid
 
     def answer(self, message: bytes, hear: Hear | None = None) -> bytes:
-        """Have a piece of work done, and return what the process answers.
+        """Have a piece of work done, and return the answer of the process.
 
         Raises:
-            LostWorkerError: it died; it is reaped, and nothing that it had started is left.
+            LostWorkerError: the process died; it is reaped, and its child processes are killed.
         """
         found: bytes | None = None
-        with contextlib.suppress(OSError):  # it has died meanwhile
+        with contextlib.suppress(OSError):  # the process has died meanwhile
             self._channel.send(message, WORK)
             while (received := self._received()) is not None:
                 kind, found = received
@@ -103,7 +103,7 @@ class WorkerProcess:
         return found
 
     def stop(self) -> None:
-        """Ask what it does to end, and end it by force a little later; called again, at once."""
+        """Ask the work to end, and kill the process a little later; a second call kills it at once."""
         with self._lock:
             if self._is_reaped:
                 return
@@ -122,15 +122,16 @@ class WorkerProcess:
         return timer
 
     def end(self) -> int:
-        """Wait until the process is gone, by force in the end; leave nothing behind that it had started.
+        """Wait until the process has exited, and kill it if necessary, with its child processes.
 
         Returns:
-            What it returned, the negative number of the signal that killed it.
+            Its exit code, or the negative number of the signal that killed it.
         """
         self._close_ends()
         with self._lock:
             timer = self._timer or self._kill_later()
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its id must stay its own until its session is ended
+        # keep its id from being reused until its session is ended
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             timer.cancel()
             signal_session(self.pid, signal.SIGKILL)
@@ -143,11 +144,11 @@ class WorkerProcess:
                 signal_session(self.pid, signal.SIGKILL)
 
     def _reply(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has died meanwhile
+        with contextlib.suppress(OSError):  # the process has died meanwhile
             self._channel.send(message, REPLY)
 
     def _received(self, seconds: float = math.inf) -> tuple[int, bytes] | None:
-        """Wait for an answer, or for the end of the process: a child of it may hold its end of the channel open."""
+        """Wait for an answer or the exit of the process, whose children may keep the channel open."""
         waiting, until = select.poll(), time.monotonic() + seconds
         waiting.register(self._channel.fileno(), select.POLLIN)
         while not waiting.poll(_LOOK_SECONDS * 1000):
@@ -173,13 +174,13 @@ def _command(channel: int, life: int) -> list[str]:
 
 
 def _path() -> list[str]:
-    """Return where modules are looked for, as it is when the directory changes."""
+    """Return the module search path with absolute entries, independent of the current directory."""
     return [os.path.abspath(each) if each else os.getcwd() for each in sys.path]  # noqa: PTH100, PTH109 - as text
 
 
 def _said(code: int) -> str:
     if code == -signal.SIGKILL:
-        return "it was killed by SIGKILL, by somebody, or by the system because memory ran out"
+        return "it was killed by SIGKILL: by a user, or by the system because memory ran out"
     if code < 0:
         try:
             return f"it was killed by {signal.Signals(-code).name}"
@@ -209,7 +210,7 @@ class ProcessExecutor(Executor):
             raise SettingError(
                 f"max_workers={max_workers!r:.80} must be a whole number from 1",
                 setting="max_workers",
-                remedy="Leave it out for one process a processor.",
+                remedy="Leave it out to get one process per processor.",
             )
         self.max_workers: int = max_workers or processors()
         self._lock = threading.Lock()
@@ -232,17 +233,17 @@ class ProcessExecutor(Executor):
     def submit_heard(
         self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
-        """Have a function called in a worker process, which may say something while it runs; see `submit`.
+        """Have a function called in a worker process, which may send messages while it runs; see `submit`.
 
         Args:
-            hear: told what it says.
-            resources: none: processes know no resources.
-            function: what to call.
+            hear: called with each message.
+            resources: must be empty: worker processes have no resources.
+            function: the function.
             args: its arguments.
 
         Raises:
             RuntimeError: the executor is shut down.
-            SettingError: it asks for resources.
+            SettingError: resources are requested.
         """
         if resources:
             raise SettingError(f"resources={dict(resources)}: worker processes have none", setting="resources")
@@ -260,14 +261,14 @@ class ProcessExecutor(Executor):
                 try:
                     thread.start()
                     self._threads.append(thread)
-                except (RuntimeError, MemoryError):  # no more threads are allowed: the others do it
+                except (RuntimeError, MemoryError):  # no more threads are allowed: the existing ones do the work
                     if not self._threads:
                         raise
             self._waiting.put((future, message, hear))
         return future
 
     def stop(self, future: Future[Any], /) -> None:
-        """End a piece of work: by an exception in it, by force two seconds later, by force at once when called again."""
+        """End a piece of work: raise an exception in it, and kill it two seconds later, or at once if called again."""
         if future.cancel():
             return
         with self._lock:
@@ -280,11 +281,11 @@ class ProcessExecutor(Executor):
                 self._stopped.discard(future)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; the processes end with what they do now.
+        """Accept no more work; the processes end after their current work.
 
         Args:
-            wait: until they have.
-            cancel_futures: what has not begun is cancelled.
+            wait: whether to wait for that.
+            cancel_futures: whether to cancel work that has not started.
         """
         with self._lock:
             if not self._is_closed:
@@ -323,7 +324,7 @@ class ProcessExecutor(Executor):
             self._waiting.put(None)
 
     def _serve(self) -> None:
-        """Pass work to one process, and to its successor when it has died."""
+        """Pass work to one process, and to its successor after it has died."""
         process: WorkerProcess | None = None
         while (work := self._waiting.get()) is not None:
             future, message, hear = work
@@ -338,27 +339,27 @@ class ProcessExecutor(Executor):
     def _done(
         self, future: Future[Any], message: bytes, hear: Hear | None, process: WorkerProcess | None
     ) -> WorkerProcess | None:
-        """Have one piece of work done; return the process where it still lives."""
+        """Have one piece of work done; return the process if it is still alive."""
         is_done, value = False, None
         try:
             if process is None:
                 process = WorkerProcess()
             with self._lock:
                 self._running[future] = process
-                is_to_stop = self._is_killed or future in self._stopped  # before it had a process
+                is_to_stop = self._is_killed or future in self._stopped  # stopped before it had a process
             if is_to_stop:
                 process.stop()
             is_done, value = pickle.loads(process.answer(message, hear))  # noqa: S301 - from our own child
         except LostWorkerError as error:
             process, value = None, error
-        except Exception as error:  # what the work raised cannot be rebuilt here
+        except Exception as error:  # the exception of the work cannot be rebuilt here
             value = RuntimeError(f"{type(error).__name__}: {error}")
         finally:
             with self._lock:
                 self._running.pop(future, None)
                 is_stopped = self._is_killed or future in self._stopped
                 self._stopped.discard(future)
-        if process is not None and process.is_stopped:  # it answered, and was told to end a moment later
+        if process is not None and process.is_stopped:  # it was asked to end just after it had answered
             process.end()
             process = None
         if is_done:

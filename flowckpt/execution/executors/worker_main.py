@@ -1,10 +1,9 @@
 """A worker process: one piece of work after another, until its channel is closed.
 
-It leads a session of its own, so Ctrl-C at the terminal reaches the engine alone, and the engine decides.
-
-It does not outlive the engine. A pipe whose other end only the engine has is closed by the engine's death. Two wait for
-that: a thread of the worker, which lets the work end in order, and a guard, a small process of its own. C code that holds
-the interpreter's lock (`sum(range(10**9))`) keeps every thread of the worker from running, but not the guard.
+It leads its own session, so Ctrl-C at the terminal reaches only the engine, which decides what to do. It does not
+outlive the engine. Only the engine has the other end of a pipe, which is closed when the engine dies. A thread of the
+worker waits for that, and lets the work end in order. A guard, a small separate process, waits for it too, because C
+code that holds the interpreter lock (`sum(range(10**9))`) blocks every thread of the worker.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.thread import AbandonedStepError
 
-# Messages between two processes, over a socket: a byte that says what it is, eight of length, then so many bytes.
+# Messages between two processes over a socket: one byte for the kind, eight for the length, then the content.
 
 
 WORK, ANSWER, TELLS, ASKS, REPLY = range(5)
@@ -60,7 +59,7 @@ class Channel:
         self._end.sendall(message)
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Return what the next message is, and the message; None where the other end is closed, perhaps within one."""
+        """Return the kind and the content of the next message; None if the other end is closed."""
         head = self._exactly(_HEAD.size)
         if head is None:
             return None
@@ -86,24 +85,25 @@ class Channel:
 
 
 GRACE_SECONDS = 2.0
-"""How long work that is to end may take for its `finally` blocks."""
+"""How long the `finally` blocks of ending work may take."""
 
 _GUARD_LOOK_SECONDS = 1.0
-"""How often the guard looks for its worker where the system cannot report the end of a process."""
+"""How often the guard checks its worker if the system cannot report the exit of a process."""
 
 
 def serve(channel_descriptor: int, life_descriptor: int) -> None:
-    """Work until no more work can come.
+    """Work until the channel is closed.
 
     Args:
-        channel_descriptor: the socket on which work comes and answers go.
+        channel_descriptor: the socket for work and answers.
         life_descriptor: a pipe that is closed when the engine is gone.
     """
     for descriptor in (channel_descriptor, life_descriptor):
-        os.set_inheritable(descriptor, False)  # what the work starts must not hold the engine's ends open
+        os.set_inheritable(descriptor, False)  # child processes of the work must not keep the engine's ends open
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _abandon)
-    _start_guard(life_descriptor, channel_descriptor)  # while there is one thread: a fork of several is unsafe
+    # before threads are started: forking with several threads is unsafe
+    _start_guard(life_descriptor, channel_descriptor)
     threading.Thread(target=_watch, args=(life_descriptor,), name="flowckpt-life", daemon=True).start()
     channel = Channel(socket.socket(fileno=channel_descriptor))
     try:
@@ -120,7 +120,7 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
 
 
 class _Up:
-    """The way up; while work runs, nothing else uses the channel."""
+    """The connection to the engine; while work runs, nothing else uses the channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -137,7 +137,7 @@ class _Up:
 
 
 def _answer(message: bytes) -> bytes:
-    """Do the work; what it raises is an answer, too."""
+    """Do the work; an exception is an answer, too."""
     try:
         function, args, kwargs = pickle.loads(message)  # noqa: S301 - the engine's own, over a private socket
         answer: tuple[bool, Any] = True, function(*args, **kwargs)
@@ -155,12 +155,12 @@ def _answer(message: bytes) -> bytes:
 
 
 def _abandon(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its `finally` blocks run once, undisturbed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that a second signal does not interrupt its `finally` blocks
     raise AbandonedStepError
 
 
 def _watch(life_descriptor: int) -> None:
-    """Wait for the engine's death; then end, and everything that the work has started."""
+    """Wait for the engine's death; then end this process and the child processes of the work."""
     with contextlib.suppress(OSError):
         while os.read(life_descriptor, 1):
             pass
@@ -170,7 +170,7 @@ def _watch(life_descriptor: int) -> None:
 
 
 def _start_guard(life_descriptor: int, channel_descriptor: int) -> None:
-    """Fork the guard; it is not a child of the worker, so work that waits for any child of its own does not meet it."""
+    """Fork the guard; it is not a child of the worker, so that work which waits for its children does not reap it."""
     worker = os.getpid()
     child = os.fork()
     if child:
@@ -178,11 +178,11 @@ def _start_guard(life_descriptor: int, channel_descriptor: int) -> None:
         return
     try:
         if os.fork() == 0:
-            os.setsid()  # what the work sends to its own group does not reach the guard
+            os.setsid()  # signals of the work to its own group must not reach the guard
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2, channel_descriptor):  # the process that reads from the worker must see its end
+            for descriptor in (0, 1, 2, channel_descriptor):  # readers of the worker's output must see its end
                 os.dup2(null, descriptor)
             _guard(worker, life_descriptor)
     finally:
@@ -214,7 +214,7 @@ def _end_at_once() -> None:
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
-    os.killpg(os.getpgrp(), signal.SIGKILL)  # it leads the group: it dies, too
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # this process leads the group, and dies too
 
 
 def _flush() -> None:

@@ -1,4 +1,4 @@
-"""Steps that run somewhere else: what is sent, what comes back, and how it is waited for."""
+"""Steps that run in other processes: what is sent, what is returned, and how the engine waits."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ __all__ = ["executors"]
 __getattr__ = lazy_modules(__name__, *__all__)
 
 
-# Whether this process loads a program just now to find the function of a step, and which modules it loaded by their file.
+# Whether this process is loading a program to find the function of a step, and which modules it loaded by file.
 
 
 LOADED_FROM_FILE = "__flowckpt_file__"
@@ -27,8 +27,8 @@ class Loading:
 
 
 def run_while_loading() -> ExecutorError:
-    """Return the refusal of a run that starts while a worker loads the program: it would run everything again."""
+    """Return the error of a run that starts while a worker loads the program: it would run everything again."""
     return ExecutorError(
         "the program starts a run when it is imported, and a worker process imports it to find the step's function",
-        remedy="Put what it does as a program under: if __name__ == '__main__'.",
+        remedy="Put the program's main code under: if __name__ == '__main__'.",
     )

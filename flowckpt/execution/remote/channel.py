@@ -1,7 +1,7 @@
-"""The services of a step in a worker: its reports and saves go up to the engine.
+"""The services of a step in a worker: its reports and saves are sent to the engine.
 
-Where the executor has a way up to the engine, the desk of the engine gets it. Where it has none, the step knows who it is
-and what it saved elsewhere, and no more: what cannot be made durable is refused.
+If the executor has a connection to the engine, the engine's services get the messages. Without one, the step only has
+its identity and its last saved state; what cannot be made durable is refused.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from flowckpt.execution.executors.base import WayUp
 
 
-# What a step in a worker hands in, carried up on a thread of its own.
+# The messages of a step in a worker are sent by a separate thread.
 #
-# The step itself never touches the way up: so what ends it in the middle of anything leaves no half message behind, and a
-# way that is full does not hold it up.
+# The step itself never uses the connection: so a step that is ended at any point leaves no partial message, and a full
+# connection does not block it.
 
 
 EVERY_SECONDS = 0.1
-"""How often at most progress is carried."""
+"""The shortest interval between two progress messages."""
 
 PROGRESS, SAVE, LOAD, PUBLISH = "progress", "save", "load", "publish"
 _LOOK_SECONDS = 0.1
 
 
 class UplinkClosedError(Exception):
-    """Nothing can be carried any more.
+    """No more messages can be sent.
 
     Attributes:
-        cause: why the way up is gone; None where the step has ended.
+        cause: why the connection is lost; None if the step has ended.
     """
 
     def __init__(self, cause: BaseException | None) -> None:
@@ -68,10 +68,10 @@ class Question:
 
 
 class Uplink:
-    """Carries what one try of a step says; its thread is started with the first of it.
+    """Sends the messages of one try of a step; its thread is started for the first message.
 
     Args:
-        way: the way up; only the thread uses it.
+        way: the connection to the engine; only the thread uses it.
     """
 
     def __init__(self, way: WayUp) -> None:
@@ -85,17 +85,17 @@ class Uplink:
         self._failure: BaseException | None = None
 
     def tell(self, news: Progress) -> None:
-        """Have progress carried, soon; of what waits, only the newest is."""
+        """Send progress soon; of several waiting reports only the newest is sent."""
         with self._condition:
             is_first, self._news = self._news is None, news
             if is_first and not self._is_closed:
                 self._wake()
 
     def ask(self, message: bytes) -> bytes:
-        """Have a message carried, and wait for the reply.
+        """Send a message, and wait for the reply.
 
         Raises:
-            UplinkClosedError: the step has ended, or the way up is gone.
+            UplinkClosedError: the step has ended, or the connection is lost.
         """
         question = Question(message)
         with self._condition:
@@ -103,14 +103,14 @@ class Uplink:
                 raise UplinkClosedError(self._failure)
             self._questions.append(question)
             self._wake()
-        while not question.is_over.wait(_LOOK_SECONDS):  # what ends a step by force is raised between two waits
+        while not question.is_over.wait(_LOOK_SECONDS):  # an exception that ends the step is raised between two waits
             pass
         if question.reply is None:
             raise UplinkClosedError(self._failure)
         return question.reply
 
     def close(self, *, waits: bool = True) -> None:
-        """Take nothing more."""
+        """Accept nothing more."""
         with self._condition:
             self._is_closed = True
             self._condition.notify()
@@ -134,7 +134,7 @@ class Uplink:
                     question.is_over.set()
                 else:
                     self._way.tell(pickle.dumps((PROGRESS, item)))
-        except Exception as failure:  # the way up is gone
+        except Exception as failure:  # the connection is lost
             with self._condition:
                 self._failure = failure
                 waiting, self._questions = self._questions, deque()
@@ -143,7 +143,7 @@ class Uplink:
                     each.is_over.set()
 
     def _next(self) -> Question | Progress | None:
-        """Wait for what is to be carried next; None at the end."""
+        """Wait for the next message; None at the end."""
         with self._condition:
             while True:
                 if self._questions:
@@ -161,14 +161,15 @@ _opening = threading.Lock()
 
 
 class StepSnapshot(NamedTuple):
-    """The facts about a step that the engine sends along with it.
+    """The facts about a step that the engine sends with it.
 
     Attributes:
         executor: the name of the executor.
-        most_tries: how many tries the step has in all.
-        is_followed: whether anybody follows the run.
-        state: what it saved last, as it is recorded; empty where it has saved nothing.
-        may_be_old: whether the executor may run the step again by itself, so that the engine is asked for the state.
+        most_tries: how many tries the step may have.
+        is_followed: whether the run's progress is shown anywhere.
+        state: the last saved state, encoded; empty if there is none.
+        may_be_old: whether the executor may run the step again by itself, so that the step asks the engine for its
+            state.
         carried: the parcel of `Carried`; empty for none.
     """
 
@@ -181,11 +182,11 @@ class StepSnapshot(NamedTuple):
 
 
 class RemoteStepServices:
-    """The desk of one try of a step in a worker.
+    """The services of one try of a step in a worker.
 
     Args:
-        kept: what the engine sent along.
-        way: the way up, where the executor has one.
+        kept: the facts that the engine sent with the step.
+        way: the connection to the engine, if the executor has one.
     """
 
     def __init__(self, kept: StepSnapshot, way: WayUp | None) -> None:
@@ -199,14 +200,14 @@ class RemoteStepServices:
         self._is_closed = False
         self._counting = threading.Lock()
         self.figures: dict[str, int | float] = {}
-        """The figures of the step; they come to the engine with the answer."""
+        """The figures of the step; the engine gets them with the answer."""
         self.published: dict[str, Any] = {}
-        """The values that the step published and could not carry; they come with the answer, too."""
+        """The published values that could not be sent; the engine gets them with the answer, too."""
         self.is_unheard = False
         """Whether progress was reported without a way to the engine."""
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Tell how far a step is; see `CurrentStep.progress`."""
+        """Report the progress of a step; see `CurrentStep.progress`."""
         news = validate_progress(done, total, note)
         if not self._kept.is_followed or os.getpid() != self._process:
             return
@@ -225,7 +226,7 @@ class RemoteStepServices:
             add_figures(self.figures, found)
 
     def publish(self, now: CurrentStep, name: str, value: Any) -> None:
-        """Publish a value; see `CurrentStep.publish`. Without a way up it comes with the answer."""
+        """Publish a value; see `CurrentStep.publish`. Without a connection it is sent with the answer."""
         published = {name: checked_published(now, name, value)}
         self._refuse_other_process(now, "publish")
         if self._way is None:
@@ -256,14 +257,14 @@ class RemoteStepServices:
         return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(now))
 
     def close(self, *, waits: bool = True) -> None:
-        """Take nothing more."""
+        """Accept nothing more."""
         with _opening, self._counting:
             self._is_closed = True
         if self._post is not None:
             self._post.close(waits=waits)
 
     def _opened(self, way: WayUp) -> Uplink:
-        """Return the post; most steps need none."""
+        """Return the uplink; most steps need none."""
         if self._post is None:
             with _opening:
                 if self._post is None:

@@ -1,4 +1,4 @@
-"""An executor of one run, under its name: made when it is needed, and replaced when it is broken."""
+"""The executor of one run under one name: created when it is needed, and replaced when it is broken."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from flowckpt.execution.remote.task import (
 )
 from flowckpt.execution.thread import deliver_later
 
-# The end of an executor that a run has made: nothing of it is left.
+# Ending an executor that a run has created, with all its work.
 
 
 async def close(executor: Executor) -> None:
-    """Shut an executor down, with what may still run in it."""
+    """Shut an executor down, with any work that is still running."""
     await finish_despite_cancel(run_blocking(lambda: kill(executor)))
 
 
@@ -74,15 +74,16 @@ def kill(executor: Executor) -> None:
     if callable(own):
         own()
         return
-    processes = [*(getattr(executor, "_processes", None) or {}).values()]  # of a ProcessPoolExecutor, which has no door
-    with contextlib.suppress(Exception):  # a broken one may refuse
+    # of a ProcessPoolExecutor, which has no public access to them
+    processes = [*(getattr(executor, "_processes", None) or {}).values()]
+    with contextlib.suppress(Exception):  # a broken executor may refuse
         executor.shutdown(wait=False, cancel_futures=True)
     for each in processes:
         with contextlib.suppress(Exception):
             each.kill()
 
 
-# What the engine hears of a step in a worker while it runs: how far it is, and what it saves.
+# Messages of a running step in a worker to the engine: its progress and its saves.
 
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ Reply = Callable[[bytes], None]
 
 
 class WorkerListener:
-    """Hears one try of a step; made in the loop, and called from any thread.
+    """Receives the messages of one try of a step; created in the loop, and called from any thread.
 
     Args:
         call: the step.
@@ -106,8 +107,8 @@ class WorkerListener:
         """Take a message of the step.
 
         Args:
-            message: what `flowckpt.execution.remote.post` carried.
-            reply: sends the answer; None where none is wanted.
+            message: a message sent by `flowckpt.execution.remote.channel`.
+            reply: sends the answer; None if no answer is needed.
         """
         try:
             kind, content = read_plain(message)
@@ -115,12 +116,12 @@ class WorkerListener:
                 if kind == PROGRESS and not self._is_over:
                     self._call.services.progress(self._now, *content)
                 return
-        except Exception as error:  # whatever a worker sends, the engine continues
+        except Exception as error:  # the engine continues, whatever a worker sends
             _log.warning(
-                "run %s: step %s said something unreadable: %s", self._call.workflow_id, self._call.path, error
+                "run %s: step %s sent an unreadable message: %s", self._call.workflow_id, self._call.path, error
             )
             if reply is not None:
-                reply(_failed(FlowckptError(f"the engine cannot read what step {self._call.path!r} said: {error}")))
+                reply(_failed(FlowckptError(f"the engine cannot read a message of step {self._call.path!r}: {error}")))
             return
         answering = self._answer(kind, content)
         try:
@@ -136,7 +137,7 @@ class WorkerListener:
         return CurrentStep.of(self._call)
 
     def end(self) -> None:
-        """Hear nothing more: the run no longer waits for the step."""
+        """Ignore further messages: the run no longer waits for the step."""
         self._is_over = True
 
     async def _answer(self, kind: str, content: Any) -> Any:
@@ -150,11 +151,11 @@ class WorkerListener:
             return None
         if kind == LOAD:
             return self._call.services.held(self._call.path)
-        raise FlowckptError(f"a worker asked for {kind!r:.80}")
+        raise FlowckptError(f"a worker sent the unknown request {kind!r:.80}")
 
 
 def _reply(reply: Reply, answer: Future[Any]) -> None:
-    """Send what came of a question; a save that was cancelled came to nothing that is known."""
+    """Send the answer to a question; the outcome of a cancelled save is unknown."""
     with contextlib.suppress(Exception):
         if answer.cancelled():
             reply(_failed(FlowckptError("the run was stopped before the answer")))
@@ -171,11 +172,11 @@ def _failed(error: BaseException) -> bytes:
         return pickle.dumps((False, FlowckptError(f"{type(error).__name__}: {error}")))
 
 
-# Steps on the threads of an executor of this very process: nothing is sent, so nothing need be sendable.
+# Steps on threads of an executor in this process: nothing is sent, so nothing need be picklable.
 
 
 _INTERPRETERS: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
-"""Its threads have interpreters of their own (Python 3.14), which share not an objects."""
+"""An executor whose threads have separate interpreters (Python 3.14), which share no objects."""
 
 
 @attrs.frozen
@@ -183,22 +184,22 @@ class LocalCall:
     """How a call ended.
 
     Attributes:
-        output: what it returned.
-        error: what it raised, or None.
+        output: the returned value.
+        error: the raised exception, or None.
     """
 
     output: Any = None
     error: BaseException | None = None
 
     def value(self) -> Any:
-        """Return what it returned, or raise what it raised."""
+        """Return the output, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.output
 
 
 def is_in_this_process(executor: Executor) -> bool:
-    """Tell whether an executor calls functions in this process, with the very objects that it is given."""
+    """Return whether an executor calls functions in this process, with the same objects."""
     return isinstance(executor, ThreadPoolExecutor) and not (_INTERPRETERS and isinstance(executor, _INTERPRETERS))
 
 
@@ -226,24 +227,24 @@ def _stop(future: Future[Any], executor: Any, call: StepCall) -> bool:
     future.cancel()
     if not future.done():
         leave(lambda: not future.done())
-    return False  # what has begun cannot be stopped, and is not waited for
+    return False  # running work cannot be stopped, and is abandoned
 
 
 async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrupts: Interrupts) -> Any:
-    """Wait for a future, and leave nothing running that the executor can stop.
+    """Wait for a future; after a timeout or a cancel, stop its work if the executor can.
 
-    Work that has ended by itself counts as ended, even where a cancel came a moment later.
+    Work that ended by itself counts as ended, even if a cancel arrived a moment later.
 
     Args:
-        future: what the executor gave for the work.
-        executor: stops it, where it can.
+        future: the future of the work.
+        executor: stops the work, if it can.
         call: the step.
         interrupts: the signals.
 
     Raises:
-        StepTimeoutError: it did not end in time.
+        StepTimeoutError: the work did not end in time.
         asyncio.CancelledError: the wait was cancelled.
-        Exception: what the executor says of the work.
+        Exception: the error that the executor reports for the work.
     """
     timeout_seconds = call.modifiers.timeout_seconds
     loop = asyncio.get_running_loop()
@@ -274,7 +275,7 @@ async def answer_of(future: Future[Any], executor: Any, call: StepCall, interrup
             except asyncio.CancelledError as cancel:
                 cancels.append(cancel)
                 stop()
-    except BaseException:  # a second signal, or the loop is gone: nothing can be awaited any more
+    except BaseException:  # a second signal, or the loop is closed: awaiting is no longer possible
         stop()
         raise
     finally:
@@ -298,10 +299,10 @@ class RunExecutor:
     """An executor of one run.
 
     Args:
-        name: what the steps call it.
-        make: makes it.
-        is_ours: whether the run ends what it has made, and makes it again when it is broken.
-        kind: the executor, or its class, as far as it is known before it is made.
+        name: the name that steps use for it.
+        make: creates it.
+        is_ours: whether the run created it, so that the run also ends it, and replaces it if it is broken.
+        kind: the executor or its class, as far as known before it is created.
     """
 
     def __init__(self, name: str, make: Callable[[], Executor], *, is_ours: bool, kind: object = None) -> None:
@@ -317,7 +318,7 @@ class RunExecutor:
         self._is_unheard_told = False
 
     async def tree_of(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
-        """Run a function there and return its output as it is recorded; its time counts from when there is room for it.
+        """Run a function on the executor and return its encoded output; its time limit counts from its start.
 
         Args:
             action: the function and its arguments.
@@ -325,11 +326,11 @@ class RunExecutor:
             interrupts: the signals.
 
         Raises:
-            NotSendableError: it cannot be sent there.
-            WorkerDiedError: the process that ran it is gone.
-            ExecutorError: the executor cannot be made or reached, or cannot run it.
-            StepTimeoutError: it did not end in time.
-            RemoteError: what the function raised.
+            NotSendableError: the function or an argument cannot be sent.
+            WorkerDiedError: the process that ran the function is gone.
+            ExecutorError: the executor cannot be created or reached, or cannot run the function.
+            StepTimeoutError: the function did not end in time.
+            RemoteError: the exception of the function.
         """
         answer = await waited(self._answer(action, call, interrupts), interrupts)
         if isinstance(answer, LocalCall):
@@ -343,7 +344,7 @@ class RunExecutor:
                 "An executor calls what it is given with the arguments that it is given, and returns its result.",
             ) from error
         if is_unheard:
-            self._tell_unheard(call)
+            self._warn_unheard(call)
         if figures:
             call.services.record(CurrentStep.of(call), figures)
         if published:
@@ -361,22 +362,22 @@ class RunExecutor:
             remedy="The worker must be able to import what the function and its arguments are made of.",
         )
 
-    def _tell_unheard(self, call: StepCall) -> None:
+    def _warn_unheard(self, call: StepCall) -> None:
         if not self._is_unheard_told:
             self._is_unheard_told = True
             _log.warning(
-                "run %s: step %s told how far it is, and executor %r has no way to say so while a step runs",
+                "run %s: step %s reported progress, but executor %r cannot send messages while a step runs",
                 call.workflow_id,
                 call.path,
                 self.name,
             )
 
     async def refuse_repeats(self, path: str) -> None:
-        """Refuse a step that must not be done twice, where the executor may do it again by itself.
+        """Refuse an at-most-once step if the executor may repeat work by itself.
 
         Raises:
-            UnknownExecutorError: it may.
-            ExecutorError: the executor cannot be made.
+            UnknownExecutorError: the executor may repeat work.
+            ExecutorError: the executor cannot be created.
         """
         if repeats_work(self._kind) or repeats_work(await self._opened(path)):
             raise self.refused(
@@ -384,49 +385,49 @@ class RunExecutor:
             )
 
     async def refuse_resources(self, path: str, resources: Mapping[str, float]) -> None:
-        """Refuse a step that asks for resources, where the executor knows none.
+        """Refuse a step that asks for resources if the executor does not support resources.
 
         Raises:
-            UnknownExecutorError: the executor knows none.
+            UnknownExecutorError: the executor does not support resources.
         """
         try:
             executor = await self._opened(path)
         except ExecutorError:
-            return  # its tries will say so
+            return  # the tries of the step report the error
         if not isinstance(executor, TakesResources):
             raise self.refused(path, f"asks for resources {dict(resources)}, and executor {self.name!r} knows none")
 
     async def close(self) -> None:
-        """End what the run has made."""
+        """End the executor, if the run has created it."""
         executor = self._given_up()
         if executor is not None:
             await close(executor)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the executor at once, if the run has created it."""
         executor = self._given_up()
         if executor is not None:
             kill(executor)
 
     def _given_up(self) -> Executor | None:
-        """Let go of the executor, also of one that is not connected yet; return it where it is to be ended."""
+        """Release the executor, even if it is not connected yet; return it if it has to be ended."""
         executor = self._executor or self._connecting
         self._executor = self._connecting = None
         return executor if self._is_ours else None
 
     @property
     def may_try_again(self) -> bool:
-        """Whether a step whose worker got lost may be tried again although it does not say so."""
+        """Whether a step without `.retry()` may be tried again if its worker is lost."""
         return repeats_work(self._kind) or repeats_work(self._executor)
 
     @property
     def leaves_work(self) -> bool:
-        """Whether a step that is out of time may keep running there."""
+        """Whether a step may keep running after its timeout."""
         return not kills_work(self._executor)
 
     @property
     def tries_when_lost(self) -> int:
-        """How often a step is tried whose worker got lost, if it does not say so itself."""
+        """How often a step without `.retry()` is tried if its worker is lost."""
         return int(getattr(self._executor, "tries_when_lost", 1))
 
     async def _answer(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
@@ -440,7 +441,7 @@ class RunExecutor:
         if self._room is None:
             return await self._sent(executor, parcel, call, interrupts)
         async with self._room:
-            executor = await self._opened(path)  # the others may have found it broken meanwhile
+            executor = await self._opened(path)  # other steps may have found it broken meanwhile
             return await self._sent(executor, parcel, call, interrupts)
 
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
@@ -491,13 +492,13 @@ class RunExecutor:
             hearing.end()
 
     def _broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
-        """Give up an executor that is broken for good; the next step gets a new one, where one can be made."""
+        """Release an executor that is permanently broken; the next step gets a new one, if it can be created."""
         if not self._is_ours:
             return WorkerDiedError(
                 path,
                 executor=self.name,
                 detail=_said(error),
-                remedy="The executor is broken for good. Give the engine a function that makes one, and it makes a new "
+                remedy="The executor is permanently broken. Give the engine a function that creates one, and it creates a new "
                 "one: executors={…: lambda: ProcessPoolExecutor(4)}; or use 'process', which loses only the one step.",
             )
         if self._executor is executor:
@@ -524,7 +525,7 @@ class RunExecutor:
             connect: Callable[[], None] | None = getattr(executor, "connect", None)
             if connect is not None:
                 self._connecting = executor
-                await run_in_daemon(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's end waits for it
+                await run_in_daemon(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's exit waits for it
         except ExecutorError as error:
             error.executor, error.path = self.name, path
             raise
@@ -532,7 +533,7 @@ class RunExecutor:
             raise self._error(
                 path,
                 f"cannot be made: {type(error).__name__}: {text_of(error)}",
-                "See what the function raises that makes it.",
+                "Check the function that creates it.",
             ) from error
         if not callable(getattr(executor, "submit", None)):
             raise self._error(
@@ -544,12 +545,12 @@ class RunExecutor:
         return ExecutorError(f"executor {self.name!r} {said}", executor=self.name, path=path, remedy=remedy)
 
     def refused(self, path: str, why: str) -> UnknownExecutorError:
-        """Return the error of a step that cannot run there at all."""
+        """Return the error of a step that cannot run on this executor."""
         return UnknownExecutorError(
             f"step {path!r} {why}", executor=self.name, path=path, remedy="Give it another executor by .on(…)."
         )
 
 
 def _said(error: BaseException) -> str:
-    """Return what an error says, in a line."""
+    """Return the text of an error, in one line."""
     return f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')[:300]}"

@@ -1,10 +1,10 @@
-"""Tasks for a worker, as bytes: a function with its arguments, what the step may know of itself, and the one try in the worker.
+"""Tasks for a worker, as bytes: a function with its arguments and the facts about the step; and the try in the worker.
 
-They are made here, and not by the executor: so what cannot be sent is told by name before anything is, and the same for
-every executor.
+They are packed here and not by the executor, so that an error about an unpicklable value names it, before anything is
+sent, and in the same way for every executor.
 
-What comes back is never an object of the worker's: an output is the tree that is recorded, and an exception is what is
-recorded of it. So nothing is lost because it cannot be sent, and nothing is built here that a worker chose.
+The worker never returns its own objects: an output is returned encoded, and an exception as its record. So nothing is
+lost because it cannot be pickled, and the engine never builds objects that a worker chose.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from flowckpt.execution.remote import LOADED_FROM_FILE, Loading
 from flowckpt.execution.remote.channel import RemoteStepServices, StepSnapshot, read_plain
 from flowckpt.execution.thread import AbandonedStepError
 
-# The modules of the program, for a process that did not begin with them.
+# The modules of the program, for a worker process.
 #
-# What is pickled names modules. Most can be imported by anybody; two kinds cannot: the script that was run (`__main__`), and
-# a file that was loaded by its path. Of these the engine says where they are, and the worker loads them when they are named.
-# The script is loaded under another name than `__main__`, so what stands under its guard does not run.
+# Pickles contain names of modules. Most modules can be imported anywhere, except two kinds: the script that was run
+# (`__main__`), and a file that was loaded by its path. For these, the engine sends their locations, and the worker
+# loads them when they are needed. The script is loaded under another name than `__main__`, so that its main code does
+# not run.
 
 
 MAIN = "__main__"
@@ -56,7 +57,7 @@ ModulePlaces = Mapping[str, tuple[str, str]]
 
 
 def places_of_modules() -> dict[str, tuple[str, str]]:
-    """Return where the modules of this program are that another process cannot import by their names."""
+    """Return the locations of this program's modules that another process cannot import by name."""
     found = {}
     for name, module in list(sys.modules.items()):
         if name != MAIN and LOADED_FROM_FILE in getattr(module, "__dict__", ()):
@@ -69,7 +70,7 @@ def places_of_modules() -> dict[str, tuple[str, str]]:
 
 
 def provide(name: str, places: ModulePlaces) -> None:
-    """Make sure that a module that cannot be imported is there, where its place is known."""
+    """Load a module that cannot be imported by name, if its location is known."""
     if name not in places:
         return
     file, package = places[name]
@@ -86,7 +87,7 @@ def provide(name: str, places: ModulePlaces) -> None:
 
 
 def name_in_engine(name: str) -> str:
-    """Return the name of a class as it is in the process in which the script was run."""
+    """Return the name that a class has in the process in which the script was run."""
     before, _, rest = name.rpartition(f"{LOADED_MAIN}.")
     return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
 
@@ -97,7 +98,7 @@ def _is_there(name: str, file: str) -> bool:
 
 
 def _loaded(name: str, file: str) -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader(name, file)  # a script need not end in .py
+    loader = importlib.machinery.SourceFileLoader(name, file)  # a script need not have the extension .py
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -112,21 +113,21 @@ def _loaded(name: str, file: str) -> ModuleType:
 
 
 FORM = 5
-"""The form of parcels and answers; both ends must have the same."""
+"""The version of the format of parcels and answers; both ends must have the same."""
 
 
 def pack_task(
     action: PythonAction, call: StepCall, kept: StepSnapshot, places: ModulePlaces, *, by_value: bool
 ) -> bytes:
-    """Return what is sent for one try of a step.
+    """Return the bytes to send for one try of a step.
 
     Args:
         action: the function and its arguments.
         call: the step.
-        kept: what else of the step, which stays here, is sent along.
-        places: where the program's modules are that cannot be imported.
-        by_value: whether the code of the program's own files is to be sent along, where cloudpickle is there to do it:
-            for workers that have not these files.
+        kept: the facts about the step to send with it.
+        places: the locations of the program's modules that cannot be imported by name.
+        by_value: whether to send the code of the program's own files too, if cloudpickle is installed: for workers
+            without these files.
 
     Raises:
         NotSendableError: the function or an argument cannot be pickled.
@@ -135,7 +136,7 @@ def pack_task(
     dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
     function, executor = action.function, kept.executor
     if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
-        raise _not_sendable(action, call.path, executor, "the function", function, "it is in no file")
+        raise _not_sendable(action, call.path, executor, "the function", function, "it is not in a file")
     with sending:
         try:
             calling = dump((function, action.args, dict(action.kwargs)))
@@ -148,14 +149,14 @@ def pack_task(
 def unpack_task(
     parcel: bytes, way: WayUp | None
 ) -> tuple[CurrentStep, RemoteStepServices, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
-    """Return what the step may know of itself, its desk, and what makes its function and arguments.
+    """Return the step's view of itself, its services, and a function that unpickles its function and arguments.
 
     Args:
-        parcel: what `pack_task` returned.
-        way: the way up to the engine; None where there is none.
+        parcel: the bytes of `pack_task`.
+        way: the connection to the engine, or None.
 
     Raises:
-        ValueError: it is of another version of flowckpt.
+        ValueError: the parcel is from another version of flowckpt.
     """
     form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; the process that can send to a worker runs code there
     if form != FORM:
@@ -187,7 +188,7 @@ def _by_value(places: ModulePlaces) -> tuple[Callable[[Any], bytes], contextlib.
 
 @contextlib.contextmanager
 def _sent_along(places: ModulePlaces) -> Iterator[None]:
-    """Send the code of modules that were loaded by path; that of `__main__` is sent anyway."""
+    """Send the code of modules that were loaded by path; the code of `__main__` is always sent."""
     modules = [sys.modules[name] for name in places if name != MAIN]
     for module in modules:
         external.cloudpickle.register_pickle_by_value(module)
@@ -202,7 +203,7 @@ def _sent_along(places: ModulePlaces) -> Iterator[None]:
 def _culprit(
     action: PythonAction, path: str, executor: str, dump: Callable[[Any], bytes], error: Exception
 ) -> NotSendableError:
-    """Find what cannot be sent."""
+    """Return the error that names the part which cannot be sent."""
     for place, value in _named(action):
         try:
             dump(value)
@@ -231,9 +232,9 @@ def _not_sendable(
     action: PythonAction, path: str, executor: str, place: str, value: Any, detail: str
 ) -> NotSendableError:
     remedy = (
-        "Define it at the top of a module or script, not inside a function, or leave .on() out."
+        "Define it at the top of a module or script, not inside a function, or remove .on()."
         if value is action.function
-        else "Send what it is made of, a path or an address, and make it in the step's function; or leave .on() out."
+        else "Send the data, a path or an address, and create it in the step's function; or remove .on()."
     )
     return NotSendableError(
         path, executor=executor, place=place, type_name=type_name(type(value)), detail=detail, remedy=remedy
@@ -248,7 +249,7 @@ DONE, FAILED, UNREADABLE = "done", "failed", "unreadable"
 
 
 def work(parcel: bytes) -> bytes:
-    """Do one try of a step and return what came of it."""
+    """Do one try of a step and return its outcome as bytes."""
     path = ""
     try:
         now, desk, call = unpack_task(parcel, way_up.get())
@@ -280,15 +281,15 @@ def work(parcel: bytes) -> bytes:
 
 
 def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str, Any]]:
-    """Return what `work` returned: kind, content, whether progress had no way to the engine, figures, and what was published.
+    """Unpack the bytes of `work`: kind, content, whether progress could not be sent, figures, and published values.
 
-    The content is a tree, or a `StepError`, whether it was an `Exception`, and the seconds that it asks to wait.
+    The content is a tree; or a `StepError`, whether it was an `Exception`, and the seconds to wait before another try.
 
     Args:
         answer: the bytes.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the answer is invalid.
     """
     kind, content, is_unheard, figures, published = read_plain(answer)
     if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
@@ -304,7 +305,7 @@ def opened(answer: Any) -> tuple[str, Any, bool, Mapping[str, Any], Mapping[str,
 
 
 def _entered(parcel: bytes) -> AbstractContextManager[object]:
-    """Return what is to be entered around the function; nothing if it cannot be read here."""
+    """Return the context manager to enter around the function; nothing if it cannot be unpickled here."""
     if parcel:
         with suppress(Exception):
             found: AbstractContextManager[object] = pickle.loads(parcel)  # noqa: S301 - the engine's own, as the function
@@ -318,5 +319,5 @@ async def awaited(value: Any) -> Any:
 
 
 def _as_in_engine(error: StepError) -> StepError:
-    """Name the classes of the script as they are named where it was run."""
+    """Rename classes of the script to the names that they have where it was run."""
     return attrs.evolve(error, type=name_in_engine(error.type), bases=tuple(map(name_in_engine, error.bases)))
