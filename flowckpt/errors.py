@@ -301,7 +301,7 @@ class CancelRefusedError(OfRun, FlowckptError):
 
 
 class RequestPendingError(OfRun, FlowckptError):
-    """The owner of a live run has not followed a request in time."""
+    """The owner of a live run has not acted on a request in time."""
 
     asked: str = field("the request: `stop`, `save a checkpoint` or `change its tags`")
     holder: str = field("the owner: process, host, since when")
@@ -488,7 +488,7 @@ class NotUndoableError(WorkflowChangedError):
 
     @classmethod
     def of_step(cls, workflow_id: str, workflow_name: str, path: str, reason: str) -> NotUndoableError:
-        """Return the failure of one step, for a run whose other steps are undone all the same."""
+        """Return the failure of one step, for a run whose other steps are still undone."""
         error = cls(workflow_id, workflow_name=workflow_name, reasons={path: reason})
         error.message, error.remedy = f"the code as it is now does not say how: {reason}", ""
         return error

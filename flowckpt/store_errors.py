@@ -29,7 +29,7 @@ class CheckpointNotFoundError(FlowckptError):
 
     workflow_id: str = field("the requested run", kw_only=False)
     checkpoint_id: str | None = field("the requested checkpoint, or None for the latest", default=None, kw_only=False)
-    detail: str = field("what is known beside that; may be empty", default="")
+    detail: str = field("further details; may be empty", default="")
     message: str = derived("{missing}[ ({detail})]")
     remedy: str = "See 'flowckpt {command}'."
 
@@ -269,7 +269,7 @@ class UnsupportedSchemaError(FlowckptError):
     found: object = field("the version in the record")
     supported: int = field("the newest version that this program reads")
     what: str = field("what has the version, as `record`", default="record")
-    detail: str = field("what is known beside that; may be empty", default="")
+    detail: str = field("further details; may be empty", default="")
     message: str = derived("the {what} has schema version {found!r:.80}; flowckpt reads up to {supported}[: {detail}]")
     remedy: str = "{advice}"
 

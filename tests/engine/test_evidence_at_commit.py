@@ -354,7 +354,7 @@ def test_an_async_function_is_no_function_of_the_result() -> None:
 
 def test_a_pack_made_by_a_function_stands_alone() -> None:
     result = run(step("a").python(note, 1).evidence(YES, lambda out: EvidencePack([YES])))
-    assert "a pack and something beside it" in result.error.error_message
+    assert "got a pack and other arguments" in result.error.error_message
 
 
 def test_a_function_of_the_result_changes_neither_what_is_recorded_nor_what_the_generator_gets(

@@ -725,8 +725,8 @@ async def test_a_program_that_cannot_be_started_says_why(tmp_path):
         ([tmp_path], {}, "may not be executed", "interpreter"),
         (["./orphan"], {"cwd": tmp_path}, "the interpreter that './orphan' names", "#!"),
         (["./empty"], {"cwd": tmp_path}, "'./empty' is not a program", "#!"),
-        (["true"], {"cwd": tmp_path / "away"}, "away' does not exist", "step before"),
-        (["true"], {"cwd": tmp_path / "plain"}, "plain' is not a directory", "step before"),
+        (["true"], {"cwd": tmp_path / "away"}, "away' does not exist", "earlier step"),
+        (["true"], {"cwd": tmp_path / "plain"}, "plain' is not a directory", "earlier step"),
         (["true", "x" * 3_000_000], {}, "too long", "stdin="),
     ]
     for argv, given, why, remedy in cases:

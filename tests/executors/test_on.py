@@ -59,7 +59,7 @@ def test_where_no_function_is_called_it_is_refused(made):
 
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(one)
     assert isinstance(result.error, StepDefinitionError)
-    assert ".on() makes no sense" in result.error.message
+    assert ".on() cannot be used" in result.error.message
     assert "test_on.py" in result.error.where
 
 

@@ -210,7 +210,7 @@ class MapAction(FanOutAction):
         return named if isinstance(named, str) else function_name(self.function)
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
+        """Return a modifier that cannot be used: a map of a workflow runs no function of its own."""
         of_function = {"on", "cache", "reads", "writes", "record_arguments"} if _is_workflow(self.function) else set()
         return modifiers.first_of(self.refused | of_function)
 
@@ -475,7 +475,7 @@ def parallel_action(
         if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
             raise refused_step(
                 each.name,
-                f".{refused}() makes no sense with .{each.action.step_type}()",
+                f".{refused}() cannot be used with .{each.action.step_type}()",
                 "It is for .python(), and for a .map() of a function: leave it out.",
             )
     completion = completion_of(name, min_success, tolerate, len(steps))

@@ -466,7 +466,7 @@ def claimed_evidence(
     if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
         raise refused_step(
             name,
-            ".evidence() is given a pack and something beside it",
+            ".evidence() got a pack and other arguments",
             "A pack has its own policy and all its claims: give it alone.",
         )
     return ClaimedEvidence(claims, require_all, min_verified)

@@ -81,11 +81,11 @@ class Action:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Facts beside the function and its arguments that identify the work, by name."""
+        """Further facts, besides the function and its arguments, that identify the work, by name."""
         return {}
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with this action, or an empty text."""
+        """Return a modifier that cannot be used with this action, or an empty text."""
         return modifiers.first_of(self.refused)
 
 

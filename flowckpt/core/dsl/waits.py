@@ -80,7 +80,7 @@ class WaitAction(Waiting):
     Attributes:
         signal: its name.
         data_type: the type of what it carries.
-        patience: how long to wait; None for ever.
+        patience: how long to wait; None for no limit.
         default: what is returned when that is over; `NOTHING` where the step is to fail then.
         ask: the question, shown to the person who answers; None for none.
     """
@@ -124,7 +124,7 @@ class ApprovalAction(Waiting):
     Attributes:
         approval: its name.
         claims: what is to be approved: claims, or one pack of them.
-        patience: how long to wait; None for ever.
+        patience: how long to wait; None for no limit.
         returns_rejection: whether a rejection is returned, and does not fail the step.
         ask: the question, shown to the person who answers; None for none.
     """

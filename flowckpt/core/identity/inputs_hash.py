@@ -1,4 +1,4 @@
-"""Digests of inputs: what they cover, and what differs.
+"""Digests of inputs, and the differences between inputs.
 
 The canonical form is our own, because RFC 8785 refuses integers beyond 2**53 and writes 1.0 as 1: the tagged tree of
 the value (`codec`), as JSON text with sorted keys, no spaces, UTF-8. Pairs of a `$dict` are sorted by the text of
@@ -56,7 +56,7 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: int = 10) -> dict[str, tuple[str, str]]:
-    """Say which leaves differ, and how.
+    """Return which leaves differ, and how.
 
     Args:
         recorded: the trees of the recorded inputs, by name.
@@ -88,7 +88,7 @@ def _beside_secret(leaf: Any) -> str:
 
 
 def _told_apart(old: Any, new: Any) -> tuple[str, str]:
-    """Show two leaves; with their types where they look the same, as the path and the text `'a.csv'` do."""
+    """Return the texts of two leaves, with their types if they look the same, like the path and the text `'a.csv'`."""
     texts = show(old), show(new)
     return texts if texts[0] != texts[1] else (f"{_kind(old)} {texts[0]}", f"{_kind(new)} {texts[1]}")
 
@@ -98,7 +98,7 @@ def _kind(leaf: Any) -> str:
 
 
 def show(leaf: Any) -> str:
-    """Write a leaf for people: `'a.csv'`, `1000`; a tagged one by its body; cut at 80 characters."""
+    """Return a leaf for display: `'a.csv'`, `1000`; a tagged one by its body; cut at 80 characters."""
     if leaf == MARK:
         return HIDDEN
     body = next(iter(leaf.values())) if _is_tag(leaf) else leaf

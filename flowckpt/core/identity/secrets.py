@@ -1,13 +1,12 @@
-"""The secret values that a run knows: found in texts and trees, and taken out of them or refused there.
+"""The known secret values of a run: found in texts and trees, and removed or refused there.
 
-A secret is looked for as it is, and as others write it: by `repr`, as JSON, in hexadecimal, in base64 (also in the
-middle of something longer), as its SHA-256; and in URLs, paths and HTML, which each escape other characters, so there
-any of its characters may be escaped, once or twice. A long text has each of its lines as a form, and its beginning and
-its end, because messages are cut.
+A secret is searched for in its plain form, and as other code writes it: by `repr`, as JSON, in hexadecimal, in base64
+(also inside longer data), as its SHA-256; and in URLs, paths and HTML, where any of its characters may be escaped, once
+or twice. Of a long text, each line is a form too, and so are its start and its end, because messages are cut.
 
-Short values are a trade: three letters are in many words. In texts for people, and in arguments, which are only
-compared, they go where they stand as a word; in outputs, which must stay as they are, they are not looked for; and in a
-secret of several parts, short parts do not count.
+Short values are a compromise: three letters occur in many words. In displayed texts, and in arguments, which are only
+compared, a short value is removed if it is a whole word. In outputs, which must stay unchanged, short values are not
+searched for. In a secret of several parts, short parts do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _DIGITS = 6
-"""From how many characters on an output may not be a secret number."""
+"""An output must not be a secret number with at least this many characters."""
 _MOST_PARTS = 10_000
 _NO_VALUES = (bool, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
@@ -63,14 +62,14 @@ class KnownSecrets:
         return f"KnownSecrets{HIDDEN}"
 
     def learn(self, value: Any) -> None:
-        """Take a value for secret from now on, with all that is in it.
+        """Treat a value and all of its parts as secret from now on.
 
         Args:
-            value: a secret, or what one holds.
+            value: a secret, or the content of one.
         """
         for leaf, is_whole in _leaves(value):
             if not is_whole and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < ANYWHERE:
-                continue  # among others: a flag, a country, a port's last digit
+                continue  # too short: a flag, a country code, a digit
             if isinstance(leaf, int | float):
                 if leaf in self._numbers:
                     continue
@@ -85,11 +84,7 @@ class KnownSecrets:
             self._patterns = None
 
     def learn_from(self, arguments: Iterable[Any]) -> None:
-        """Take the secrets among the arguments of a call for known ones.
-
-        Args:
-            arguments: its arguments.
-        """
+        """Add the secrets among the arguments of a call."""
         for each in arguments:
             if type(each) is Secret and not each.is_absent:
                 self.learn(each)
@@ -128,7 +123,7 @@ class KnownSecrets:
         return HIDDEN if self.is_number(tree) else tree
 
     def is_number(self, value: Any) -> bool:
-        """Tell whether a value is a secret number.
+        """Return whether a value is a secret number.
 
         Args:
             value: any value.
@@ -136,11 +131,11 @@ class KnownSecrets:
         return (type(value) is int or type(value) is float) and value in self._numbers
 
     def place_in(self, tree: Any, place: str) -> str:
-        """Return where a JSON tree holds a secret; empty where it holds none.
+        """Return where a JSON tree contains a secret; empty if it contains none.
 
         Args:
-            tree: what is to be recorded as it is.
-            place: what to call the tree.
+            tree: a tree that is to be recorded unchanged.
+            place: the name of the tree.
         """
         if not self.is_any:
             return ""
@@ -162,7 +157,7 @@ class KnownSecrets:
         return ""
 
     def is_in(self, text: str) -> bool:
-        """Tell whether a name, or another text that is to be recorded as it is, holds a secret.
+        """Return whether a name or another text that is recorded unchanged contains a secret.
 
         Args:
             text: the text.
@@ -182,9 +177,10 @@ class KnownSecrets:
 
 
 def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the texts, bytes and numbers that a secret is made of, and whether it is that alone; keys do not count.
+    """Yield the texts, bytes and numbers in a secret, and whether each is the whole secret; keys do not count.
 
-    An object is looked into as far as its fields go, each object once: a session or a connection leads everywhere.
+    Objects are searched through their fields, each object once, because a session or a connection refers to many
+    others.
     """
     waiting, seen = [(value, True)], set[int]()
     while waiting and len(seen) < _MOST_PARTS:
@@ -221,29 +217,29 @@ def _inside(value: Any) -> list[Any] | None:
     return [*vars(value).values()] if hasattr(value, "__dict__") else None
 
 
-# How a secret may be written: the forms in which it is looked for, and how it is taken out of a text.
+# The forms in which a secret may be written, and their removal from a text.
 
 
 ANYWHERE = 4
-"""From how many characters on a form is looked for inside words."""
+"""Forms with at least this many characters are also searched for inside words."""
 _IN_OUTPUTS = 8
-"""From how many on an output may not hold it; one that is a shorter secret as a whole is refused from `ANYWHERE` on."""
+"""An output must not contain a form of at least this length; one that equals a secret is refused from `ANYWHERE` on."""
 _EDGE = 12
-"""How many characters of a long form give it away where the rest was cut off."""
+"""How many characters of a long form are enough to find it if the rest was cut off."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 @lazy_frozen(eq=False, repr=False)
 class Patterns:
-    """The texts to look for.
+    """The texts to search for.
 
     Attributes:
-        forms: the secrets as they may be written.
-        all: where they go out of a text.
-        in_outputs: the forms that an output may not hold.
-        whole: what an output may not be.
-        long: the forms whose beginnings and ends are looked for, too.
-        raw: the secrets as they are, where they are long enough to be looked for inside words.
+        forms: the forms of the secrets.
+        all: the pattern of everything to remove from a text.
+        in_outputs: the forms that an output must not contain.
+        whole: the values that an output must not equal.
+        long: the forms whose start and end are searched for, too.
+        raw: the plain secrets that are long enough to be searched for inside words.
     """
 
     forms: tuple[str, ...]
@@ -254,11 +250,11 @@ class Patterns:
     raw: tuple[str, ...]
 
     def is_escaped_in(self, text: str, *, at_least: int = 0) -> bool:
-        """Return whether a text holds a secret some of whose characters are escaped, as in a URL, a path or HTML.
+        """Return whether a text contains a secret with some characters escaped, as in a URL, a path or HTML.
 
         Args:
             text: the text.
-            at_least: how long the secrets are that are looked for.
+            at_least: the minimum length of the secrets to search for.
         """
         if "%" not in text and "&" not in text:
             return False
@@ -273,7 +269,7 @@ class Patterns:
 
     @classmethod
     def of(cls, texts: Iterable[str], numbers: Iterable[float]) -> Patterns:
-        """Return what is to be looked for.
+        """Return the patterns for some secrets.
 
         Args:
             texts: the secret texts.
@@ -304,7 +300,7 @@ def _parts(text: str) -> set[str]:
 
 
 def _any_escape(character: str) -> str:
-    """Return a pattern of a character as it is, percent-escaped once or more often, or as HTML writes it."""
+    """Return a pattern of a character: plain, percent-escaped once or repeatedly, or in HTML form."""
     data = character.encode("utf-8", "surrogatepass")
     ways = ["".join(f"%(?:25)*(?i:{byte:02x})" for byte in data), rf"&#0*{ord(character)};"]
     ways.append(rf"(?i:&#x0*{ord(character):x};)")
@@ -314,7 +310,7 @@ def _any_escape(character: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield a text as others write it."""
+    """Yield the forms in which other code may write a text."""
     parts = _parts(text)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -360,7 +356,7 @@ def forms_of_bytes(data: bytes) -> Iterator[str]:
 
 
 def without_edges(text: str, form: str) -> str:
-    """Take the beginning and the end of a long form out of a text in which the rest of it was cut off.
+    """Remove the start and the end of a long form from a text in which the rest of it was cut off.
 
     Args:
         text: the text.
@@ -381,10 +377,10 @@ def without_edges(text: str, form: str) -> str:
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
-    """Refuse to record an output that holds a secret: it must come back as it is, so nothing can be taken out of it.
+    """Refuse to record an output that contains a secret: outputs must be restored unchanged.
 
     Raises:
-        EncodingError: it holds one; the error names the place.
+        EncodingError: the output contains a secret; the error names the place.
     """
     if found := secrets.place_in(tree, place):
         raise EncodingError(
@@ -395,10 +391,10 @@ def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
 
 
 def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> None:
-    """Refuse a step that has a secret in a text that is recorded, shown, or looked for as it is.
+    """Refuse a step with a secret in a text that is recorded, shown or searched for unchanged.
 
     Raises:
-        StepDefinitionError: it does.
+        StepDefinitionError: a text contains a secret.
     """
     if not secrets.is_any:
         return
@@ -423,10 +419,10 @@ def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> No
 
 
 def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> None:
-    """Refuse to record claims that hold a secret: they must be checked again later as they are.
+    """Refuse to record claims that contain a secret: claims must be checked again unchanged.
 
     Raises:
-        EvidenceError: they do.
+        EvidenceError: a claim contains a secret.
     """
     if secrets.is_any and secrets.tree(document) != document:
         raise EvidenceError(
@@ -441,15 +437,15 @@ _OF_THE_CODE = {"function", "location", "fingerprint", "target", "base_path", "d
 
 
 def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], secrets: KnownSecrets) -> None:
-    """Refuse to write a checkpoint that holds a secret: the last look, where its bytes leave the engine.
+    """Refuse to write a checkpoint that contains a secret: the last check before its bytes leave the engine.
 
     Args:
         data: the checkpoint.
-        results: those of its results that no earlier checkpoint holds.
+        results: the results that no earlier checkpoint contains.
         secrets: the secrets of the run.
 
     Raises:
-        EncodingError: it holds one; nothing was written.
+        EncodingError: the checkpoint contains a secret; nothing was written.
     """
     documents = [(each.path, result_document(each)) for each in results]
     head, _ = encode_head(data, data)  # without the inputs, which are checked where they are bound
@@ -461,14 +457,14 @@ def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], se
 
 
 def hidden_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
-    """Return what a program wrote without the secrets of the run."""
+    """Return the output of a program with the run's secrets removed."""
     if not secrets.is_any:
         return output
     return attrs.evolve(output, stdout=secrets.text(output.stdout), stderr=secrets.text(output.stderr))
 
 
 def hide_output_of(error: BaseException) -> None:
-    """Take out of an error what a secret program wrote: its output is the secret."""
+    """Remove the output of a secret command from an error: the output is the secret."""
     if isinstance(error, CommandFailedError):
         error.stdout = error.stderr = HIDDEN
     if isinstance(error, CommandFailedError | TimeoutError):

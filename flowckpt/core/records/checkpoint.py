@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 BIRTH = "birth"
-"""In the metadata: a random value, new for each run. Messages repeat it, so a later run of the same id ignores them."""
+"""Metadata key: a random value, new for each run. Messages repeat it, so a later run of the same id ignores them."""
 
 
 class Reason(StrEnum):
@@ -169,7 +169,7 @@ class CheckpointData(FieldEquality):
 
     @property
     def held_values(self) -> tuple[Any, ...]:
-        """All values that it holds beside those of its results; any of them may be a large one."""
+        """All values in it except those of its results; any of them may be large."""
         partial = (each.held_state for each in self.partial.values())
         return (self._inputs, self._snapshot, self._output, *partial)
 
@@ -199,7 +199,7 @@ class CheckpointData(FieldEquality):
         )
 
     def says_only_its_place(self, previous: CheckpointData) -> bool:
-        """Return whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run."""
+        """Return whether it has only an id, a reason, numbers and a time, like nearly all checkpoints of a run."""
         has_more = len(vars(self)) != _COMMON and (
             self.evidence
             or self.in_flight

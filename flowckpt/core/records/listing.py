@@ -22,7 +22,7 @@ MANAGED = "CheckpointManager"
 MANAGER = "manager"
 """The key of such a task in its metadata."""
 IMPORTED = "imported"
-"""In the metadata: the run came from a file that anybody may have made, and no person has resumed it yet.
+"""Metadata key: the run came from a file that anybody may have made, and no person has resumed it yet.
 
 Such a run is held. It is never due, its program is not imported unasked, and its approvals and signals do not count
 unless the file was authenticated.

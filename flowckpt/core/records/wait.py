@@ -155,13 +155,13 @@ def shown_moment(moment: datetime) -> str:
 
 
 KEY = "waits"
-"""In the metadata of a checkpoint: what the run waits for, by the path of the step."""
+"""Metadata key: what the run waits for, by the path of the step."""
 TAKEN = "taken_signals"
-"""In the metadata: the ids of signals that were taken by results which no longer count."""
+"""Metadata key: the ids of signals that were taken by results which no longer count."""
 ENDED = "ended"
-"""In the metadata: the last attempt that a person ended or rolled back before a resume, and when."""
+"""Metadata key: the last attempt that a person ended or rolled back before a resume, and when."""
 STOPPED = "stopped"
-"""In the metadata: the signal that stopped the run while some of its steps waited and others could continue."""
+"""Metadata key: the signal that stopped the run while some of its steps waited and others could continue."""
 
 
 def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:

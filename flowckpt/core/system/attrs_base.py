@@ -1,12 +1,11 @@
-"""Equality, hash, repr and notebook form of our attrs classes, by their fields, without code that is generated for each of them.
+"""Equality, hash, repr and notebook form of flowckpt's attrs classes, without generated code for each class.
 
-attrs writes these three methods as source text and compiles it where the class is defined. That makes them the quickest
-to call, and slow to have: for the classes of a plain resume it was 4 % of all that happens from the start of Python to
-the next step, and hardly any run compares or prints one. So these classes say `eq=False, repr=False`, and inherit what
-attrs would have made.
+attrs generates these three methods as source text and compiles it when the class is defined. They are fast to call, but
+slow to define: for the classes of a plain resume it took 4 % of the time from the start of Python to the next step, and
+hardly any run compares or prints them. So these classes use `eq=False, repr=False`, and inherit equivalent methods.
 
-`__init__` is compiled too. Of half the classes that a plain resume loads, it makes no object, and a program that only imports
-the names of the package makes none of most others: those are `lazy_frozen`.
+`__init__` is compiled too. A plain resume creates no objects of half the classes that it loads, and a program that only
+imports the package creates none of most classes: these are `lazy_frozen`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 else:
 
     def lazy_define(**how: Any) -> Any:
-        """Be `attrs.define`, for a class that is completed late and has no slots."""
+        """`attrs.define` for a class that is completed at its first use and has no slots."""
         return functools.partial(_late, functools.partial(attrs.define, init=True, slots=False, **how))
 
     def lazy_frozen(**how: Any) -> Any:
-        """Be `attrs.frozen`, for a class that is completed late and has no slots."""
+        """`attrs.frozen` for a class that is completed at its first use and has no slots."""
         return functools.partial(_late, functools.partial(attrs.frozen, init=True, slots=False, **how))
 
 
@@ -40,18 +39,18 @@ _LATE: list[Callable[[], None]] = []
 
 
 def complete_all() -> None:
-    """Complete every class that waits for its first object: for a process that many others are forked off."""
+    """Complete every class that is not used yet, before a process forks many others."""
     while _LATE:
         _LATE.pop()()
 
 
 def _late(completed: Callable[[type], type], cls: type) -> type:
-    """Have a class completed when its first object is made, or somebody looks at its fields or its signature."""
+    """Complete a class when its first object is created, or its fields or its signature are read."""
     is_done = False
 
     def complete() -> None:
         nonlocal is_done
-        with _completing:  # which another thread waits for, with its first object
+        with _completing:  # another thread with its first object waits here
             if not is_done:
                 is_done = True
                 completed(cls)
@@ -69,7 +68,7 @@ def _late(completed: Callable[[type], type], cls: type) -> type:
 
 
 class _AtLook:
-    """Stands for what a class says of itself until somebody looks."""
+    """Placeholder for an attribute of a class that is set when the class is completed."""
 
     def __init__(self, name: str, complete: Callable[[], None]) -> None:
         self._name = name

@@ -1,10 +1,9 @@
-"""Blocking work: in place when nothing else could run, on another thread when a loop must stay live, or in a loop of its own.
+"""Blocking work: in place if nothing else could run, on another thread, or in its own loop.
 
-A hop to a thread and back costs 50 to 110 µs, as much as the disk's own sync. The owner of a loop that
-runs one thing at a time (`run_sync`, the command line) says so once, here, and steps and stores ask.
-
-`in_sync` is the one door for code that is not async: an object's async methods, run in a loop of their own. There is no
-twin class of anything. That loop runs one call at a time and nothing else, so stores and checks work in place.
+A switch to a thread and back costs 50 to 110 µs, as much as a disk's sync. The owner of a loop that runs one thing at a
+time (`run_sync`, the command line) declares that here, and steps and stores check it. `in_sync` is the way to use an
+object's async methods from sync code, in a separate loop; there are no sync twins of classes. That loop runs one call
+at a time and nothing else, so stores and checks work in place.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ allow_blocking, forget_allowance = _may_block.set, _may_block.reset
 
 @contextmanager
 def blocking_allowed(allowed: bool) -> Iterator[None]:
-    """Allow or forbid blocking the loop within the block, for this context and the tasks made in it."""
+    """Allow or forbid blocking the loop within the block, for this context and the tasks created in it."""
     token = _may_block.set(allowed)
     try:
         yield
@@ -70,19 +69,21 @@ def run_alone(runner: asyncio.Runner, work: Awaitable[T]) -> T:
 async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) -> T:
     """Await something to its end; a cancel meanwhile is delivered at the task's next await.
 
-    For what must not be left half known: a save, the taking of a run, its giving back. Work that gives way has not begun.
+    For work whose outcome must be known: a save, taking a lease, releasing it. `giving_way` allows a cancel before it
+    starts.
 
     Args:
-        work: what to await.
-        is_last: raise the cancel here, as the caller's next await may stand after its `asyncio.timeout()`. Python 3.13
-            has dropped the cancel by then; 3.11 and 3.12 no longer turn it into a `TimeoutError`.
+        work: the awaitable.
+        is_last: raise the cancel here, because the caller's next await may come after its `asyncio.timeout()`. Python
+            3.13 has dropped the cancel by then; 3.11 and 3.12 no longer turn it into a `TimeoutError`.
     """
     if may_block():  # nothing else runs in the loop, and the signals know when not to cancel
         return await work
     task = asyncio.ensure_future(work)
     is_cancelled = False
     while not task.done():
-        waiter = task.get_loop().create_future()  # unlike awaiting the task itself, a cancel of ours does not reach it
+        # unlike an await of the task itself, this does not pass a cancel on to it
+        waiter = task.get_loop().create_future()
         task.add_done_callback(partial(_wake, waiter))  # asyncio.wait() takes three times as long
         try:
             await waiter
@@ -93,7 +94,7 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
                 await task
     current = asyncio.current_task()
     if is_cancelled and current is not None:
-        current.uncancel()  # so that it counts once: asyncio.timeout() asks how often
+        current.uncancel()  # so that it counts once: asyncio.timeout() reads the count
         current.cancel()
     try:
         return task.result()
@@ -107,7 +108,7 @@ _giving_way: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """Let a cancel end the task in this block, within `finish_despite_cancel` too: it only waits, and has begun nothing."""
+    """Allow a cancel in this block, even within `finish_despite_cancel`: the work only waits, and has not started."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     _giving_way.add(task)
@@ -123,7 +124,7 @@ def _wake(waiter: asyncio.Future[None], _: object) -> None:
 
 
 async def run_blocking(work: Callable[[], T]) -> T:
-    """Run `work` in place where that is allowed, else on a worker thread."""
+    """Run `work` in place if that is allowed, otherwise on a worker thread."""
     if may_block():
         return work()
     return await (on_own_thread(work) if _is_left.get() else workers.run(work))
@@ -141,8 +142,8 @@ def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
     """Start a daemon thread, and return it.
 
     Args:
-        work: what it does.
-        name: its name.
+        work: the function to run.
+        name: the name of the thread.
 
     Raises:
         CheckpointStorageError: no more threads are allowed, or Python is ending.
@@ -159,7 +160,7 @@ def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
 
 
 class Answers:
-    """Gives the answers of threads to the futures of event loops; a loop is woken once for all that it has not seen."""
+    """Passes results of threads to the futures of event loops; a loop is woken once for all waiting results."""
 
     def __init__(self) -> None:
         self._reset()
@@ -170,7 +171,7 @@ class Answers:
         self._given: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
 
     def give(self, future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-        """Settle a future in its own loop, unless that has ended; may be called from any thread."""
+        """Set the result of a future in its loop, unless the loop is closed; may be called from any thread."""
         loop = future.get_loop()
         with self._lock:
             given = self._given.get(loop)
@@ -197,7 +198,7 @@ answers = Answers()
 
 
 class Workers:
-    """Threads that do blocking work for event loops, and end when there is none for a second.
+    """Threads that do blocking work for event loops, and end after one second without work.
 
     Args:
         most: the number of threads.
@@ -214,7 +215,7 @@ class Workers:
         self._threads = self._unfinished = 0
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do work on a thread; it is done to its end, whatever becomes of the future."""
+        """Do work on a thread; it runs to its end, even if the future is cancelled."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.start(partial(copy_context().run, work), future)
         return future
@@ -223,13 +224,13 @@ class Workers:
         """Do work on a thread.
 
         Args:
-            work: what to do. Without a future, it must not raise.
+            work: the function. Without a future, it must not raise.
             future: gets the result.
 
         Raises:
             CheckpointStorageError: none of the threads is running, and none can be started; the work is not done.
         """
-        if self._pid != os.getpid():  # a forked child has neither the threads nor those who hold the locks
+        if self._pid != os.getpid():  # a forked child has neither the threads nor the holders of the locks
             self._reset()
         with self._lock:
             if self._threads < min(self._most, self._unfinished + 1):
@@ -308,18 +309,14 @@ workers = Workers(_THREADS)
 
 
 Wait = tuple[Callable[[], object], Hashable]
-"""A call that waits for the disk, and what it waits for. One call is made for all that wait for the same; None is never the same."""
+"""A call that waits for the disk, and its key. Waits with the same key share one call; None is never shared."""
 Waiting = Generator[Wait, Any, T]
 APART = "apart"
-"""Stands in a wait for a call that may take long: the other runs do not wait until it has ended."""
+"""Marks a wait whose call may take long, so that other runs do not wait for it."""
 
 
 def result_of(work: Waiting[T]) -> T:
-    """Return the result of work that waits in place, and so yields nothing.
-
-    Args:
-        work: what to do.
-    """
+    """Return the result of a generator that waits in place, and so yields nothing."""
     try:
         next(work)
     except StopIteration as end:
@@ -331,9 +328,9 @@ class _Item:
     """Work under way.
 
     Attributes:
-        run: the run that it is for; work for one run is done in the order in which it came.
-        wait: what it waits for.
-        outcome: what that returned and raised.
+        run: the run; work for one run is done in the order of its arrival.
+        wait: the call that it waits for.
+        outcome: the result and the error of that call.
     """
 
     __slots__ = ("future", "outcome", "run", "wait", "work")
@@ -347,7 +344,7 @@ class _Item:
 
 
 class SyncGroup:
-    """The saves, claims and releases of a store that are under way for event loops."""
+    """The saves, claims and releases of a store that are in progress for event loops."""
 
     def __init__(self) -> None:
         self._reset()
@@ -360,7 +357,7 @@ class SyncGroup:
         self._has_thread = False
 
     def later(self, run: str, work: Waiting[T]) -> asyncio.Future[T]:
-        """Do work with the next round; it is done to its end, whatever becomes of the future.
+        """Do work in the next round; it runs to its end, even if the future is cancelled.
 
         Args:
             run: the run that it is for.
@@ -383,7 +380,7 @@ class SyncGroup:
             self._has_thread = True
 
     def _lead(self) -> None:
-        """Make rounds until nothing is left to do."""
+        """Make rounds until no work remains."""
         under_way: list[_Item] = []
         while True:
             try:
@@ -401,7 +398,7 @@ class SyncGroup:
                 under_way = []
 
     def _taken(self, under_way: list[_Item]) -> list[_Item]:
-        """Return the work under way and what waits, but for runs of which other work is under way; all or nothing."""
+        """Return the work in progress, and waiting work of runs without work in progress; all or nothing."""
         runs = self._apart.union(item.run for item in under_way)
         taken, left = [*under_way], deque[_Item]()
         for item in self._waiting:
@@ -414,7 +411,7 @@ class SyncGroup:
         return taken
 
     def _give_up(self, item: _Item, error: BaseException) -> None:
-        """Answer work with an error, and let the run's later work be done."""
+        """End work with an error, and continue with the run's later work."""
         with contextlib.suppress(Exception):  # what follows is for the others, too
             item.work.close()
         with self._lock:
@@ -424,7 +421,7 @@ class SyncGroup:
         answers.give(item.future, None, error)
 
     def _round(self, under_way: list[_Item]) -> list[_Item]:
-        """Continue all work to its next wait, make the waits, and return what is not done yet."""
+        """Continue all work to its next wait, make the calls, and return the unfinished work."""
         left: list[_Item] = []
         done: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
         for item in under_way:
@@ -456,7 +453,7 @@ class SyncGroup:
         return [item for item, _ in together]
 
     def _wait_apart(self, item: _Item, call: Callable[[], object]) -> None:
-        """Make a call that may take long, and let its work continue with the next round."""
+        """Make a call that may take long, and continue its work in the next round."""
         try:
             item.outcome = call(), None
         except BaseException as error:
@@ -470,19 +467,19 @@ class SyncGroup:
             self._give_up(item, error)
 
 
-# Work that a run does not wait for: what a store that is away keeps for half a minute must not keep the steps as well.
+# Work that a run does not wait for: a store that is unavailable for half a minute must not delay the steps.
 
 
 _is_left: ContextVar[bool] = ContextVar("flowckpt_is_left", default=False)
 
 
 async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
-    """Start something, wait for it for a moment, and return it, done or not.
+    """Start work, wait for it for a moment, and return its future, done or not.
 
-    The process may end while it is not done: its thread is not waited for then.
+    The process may exit before the work is done, without waiting for its thread.
 
     Args:
-        work: what to do.
+        work: the function.
         patience: how long to wait, in seconds.
     """
     with blocking_allowed(False):
@@ -491,15 +488,16 @@ async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
             begun = asyncio.ensure_future(work)
         finally:
             _is_left.reset(token)
-    begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may never be asked for
+    # mark it as retrieved: nobody may read it
+    begun.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.wait({begun}, timeout=patience)
     return begun
 
 
 async def on_own_thread(work: Callable[[], T]) -> T:
-    """Run `work` on a daemon thread, which a cancel leaves to itself: for a wait that may never end, as for a pipe.
+    """Run `work` on a daemon thread, which a cancel abandons: for a wait that may never end, such as for a pipe.
 
-    A file that it returns too late is closed.
+    A file that is returned too late is closed.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -527,7 +525,7 @@ async def on_own_thread(work: Callable[[], T]) -> T:
     return await answer
 
 
-# A loop inside the thread of another one, which stands still meanwhile.
+# A loop inside the thread of another loop, which stands still meanwhile.
 
 
 # From 3.14 on the current task belongs to the thread, and no other loop can run a task while it is set.
@@ -537,7 +535,7 @@ swap_task: Callable[[asyncio.AbstractEventLoop, Any], Any] | None = (
 
 
 def swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asyncio.AbstractEventLoop | None, Any]:
-    """Make another loop the running one of this thread, or none; return the former loop and its current task."""
+    """Set the running loop of this thread, or none; return the previous loop and its current task."""
     former = _get_running_loop()
     former_task = None if swap_task is None or former is None else swap_task(former, None)
     _set_running_loop(loop)
@@ -548,7 +546,7 @@ def swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asynci
 
 @contextmanager
 def loop_hidden() -> Iterator[bool]:
-    """Hide the loop that runs in this thread, as in a notebook, so that another one can run; yield whether there is one."""
+    """Hide the loop that runs in this thread, as in a notebook, so that another can run; yield whether one ran."""
     former = swap_loop(None, None)
     try:
         yield former[0] is not None

@@ -1,4 +1,4 @@
-"""Time, injected: nothing else in the package asks the operating system what time it is."""
+"""The injected clock: no other code in the package reads the time from the operating system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The engine's clock; tests turn one by hand."""
+    """The engine's clock; tests use one that they set by hand."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware and in UTC. Never used to order records."""
@@ -26,9 +26,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The system clock."""
 
-    # No methods of ours around them: each step asks five times, and a frame takes 0.1 µs.
+    # No wrappers around these functions: each step calls them five times, and a frame takes 0.1 µs.
     now = staticmethod(partial(datetime.now, UTC))
     """The machine's time, aware and in UTC."""
     elapsed_ns = staticmethod(time.perf_counter_ns)

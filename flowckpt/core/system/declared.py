@@ -1,4 +1,4 @@
-"""How an error is declared: fields as in a dataclass, texts from templates, pickling, a built-in exception as well.
+"""Declarative errors: fields as in a dataclass, texts from templates, pickling, an additional built-in exception.
 
 A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
 default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
@@ -72,7 +72,7 @@ class Declared:
         self.args = (values["message"],)
 
     def _words(self) -> Mapping[str, object]:
-        """Return what the templates name beside the fields."""
+        """Return the values of template names that are not fields."""
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -126,7 +126,7 @@ def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
 
 
 def _kept(value: Any, annotation: str) -> Any:
-    """Return a value as an error keeps it, so that the caller cannot change it later."""
+    """Return a copy of a value for an error, so that the caller cannot change it later."""
     if annotation.startswith("Sequence"):
         return tuple(value)
     if annotation.startswith("Mapping"):
@@ -181,7 +181,7 @@ def _combined(cls: type, kind: type) -> type:
 
 
 def declared_class(cls: type) -> type:
-    """Return the class of a failure as it is declared here, without the built-in exception beside it."""
+    """Return the declared class of a failure, without the additional built-in exception."""
     return cls.__bases__[0] if cls in _BUILTIN_KINDS else cls
 
 

@@ -1,6 +1,6 @@
-"""The door to modules of Python and of other packages that few runs need: each is imported when it is first used.
+"""Lazy imports of modules of Python and of other packages that few runs need.
 
-Some cost a start several milliseconds; others belong to extras, and may be missing.
+Some of them take several milliseconds to import; others belong to extras, and may be missing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MODULES = {
     "zoneinfo": "zoneinfo",
     "zstd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 }
-"""From the name here to the module."""
+"""The module of each name."""
 
 
 # fmt: off

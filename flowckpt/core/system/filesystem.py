@@ -1,8 +1,7 @@
 """The operating-system calls of the stores, as one small port.
 
-A store calls nothing else of the operating system. So a test can record the calls, make the n-th one fail, and build
-every state that a power cut may legally leave behind. Names are relative to an open directory and never followed
-through a symbolic link.
+A store makes no other calls of the operating system. So a test can record the calls, make the n-th one fail, and build
+every state that a power cut may leave. Names are relative to an open directory, and symbolic links are never followed.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ UNSOUND_FILESYSTEMS = (
     *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # of many machines
     *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of another program, or of a guest's host
 )
-"""How the names of types begin whose locks hold for one machine, or whose count of a file's names may be an old one."""
+"""Prefixes of file system types whose locks hold only on one machine, or whose link counts may be outdated."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The numbers of errors that say that a disk, or the quota of a user, is full."""
+"""The error numbers for a full disk or quota."""
 
 
 class FileStatus(NamedTuple):
@@ -47,9 +46,9 @@ class FileStatus(NamedTuple):
         is_directory: whether it is a directory.
         is_regular: whether it is a regular file.
         is_writable: whether its owner may open it for writing.
-        inode: the number that the file system knows it by; no other file has it while this one is open or has a name.
-        written_at: when its content was last written, in seconds since the epoch; 0 where that is unknown.
-        device: the device of its file system; 0 where that is unknown.
+        inode: its number in the file system; no other file has it while this one is open or has a name.
+        written_at: when its content was last written, in seconds since the epoch; 0 if unknown.
+        device: the device of its file system; 0 if unknown.
     """
 
     size: int
@@ -67,13 +66,13 @@ NOWHERE = (0, 0)
 
 
 class Place(Enum):
-    """The whereabouts of an open file.
+    """The location of an open file.
 
     Attributes:
-        HERE: under its name, and at its path as far as that can be followed.
-        UNNAMED: its name is missing, or another file's.
-        MOVED: under its name, in a directory to which its path does not lead any more.
-        REPLACED: the same, and its path leads to something else.
+        HERE: it has its name, and its path leads to it as far as that can be checked.
+        UNNAMED: its name is missing, or belongs to another file.
+        MOVED: it has its name, but its path no longer leads to its directory.
+        REPLACED: it has its name, but its path leads to something else.
     """
 
     HERE = "here"
@@ -98,7 +97,7 @@ class FileSystem(Protocol):
     """The calls. Every one raises `OSError` and nothing else."""
 
     def open_root(self, path: str) -> int:
-        """Open the store's own directory; here alone, a symbolic link is the user's choice and is followed."""
+        """Open the store's own directory; only here, a symbolic link is the user's choice and is followed."""
         ...
 
     def make_root(self, path: str) -> None:
@@ -110,7 +109,7 @@ class FileSystem(Protocol):
         ...
 
     def make_directory(self, parent: int, name: str) -> None:
-        """Create a directory (0700); `FileExistsError` where the name is taken."""
+        """Create a directory (0700); `FileExistsError` if the name is taken."""
         ...
 
     def remove_directory(self, parent: int, name: str) -> None:
@@ -118,7 +117,7 @@ class FileSystem(Protocol):
         ...
 
     def create(self, parent: int, name: str) -> int:
-        """Create a new file (0600) for appending; `FileExistsError` where the name is taken."""
+        """Create a new file (0600) for appending; `FileExistsError` if the name is taken."""
         ...
 
     def open_read(self, parent: int, name: str) -> int:
@@ -126,7 +125,7 @@ class FileSystem(Protocol):
         ...
 
     def open_lock(self, parent: int, name: str) -> int:
-        """Open the lock file, creating it (0600) where it is missing. It is never written, nor unlinked while used."""
+        """Open the lock file, creating it (0600) if it is missing. It is never written, and never unlinked while in use."""
         ...
 
     def write(self, file: int, data: bytes) -> int:
@@ -150,15 +149,15 @@ class FileSystem(Protocol):
         ...
 
     def link(self, parent: int, source: str, target: str) -> None:
-        """Give a file a second name; `FileExistsError` where it is taken, so it never replaces."""
+        """Create a hard link; `FileExistsError` if the name is taken, so it never replaces a file."""
         ...
 
     def link_into(self, parent: int, other: int, name: str) -> None:
-        """Give a file the same name in another directory, too; `FileExistsError` where it is taken."""
+        """Create a hard link with the same name in another directory; `FileExistsError` if the name is taken."""
         ...
 
     def rename(self, parent: int, source: str, target: str) -> None:
-        """Give a file another name in the same directory, replacing what had it."""
+        """Rename a file in the same directory, replacing any file with the new name."""
         ...
 
     def unlink(self, parent: int, name: str) -> None:
@@ -174,25 +173,25 @@ class FileSystem(Protocol):
         ...
 
     def is_untouched(self, file: int, path: str = "", identity: tuple[int, int] = NOWHERE) -> bool:
-        """Return whether an open file has its one name still and is writable: it was not unlinked, linked or marked.
+        """Return whether an open file still has exactly one name and is writable.
 
         Args:
             file: the file.
-            path: a path that must lead to it, where it can be followed.
-            identity: its device and inode, if they are known: one look at the path is enough then.
+            path: a path that must lead to it, if the path can be followed.
+            identity: its device and inode, if known; then one stat of the path is enough.
         """
         ...
 
     def set_writable(self, file: int, is_writable: bool) -> None:
-        """Give an open file the mode 0600 or 0400; who has it open for writing can still write."""
+        """Set the mode of an open file to 0600 or 0400; a process that has it open for writing can still write."""
         ...
 
     def exists(self, parent: int, name: str) -> bool:
-        """Return whether the name is taken, by whatever kind of thing."""
+        """Return whether the name is taken, by a file of any kind."""
         ...
 
     def is_named(self, file: int, parent: int, name: str) -> bool:
-        """Return whether a name is one of an open file; not so where it is missing, or another thing's."""
+        """Return whether a name belongs to an open file; False if it is missing or belongs to another file."""
         ...
 
     def place_of(self, file: int, parent: int, name: str, path: str) -> Place:
@@ -200,7 +199,7 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, file: int) -> bool:
-        """Take the exclusive lock of an open file without waiting; tell whether it was had."""
+        """Take the exclusive lock of an open file without waiting; return whether that succeeded."""
         ...
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
@@ -208,16 +207,16 @@ class FileSystem(Protocol):
         ...
 
     def empty(self, file: int) -> None:
-        """Cut an open file, which holds hints only, to no bytes, so that the disk has room for others; never synced."""
+        """Truncate an open file that contains only hints, to free disk space; never synced."""
         ...
 
     def type_of(self, path: str) -> str:
-        """Name the type of the file system that holds a path, as `ext4`; an empty string where it is unknown."""
+        """Return the type of the file system of a path, such as `ext4`; an empty string if it is unknown."""
         ...
 
 
 class Reserve:
-    """Room on a full disk for the commands that make room: a file that they remove.
+    """A file that is removed on a full disk, to make room for the commands that free space.
 
     A process that only saves never touches it.
 
@@ -225,7 +224,7 @@ class Reserve:
         place: the file.
 
     Attributes:
-        is_used: whether the file was removed, and not made again.
+        is_used: whether the file was removed and not created again.
     """
 
     BYTES = 512 * 1024
@@ -235,7 +234,7 @@ class Reserve:
         self.is_used = False
 
     def make(self) -> bool:
-        """Make the file if it is missing and there is room for it; return whether it was made."""
+        """Create the file if it is missing and there is room for it; return whether it was created."""
         with contextlib.suppress(OSError, AttributeError):  # not every system can allocate
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(self._place, flags, FILE_MODE)
@@ -251,14 +250,14 @@ class Reserve:
         return False
 
     def use(self) -> bool:
-        """Remove the file; return whether that was done, now or before."""
+        """Remove the file; return whether it is removed, now or before."""
         with contextlib.suppress(OSError):
             self._place.unlink()
             self.is_used = True
         return self.is_used
 
     def restore(self) -> None:
-        """Make the file again if it was used."""
+        """Create the file again if it was used."""
         if self.is_used:
             self.is_used = not self.make()
 
@@ -288,8 +287,8 @@ def open_if_there(filesystem: FileSystem, open_one: Callable[..., int], *where: 
 
     Args:
         filesystem: the calls.
-        open_one: that which opens it.
-        *where: what that takes.
+        open_one: the call that opens it.
+        *where: the arguments of the call.
     """
     try:
         opened = open_one(*where)
@@ -314,7 +313,7 @@ def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
 
 
 _synced: dict[tuple[int, int], int] = {}
-"""When the directories that this process has synced were last changed before that, by device and inode."""
+"""The change times of the directories that this process has synced, by device and inode."""
 
 
 def sync_directory(path: Path) -> None:
@@ -327,14 +326,14 @@ def sync_directory(path: Path) -> None:
 
 
 def _sync_names(directory: int) -> None:
-    """Sync an open directory, unless no name in it has changed since this process has synced it.
+    """Sync an open directory, unless no name in it has changed since this process synced it.
 
-    A disk empties its cache for each sync, also for that of a clean directory; every run would wait for that.
+    A disk flushes its cache for each sync, even of an unchanged directory, and every run would wait for that.
     """
     status = os.fstat(directory)
     key, changed_at = (status.st_dev, status.st_ino), status.st_ctime_ns
     if _synced.get(key) != changed_at:
-        is_settled = changed_at < time.time_ns() - 1_000_000_000  # else another change could have the same time
+        is_settled = changed_at < time.time_ns() - 1_000_000_000  # otherwise another change could have the same time
         os.fsync(directory)
         if is_settled:
             _synced[key] = changed_at
@@ -352,10 +351,11 @@ class PosixFileSystem:
             raise
 
     def make_root(self, path: str) -> None:
-        """Create the directory and its parents, then sync each parent, also of those that were there.
+        """Create the directory and its parents, then sync each parent, including those of existing directories.
 
-        A directory that is there may have been made by a process that died before its sync; so the parents up to
-        the first one of another owner or device are synced once more, unless they are as this process has synced them.
+        An existing directory may have been created by a process that died before its sync. So the parents up to the
+        first one with another owner or device are synced again, unless they are unchanged since this process synced
+        them.
         """
         root = Path(path).absolute()
         missing = []
@@ -375,7 +375,7 @@ class PosixFileSystem:
                 break
             try:
                 parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except PermissionError:  # not ours to read, so not where we or a predecessor of ours made anything
+            except PermissionError:  # not readable, so flowckpt has not created anything in it
                 break
             try:
                 _sync_names(parent)
@@ -526,7 +526,7 @@ class PosixFileSystem:
         os.ftruncate(file, 0)
 
     def lock(self, file: int) -> bool:
-        """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""
+        """Call flock; fcntl's locks are not usable, because closing any descriptor of the file drops them."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -534,7 +534,7 @@ class PosixFileSystem:
         return True
 
     def type_of(self, path: str) -> str:
-        """Look the path up in the kernel's table of mounts; an empty string where there is none (not Linux)."""
+        """Look up the path in the kernel's mount table; an empty string if there is none (not Linux)."""
         try:
             table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         except OSError:
@@ -543,14 +543,14 @@ class PosixFileSystem:
 
 
 def _refuse_link_to_nothing(path: Path) -> None:
-    """Tell a link whose end is gone, such as a disk that is not mounted, from a store that is not there yet."""
+    """Refuse a dangling link, such as to a disk that is not mounted: it is not a store that does not exist yet."""
     if path.is_symlink() and not path.exists():
         said = f"it is a symbolic link to {path.readlink()}, which is not there"
         raise NotADirectoryError(errno.ENOTDIR, said, str(path))
 
 
 def _type_in_table(table: str, path: str) -> str:
-    """Find the mount that holds `path`: the longest mount point that is a prefix, the last one mounted there."""
+    """Find the mount of `path`: the longest mount point that is a prefix, and the last one mounted there."""
     best, found = -1, ""
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
@@ -568,16 +568,16 @@ def _unescape(text: str) -> str:
     return text
 
 
-# Who can change a file, and so decide what runs: the rule alone.
+# The rule about who can change a file, and so decide what code runs.
 
 _ROOT = 0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def distrust(owner: int, mode: int, uid: int, *, is_on_the_way: bool = False) -> str:
-    """Return why a user must not run what lies here, or an empty text.
+    """Return why a user must not run code from a file, or an empty text.
 
-    Root is trusted: it can run anything as any user already.
+    Root is trusted, because it can already run anything as any user.
 
     Args:
         owner: the user id of the owner.

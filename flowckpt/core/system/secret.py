@@ -116,7 +116,7 @@ def secret_type(annotation: Any) -> Any:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Return whether an annotation takes None beside a secret."""
+    """Return whether an annotation allows None or a secret."""
     if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
         return is_optional(typing.get_args(annotation)[0])
     return typing.get_origin(annotation) in (typing.Union, types.UnionType) and type(None) in typing.get_args(

@@ -1,7 +1,8 @@
 """Large files, read and written while the event loop stays live: by aiofiles, in large chunks.
 
-Each call of aiofiles is a hop to a thread, 50 to 110 µs: nothing beside a chunk of a megabyte, and a thousand times the
-price of a line. So nothing here reads lines one by one, and saves of checkpoints, which are small, do not come here.
+Each call of aiofiles is a switch to a thread, 50 to 110 µs: little compared to a chunk of a megabyte, but a thousand
+times the price of a line. So nothing here reads lines one by one, and saves of checkpoints, which are small, do not
+come here.
 """
 
 from __future__ import annotations

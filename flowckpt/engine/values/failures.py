@@ -128,14 +128,14 @@ def stale_step(
         else ""
     )
     remedy = (
-        f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
+        f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result anyway: "
         f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}"
     )
     if hasattr(builtins, "__IPYTHON__"):  # a notebook has no shell, and a command could not load its cells
         names = ", ".join(f"{option[2:].replace('-', '_')}='rerun'" for option in options)
         remedy = (
             f"To run it and what follows again: await flowckpt.resume(workflow, workflow_id={workflow_id!r}, {names}). "
-            "To reuse its result all the same, write 'reuse'. With an engine of your own: "
+            "To reuse its result anyway, write 'reuse'. With an engine of your own: "
             f"engine.resume_sync(workflow, workflow_id={workflow_id!r}, options=RunOptions({names}))."
         )
     texts = [str(reason) for reason in reasons]
