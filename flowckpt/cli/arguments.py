@@ -298,7 +298,7 @@ def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text:
         is_text: whether a text is read as a person writes values; else it is taken at its word.
 
     Raises:
-        InputError: there is nothing where it is said to be, or it does not fit the annotation. The value is not shown.
+        InputError: there is nothing if it is said to be, or it does not fit the annotation. The value is not shown.
     """
     if given is None:
         return None
@@ -348,7 +348,7 @@ def ask_for_secrets(
 
 
 def _fetched(name: str, text: str) -> str | None:
-    """Return what a text points to; None where it is the value itself."""
+    """Return what a text points to; None if it is the value itself."""
     if text == "-":
         return _asked(name) if is_person_there() else _line_of_input(name)
     kind, _, place = text.partition(":")

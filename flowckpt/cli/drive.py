@@ -270,7 +270,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
 
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
-    """Tell whether a failed run did nothing that its resume would do differently; what was undone is run again."""
+    """Return whether a failed run did nothing that its resume would do differently; what was undone is run again."""
     is_undone = bool(result.undone) or isinstance(result.error, RunUndoneError)
     return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
 
@@ -295,7 +295,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
 
 
 def can_ask(options: RunOptions) -> bool:
-    """Tell whether a person sits there, and has not said already what to do."""
+    """Return whether a person sits there, and has not said already what to do."""
     is_open = options.on_code_change is None and not options.force
     return is_open and is_person_there()
 

@@ -33,10 +33,10 @@ class RecordedRun(FieldEquality):
         store: that store.
         latest: its newest checkpoint.
         workflow: its workflow, loaded.
-        target: where the workflow is, as typed; None where the record says it.
+        target: where the workflow is, as typed; None if the record says it.
         moved_to: the same for the record.
         inputs: the inputs that were given again, by name.
-        base_path: the directory to which the run moves; None where it stays.
+        base_path: the directory to which the run moves; None if it stays.
     """
 
     workflow_id: str

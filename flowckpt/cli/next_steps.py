@@ -125,7 +125,7 @@ def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list
     unless = ", unless its evidence shows that it was done" if is_asked else ""
     return [
         f"Run it and what follows again{unless}: {line.command(*rerun)}",
-        f"Take its recorded result all the same: {line.command(*reuse)}",
+        f"Reuse its recorded result anyway: {line.command(*reuse)}",
         *_ways_to_repeat(line, path, options),
     ]
 
@@ -167,7 +167,7 @@ def final_ways(line: ResumeLine) -> list[str]:
 
 
 def changed_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a workflow that yields something else than the record says."""
+    """Return the ways on from a workflow that yields something other than the record says."""
     return [
         "Restore the code that wrote the record, and resume.",
         f"Run everything again from where they differ: {line.command('--force')}",

@@ -505,7 +505,7 @@ limit_options = together(
         "--stay",
         type=SecondsRange(0, has_infinity=True),
         metavar="SECONDS",
-        help="When everything waits, keep the process up to SECONDS in all; inf: for ever. Default: only for waits that end within a minute.",
+        help="When everything waits, keep the process up to SECONDS in total (inf: forever). Default: only for waits that end within a minute.",
     ),
 )
 """The limits of a run."""
@@ -533,7 +533,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def user_name() -> str:
-    """Return the name of the machine's user; an empty text where it does not say."""
+    """Return the name of the machine's user; an empty text if it does not say."""
     try:
         return external.getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users

@@ -113,7 +113,7 @@ def _with_databases(settings: Settings) -> Settings:
 
 
 def is_set_already(name: str, value: Any) -> bool:
-    """Tell whether the next command would find a value without its option."""
+    """Return whether the next command would find a value without its option."""
     return bool(command_settings()[name] == value)
 
 
@@ -179,7 +179,7 @@ NO_COLOR = "flowckpt.no_color"
 
 
 def color_allowed() -> bool:
-    """Tell whether terminals may be drawn on, as the command line and the settings say.
+    """Return whether terminals may be drawn on, as the command line and the settings say.
 
     Raises:
         SettingError: a setting is unknown, or has an invalid value.

@@ -31,7 +31,7 @@ class Hints:
 
     Attributes:
         begun: the steps that the last attempt started since its last checkpoint.
-        seen: the last sign of life of the process that died, if the run has crashed.
+        seen: the last heartbeat of the process that died, if the run has crashed.
         live: what runs now, or what ran when the process died.
     """
 
@@ -51,7 +51,7 @@ class StoredRun:
         status: where it stands; `crashed` where it is running and has no owner.
         signals: messages that the run has not taken yet, in the order in which they were sent.
         set_aside: messages that no step could use, as far as the store still has them: the next attempt removes them.
-        started: when it began, as the store says; None where it cannot tell.
+        started: when it began, as the store says; None if it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
         crash_loop: how often it died at the same step, where a resume would refuse it for that.
         left_behind: how many checkpoints no longer count, as a later attempt continued from before them.

@@ -23,7 +23,7 @@ from flowckpt.stores.leases import released
 async def brought_in(
     store: StoreBase, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
 ) -> bool:
-    """Let a store take a run in; tell whether it is new there.
+    """Let a store take a run in; return whether it is new there.
 
     Raises:
         RunExistsError: another run has the id, or the same one that has continued there.
@@ -32,7 +32,7 @@ async def brought_in(
         CheckpointStorageError: the store failed.
     """
     if not store.has(Ability.RECEIVE):
-        store.lacks(Ability.RECEIVE, "take in a whole run")
+        store.lacks(Ability.RECEIVE, "receive a whole run")
     if await _is_there(store, workflow_id, identity):
         return False
     try:

@@ -48,8 +48,8 @@ class Change:
     Attributes:
         place: where, as `rows[3].name`; empty for the whole value.
         kind: whether it was added, removed or changed.
-        old: its tree in the first value; None where it was added.
-        new: its tree in the second value; None where it was removed.
+        old: its tree in the first value; None if it was added.
+        new: its tree in the second value; None if it was removed.
     """
 
     place: str

@@ -2,7 +2,7 @@
 
 What goes is decided in groups, for the rule looks at all checkpoints. It is asked when they have become a third more, at
 least eight; when a quarter of them can go, eight or more, as there are too many, or they have become too old, or too
-large together; and once more at the end.
+large together; and again at the end.
 So a save pays for a look at a few checkpoints, however many there are, whether anything goes or nothing can.
 What goes is part of the save itself: no eviction fails by itself, and none happens without its save.
 """
@@ -89,7 +89,7 @@ class _Outlook:
     more: int | None = None
 
     def is_due(self, data: CheckpointData, held: int, max_age: timedelta | None) -> bool:
-        """Tell whether to look before this save."""
+        """Return whether to look before this save."""
         return (
             self.since >= max(_GROUP, held // 3)
             or (self.quarter_at is not None and max_age is not None and data.saved_at - self.quarter_at > max_age)
@@ -218,7 +218,7 @@ class Evictor:
         )
 
     def _verified(self, steps: int) -> bool | None:
-        """Tell whether all evidence up to a number of results held when it was recorded; None where there is none."""
+        """Return whether all evidence up to a number of results held when it was recorded; None if there is none."""
         answers, results = self._answers, self.history.results
         for result in results[len(answers) - 1 : steps]:
             answers.append(verified_after(answers[-1], (result,)))

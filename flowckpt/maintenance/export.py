@@ -79,7 +79,7 @@ class Gathered:
     Attributes:
         workflow_id: the run.
         checkpoints: all its checkpoints, attempt by attempt and the oldest first.
-        owner: the process that runs it, so that it may have continued since; None where it rests.
+        owner: the process that runs it, so that it may have continued since; None if it rests.
     """
 
     workflow_id: str
@@ -208,7 +208,7 @@ async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
         StoreAbilityError: the store cannot read what no longer counts.
     """
     if not store.has(Ability.ATTEMPTS):
-        store.lacks(Ability.ATTEMPTS, "hand out a whole run")
+        store.lacks(Ability.ATTEMPTS, "return a whole run")
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)

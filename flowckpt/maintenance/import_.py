@@ -92,7 +92,7 @@ def checkpoint_in(text: bytes) -> CheckpointData:
 
 
 def _is_left_out(key: str, value: object) -> bool:
-    """Tell whether a field says what a result without it says, too."""
+    """Return whether a field says what a result without it says, too."""
     return value is None and key in ("error", "started_at", "evidence", "version")
 
 

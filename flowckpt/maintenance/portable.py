@@ -65,7 +65,7 @@ def header_line(workflow_id: str, workflow_name: str, status: str, target: Mappi
         workflow_id: the run.
         workflow_name: its workflow.
         status: where it stands, according to its newest checkpoint.
-        target: where the workflow is found; empty where that is not known.
+        target: where the workflow is found; empty if that is not known.
     """
     return _line(
         {
@@ -148,12 +148,12 @@ def signing_key(line: bytes, unsigned: bytes) -> str | None:
 
 
 def result_in(line: bytes) -> bytes | None:
-    """Return the canonical bytes of a result's line; None where it is another one."""
+    """Return the canonical bytes of a result's line; None if it is another one."""
     return line[len(_RESULT_PREFIX) : -1] if line.startswith(_RESULT_PREFIX) and line.endswith(b"}") else None
 
 
 def blob_in(line: bytes) -> tuple[str, int, int] | None:
-    """Return digest and size of a large value, and where its content begins in the line; None where it is another one."""
+    """Return digest and size of a large value, and where its content begins in the line; None if it is another one."""
     match = _BLOB.match(line)
     return None if match is None else (match[1].decode(), int(match[2]), match.end())
 
@@ -163,7 +163,7 @@ def _line(document: Json) -> bytes:
 
 
 def is_run(first_line: bytes) -> bool:
-    """Tell whether a file that begins so is an exported run."""
+    """Return whether a file that begins so is an exported run."""
     if not first_line.startswith(b"{"):
         return False
     try:

@@ -69,7 +69,7 @@ class DueRun:
     Attributes:
         info: the run as it stood when it was looked at.
         why: why.
-        damage: what cannot be read of it; empty where all can. It is left as it is, and told.
+        damage: what cannot be read of it; empty if all can. It is left as it is, and told.
     """
 
     info: RunInfo
@@ -83,13 +83,13 @@ class DueRun:
 
 
 def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None, is_signalled: bool) -> Why | None:
-    """Return why a run is to be resumed now, or None where it is not.
+    """Return why a run is to be resumed now, or None if it is not.
 
     Args:
         info: the run.
         now: the time, aware.
         waits: how many of its steps wait.
-        due_at: when the first of them ends by itself; None where none does.
+        due_at: when the first of them ends by itself; None if none does.
         is_signalled: whether something lies there that one of them waits for.
     """
     if info.owner is not None:  # it waits, and its process stays
@@ -159,7 +159,7 @@ async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun |
 
 
 async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) -> bool:
-    """Tell whether something lies there that a wait is for."""
+    """Return whether something lies there that a wait is for."""
     if all(wait.is_timed for wait in waits):
         return False
     taken = info.metadata.get(TAKEN, ())
@@ -304,7 +304,7 @@ class Recovered:
         outcome: what became of it.
         attempt: its newest attempt afterwards.
         detail: why it was left, failed or died, for people; may be empty.
-        exit_code: how its process ended; None where none was started. A negative one is the signal that killed it.
+        exit_code: how its process ended; None if none was started. A negative one is the signal that killed it.
         is_reported: whether it needs a person, and an earlier recoverer reported that.
     """
 

@@ -109,7 +109,7 @@ ONLY_THE_LAST = Retention(keep_last=1)
 
 
 def set_retention(said: Callable[[str], Any]) -> Retention | None:
-    """Return what the settings say of retention; None where they say nothing."""
+    """Return what the settings say of retention; None if they say nothing."""
     found = Retention(
         **{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
     )

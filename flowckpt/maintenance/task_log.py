@@ -74,7 +74,7 @@ def marker_id(path: str, sequence: int) -> str:
 
 
 def sequence_in_marker(local_id: str) -> int:
-    """Return the place in the task of the record that a step was begun; 0 where that record was removed."""
+    """Return the place in the task of the record that a step was begun; 0 if that record was removed."""
     return int(local_id[1:].partition("]")[0])
 
 
@@ -413,7 +413,7 @@ class TaskLog:
         return index
 
     def is_live(self, index: int) -> bool:
-        """Tell whether the store holds the checkpoint of a step."""
+        """Return whether the store holds the checkpoint of a step."""
         return self.live.get(local_part(self.committed[index].id, self.task_id)) == index
 
     def live_steps(self) -> list[CommittedStep]:
@@ -435,7 +435,7 @@ class TaskLog:
         return found
 
     def remaining(self, index: int) -> tuple[str, ...] | None:
-        """Return the planned steps that did not lead to one; None where there is no plan.
+        """Return the planned steps that did not lead to one; None if there is no plan.
 
         A step crosses off what is called as its work item; as its type where it has none, or none that was planned.
 
@@ -695,7 +695,7 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
 async def _begun_step(store: StoreBase, task_id: str, local_id: str, path: str, latest: CheckpointData) -> StartedStep:
     try:
         data = await store.load(task_id, local_id)
-    except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt all the same
+    except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt anyway
         data = latest
     said = (data.output or {}) if data.checkpoint_id == local_id else {}
     return StartedStep(

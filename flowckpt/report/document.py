@@ -154,7 +154,7 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
         attempts: what each attempt recorded.
         waits: what it waits for.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
-        seen: the last sign of life of a process that died, as far as the store knows.
+        seen: the last heartbeat of a process that died, as far as the store knows.
         live: what runs now, or ran when the process died, as far as the store knows.
         comparison: what distinguishes it from earlier runs.
         decisions: what a resume would do with each step, and why, by path.

@@ -1,7 +1,7 @@
 """The timeline of a run: its attempts, and one lane for each step.
 
 A lane is the latest execution of a step, in the order in which the steps started; what is nested in a step follows it,
-one level deeper. A result that no longer counts keeps a lane of its own, because its time was spent all the same.
+one level deeper. A result that no longer counts keeps a lane of its own, because its time was spent anyway.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AttemptSpan:
     Attributes:
         number: which attempt.
         started_at: when its first checkpoint was saved.
-        ended_at: when it ended; the last sign of life of one that crashed or is running.
+        ended_at: when it ended; the last heartbeat of one that crashed or is running.
         last_path: the step that ended last in it; empty if none did.
         in_flight: the steps that had started and have no result, as far as the record says, in the order of their starts.
         running: those of them that had not ended: the newest one, and what a fan-out can run in parallel with it.
@@ -194,7 +194,7 @@ def timeline_of(
         status: the status of the run.
         waits: what the run waits for.
         begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
-        seen: the last sign of life of the last attempt, if its process died.
+        seen: the last heartbeat of the last attempt, if its process died.
         now: until when a running step and a wait are drawn; by default until the last checkpoint.
     """
     noted = [*map(_noted_by, attempts[1:]), (begun, seen)]
@@ -220,7 +220,7 @@ def timeline_of(
 
 
 def _noted_by(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
-    """Return the steps at which the attempt before this one died, and its last sign of life, as this one found them."""
+    """Return the steps at which the attempt before this one died, and its last heartbeat, as this one found them."""
     found = attempt.last.metadata.get(DEATHS, {})
     seen = found.get("seen")
     return found.get("paths", ()), datetime.fromisoformat(seen) if seen else None
@@ -310,7 +310,7 @@ def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
     """Yield the steps that an attempt started and did not end.
 
     The record does not say when they started, so they are drawn since the last result of that attempt, until it ended or
-    gave its last sign of life.
+    sent its last heartbeat.
     """
     waiting = {wait.path for wait in waits_in(attempt.last.metadata)}
     state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED

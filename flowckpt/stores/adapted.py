@@ -78,9 +78,9 @@ _OPTIONAL += ["describe_run", "survey_runs", "unreadable_runs"]
 
 
 class AdaptedStore(StoreBase):
-    """A store of a third party that has the five methods, and maybe more of those of `StoreBase`. Made by `adapt`.
+    """A third-party store with the five methods and possibly others of `StoreBase`. Made by `adapt`.
 
-    The other ones count where the object or its class has them, and not by `__getattr__`. Two adapted stores are equal where they adapt the same object.
+    Other methods count if the object or its class has them, but not through `__getattr__`. Two adapters of one object are equal.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -110,14 +110,14 @@ class AdaptedStore(StoreBase):
         await self.store.save(workflow_id, data)
 
     async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        """Return the newest checkpoint of an id; see `CheckpointStore.load`."""
         return await self.store.load(workflow_id, checkpoint_id)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `StoreBase.load_latest`.
 
         Raises:
-            CheckpointNotFoundError: the newest one of the attempt cannot be told from a later one of the same id.
+            CheckpointNotFoundError: a later checkpoint with the same id hides the newest one of the attempt.
         """
         latest = await self.store.load_latest(workflow_id)
         if attempt is None:
@@ -128,7 +128,7 @@ class AdaptedStore(StoreBase):
         if latest is None or latest.sequence != found[0].sequence:
             latest = await self.store.load(workflow_id, found[0].checkpoint_id)
         if latest.sequence != found[0].sequence:
-            detail = "a later one of the same id has taken its place"
+            detail = "a later checkpoint has the same id"
             raise CheckpointNotFoundError(workflow_id, found[0].checkpoint_id, detail=detail)
         return latest
 
@@ -141,7 +141,7 @@ class AdaptedStore(StoreBase):
         return records.Selection(**wanted).of(await self.store.list_checkpoints(workflow_id))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
-        """Return what the adapted store finds, and what its records hold; see `StoreBase.check`."""
+        """Return the findings of the adapted store, and of a check of its content; see `StoreBase.check`."""
         if not self.has(Ability.CHECK):
             return await super().check(workflow_id)
         store: Any = self.store
@@ -149,7 +149,7 @@ class AdaptedStore(StoreBase):
 
 
 def _held_by(store: object) -> dict[str, Any]:
-    """Return what an object and its classes have, as `inspect.getattr_static` finds it, in a thirtieth of the time."""
+    """Return the attributes of an object and its classes, like `inspect.getattr_static` but 30 times as fast."""
     held: dict[str, Any] = {}
     for each in reversed(type(store).__mro__):
         held.update(vars(each))
@@ -166,7 +166,7 @@ def adapt(store: CheckpointStore, setting: str = "store") -> StoreBase:
         setting: the argument's name, for the error.
 
     Raises:
-        SettingError: it is not a store, but a description of one, a class, or an object that lacks one of the methods.
+        SettingError: it is a description of a store, a class, or an object that lacks one of the five methods.
     """
     if isinstance(store, StoreBase):
         return store
@@ -178,5 +178,5 @@ def adapt(store: CheckpointStore, setting: str = "store") -> StoreBase:
     raise SettingError(
         f"{setting}={store!r:.80} ({type(store).__name__}) is not a store",
         setting=setting,
-        remedy=f"{way}; a store of your own has the methods {', '.join(_METHODS)}.",
+        remedy=f"{way}; a custom store needs the methods {', '.join(_METHODS)}.",
     )

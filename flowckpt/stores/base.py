@@ -1,24 +1,24 @@
-"""The store port: what the engine asks of a place where checkpoints live.
+"""The store port: what the engine requires of a store.
 
-A store speaks the domain. It is asked to save a `CheckpointData` and to load one; it is never asked about paths, rows
-or bytes, and it holds no policy: when to save, what to keep and whom to notify is decided above it.
+A store speaks the domain: it saves and loads `CheckpointData`, and its interface has no paths, rows or bytes. It holds
+no policy: its callers decide when to save, what to keep and whom to notify.
 
 What every store promises:
 
-- `save` returns after the checkpoint is durable, or raises. There is no third way. After `CheckpointStorageError` with
-  `is_outcome_unknown` the checkpoint may or may not be there; only taking the run over again finds out.
+- `save` returns after the checkpoint is durable, or raises. After a `CheckpointStorageError` with `is_outcome_unknown`,
+ the checkpoint may or may not exist; only a new claim of the run finds out.
 - `data.attempt` is the fencing number. A writer owns one attempt of a run; a save from an attempt that is not the
   newest, or that belongs to another writer, is refused with `FencedError`.
 - `data.sequence` grows. A save at or below the last one is refused with `SaveConflictError`.
-- The history in `data.step_results` is saved once: a store writes what it does not hold yet. Where a new attempt
-  continues from an earlier point, the results after that point stay in the store and no longer belong to the run.
+- The history in `data.step_results` is saved once: a store writes only results that it does not hold yet. If a new
+ attempt continues from an earlier point, the results after that point stay in the store but no longer belong to the run.
 - A value outside the closed set of types is refused with `EncodingError`, before anything is written.
 - Missing, corrupt, foreign, locked and fenced are different errors.
 
-`CheckpointStore` of `stores/adapted.py` is the port for everybody: five methods are all that a store needs. `StoreBase` is the same
-port with everything that a store may do beyond them; each user of a store calls `adapt` once, at its door, and then simply
-calls methods. The default of a method is slow but right where an answer can be derived from the five methods, does nothing
-where nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` answers the few questions that remain.
+`CheckpointStore` of `stores/adapted.py` is the minimal port: a store needs only its five methods. `StoreBase` adds
+everything else that a store may do; each user of a store calls `adapt` once, on entry, and then simply calls methods.
+The default of a method derives the answer from the five methods (slow, but correct), or does nothing where that is
+correct, or raises `StoreAbilityError`. Callers that must know in advance ask `StoreBase.has`.
 """
 
 # ruff: noqa: B027  # a default that does nothing is what an empty method of StoreBase is for
@@ -89,10 +89,10 @@ class Finding(FieldEquality):
 
 
 def refuse_failed(findings: Iterable[Finding]) -> None:
-    """Refuse to continue without the runs that could not be read now.
+    """Refuse to continue if some runs could not be read now.
 
     Raises:
-        CheckpointStorageError: there is one; it has the message of the system.
+        CheckpointStorageError: a finding is `failed`; the error has the message of the system.
     """
     for finding in findings:
         if finding.severity == "failed":
@@ -101,11 +101,11 @@ def refuse_failed(findings: Iterable[Finding]) -> None:
 
 @lazy_frozen(eq=False, repr=False)
 class RunSurvey(FieldEquality):
-    """The runs of a store, and those that its list leaves out.
+    """The runs of a store, and the unreadable ones.
 
     Attributes:
         runs: the runs that can be read, most recently started first.
-        unreadable: the other ones: `corrupt`, `failed` where the medium could not be read, or `locked` where a key is missing.
+        unreadable: the others: `corrupt`, `failed` (the medium could not be read), or `locked` (a key is missing).
     """
 
     runs: Sequence[RunInfo]
@@ -142,12 +142,12 @@ class Ability(Enum):
 
 
 class StoreBase(ABC):
-    """A store with everything that one may be able to do.
+    """A store with all optional abilities.
 
-    A subclass has the five methods, and of the others those that it can do better than the defaults.
+    A subclass implements the five methods, and those others that it can do better than the defaults.
 
     Attributes:
-        abilities: what the store does itself.
+        abilities: the abilities that the store implements itself.
         live_seconds: how many seconds at least are between two live notes of a run.
     """
 
@@ -163,15 +163,15 @@ class StoreBase(ABC):
         )
 
     def has(self, ability: Ability) -> bool:
-        """Return whether the store has the methods of an ability itself."""
+        """Return whether the store implements the methods of an ability itself."""
         return ability in self.abilities
 
     def lacks(self, ability: Ability, purpose: str) -> NoReturn:
-        """Refuse what needs an ability that the store lacks.
+        """Raise the error for a missing ability.
 
         Args:
-            ability: what it lacks.
-            purpose: what was asked of the store, to follow "cannot".
+            ability: the missing ability.
+            purpose: the requested operation, to follow "cannot".
 
         Raises:
             StoreAbilityError: always.
@@ -179,7 +179,7 @@ class StoreBase(ABC):
         raise StoreAbilityError(repr(self), ability=str(ability), purpose=purpose)
 
     spec: str = ""
-    """The description that `open_store` opened it by, without secrets; empty for a store made in another way."""
+    """The description passed to `open_store`, without secrets; empty if the store was made in another way."""
 
     @property
     def kind(self) -> str:
@@ -199,7 +199,7 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        """Return the newest checkpoint of an id; see `CheckpointStore.load`."""
 
     @abstractmethod
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
@@ -216,7 +216,7 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def clear(self, workflow_id: str) -> None:
-        """Remove a run with all that belongs to it; see `CheckpointStore.clear`."""
+        """Remove a run completely; see `CheckpointStore.clear`."""
 
     @abstractmethod
     async def list_checkpoints(
@@ -300,7 +300,7 @@ class StoreBase(ABC):
         Args:
             workflow_id: a run that this store owns; otherwise nothing happens.
             tell: called from a thread of the store with the error that a save would raise, at each check. It must
-                return at once. It only saves time: saves of a previous owner are refused anyway.
+             return at once. It only saves time: saves of a previous owner are refused anyway.
         """
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
@@ -359,7 +359,7 @@ class StoreBase(ABC):
         return wanted.of(await self.list_runs())
 
     async def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
-        """Return the runs, and those that the list leaves out.
+        """Return the runs, and the unreadable ones.
 
         Args:
             wanted: the filter; all by default. A store with an index reports only unreadable runs that it comes across.
@@ -372,7 +372,7 @@ class StoreBase(ABC):
         return RunSurvey(runs if wanted is None else wanted.of(runs))
 
     async def unreadable_runs(self) -> Sequence[Finding]:
-        """Return only the runs that the list leaves out.
+        """Return only the unreadable runs.
 
         Raises:
             CheckpointStorageError: the medium failed.
@@ -394,7 +394,7 @@ class StoreBase(ABC):
         return await stores.queries.added_up(self, workflow_id, limit=limit)
 
     async def total_bytes(self) -> int | None:
-        """Return approximately how many bytes the whole store takes; None if the medium cannot tell without reading it."""
+        """Return the approximate size of the whole store in bytes; None if that needs reading everything."""
         return None
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
@@ -411,10 +411,10 @@ class StoreBase(ABC):
         self.lacks(Ability.CHECK, "check itself")
 
     async def repair(self, workflow_id: str) -> Repaired:
-        """Set aside what is damaged of a run, and keep the rest.
+        """Set aside the damaged parts of a run, and keep the rest.
 
-        The rest is what can be read and verified: the current history up to the first damaged record that it needs, and
-        the readable part of earlier attempts. The run as it was is kept.
+        The rest is everything that can be read and verified: the current history up to the first damaged record that it
+        needs, and the readable part of earlier attempts. The original is kept.
 
         Raises:
             CheckpointNotFoundError: the run does not exist.
@@ -424,10 +424,10 @@ class StoreBase(ABC):
         self.lacks(Ability.REPAIR, "repair a run")
 
     def medium(self) -> str:
-        """Return what stores the data, with its version and its settings; empty if that goes without saying."""
+        """Return a description of the medium, with its version and settings; empty if there is nothing to describe."""
         return ""
 
-    # --- what an attempt left, also where a later one went back to a point before it ----------------------------------
+    # --- what an attempt left, even if a later one went back to a point before it ----------------------------------
 
     async def attempts(self, workflow_id: str) -> Sequence[int]:
         """Return the numbers of the attempts that wrote something, ascending, possibly with gaps.
@@ -478,7 +478,7 @@ class StoreBase(ABC):
             CheckpointCorruptedError: its record is damaged.
             StoreAbilityError: the store cannot.
         """
-        self.lacks(Ability.ATTEMPTS, "hand out a whole run")
+        self.lacks(Ability.ATTEMPTS, "return a whole run")
 
     # --- a whole run, and values in common ------------------------------------------------------------------------
 
@@ -499,7 +499,7 @@ class StoreBase(ABC):
             CheckpointStorageError: the medium failed.
             StoreAbilityError: the store cannot.
         """
-        self.lacks(Ability.RECEIVE, "take in a whole run")
+        self.lacks(Ability.RECEIVE, "receive a whole run")
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Prepare a save that refers to large values of another run. Values that cannot be shared are copied by the save.
@@ -573,13 +573,13 @@ class StoreBase(ABC):
         return 0, ()
 
     async def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
-        """Return when the owner of an attempt last gave a sign of life; None if the store does not know it.
+        """Return the time of the last heartbeat of an attempt's owner; None if the store does not know it.
 
-        A process that was killed lived at least until then; an owner gives a sign every ten seconds.
+        A killed process lived at least until then; an owner sends a heartbeat every ten seconds.
         """
         return None
 
-    # --- the live note: what runs now, for people; nothing is decided by it, and it may be lost, old or damaged -----------
+    # --- the live note: what runs now, for people; it decides nothing, and may be lost, old or damaged -----------
 
     def note_live(self, workflow_id: str, content: bytes) -> None:
         """Replace the live note of a run, without a sync; called from a thread of the engine every `live_seconds` at most.
@@ -605,7 +605,7 @@ class StoreBase(ABC):
         for workflow_id, content in notes.items():
             try:
                 self.note_live(workflow_id, content)
-            except Exception as error:  # the notes of the other runs are written all the same
+            except Exception as error:  # still write the notes of the other runs
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -616,8 +616,8 @@ class StoreBase(ABC):
 
     # --- keeping it small -----------------------------------------------------------------------------------------
     #
-    # None of these methods decides what goes; the caller does. What each promises over a crash: what was to stay is there,
-    # what went does not come back, and a second call finishes it.
+    # The caller decides what is removed. After a crash during any of these methods: what was to stay exists,
+    # what was removed does not come back, and a second call finishes the removal.
 
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete all checkpoints of an id, and return whether there were any.
@@ -637,7 +637,7 @@ class StoreBase(ABC):
         self.lacks(Ability.DELETE, "delete single checkpoints")
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Remove checkpoints in the same write as the next save: they go with it or stay; without I/O.
+        """Remove checkpoints in the same write as the next save, all or nothing; this call does no I/O.
 
         Args:
             workflow_id: a run that the caller owns; otherwise nothing happens.
@@ -722,7 +722,7 @@ class StoreBase(ABC):
         return await self.list_runs() if before is None else ()
 
     async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int | None]:
-        """Return approximately how many bytes each run takes; 0 if it does not exist, None if the store cannot tell."""
+        """Return the approximate size of each run in bytes; 0 if it does not exist, None if unknown."""
         return [None] * len(workflow_ids)
 
     async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
@@ -750,13 +750,13 @@ class StoreBase(ABC):
         """Finish removals that a crash interrupted, and free space where this is cheap."""
 
     async def use_reserve(self) -> bool:
-        """Give up the room that the store keeps for a full disk; return whether it kept any. `tidy` keeps it again."""
+        """Free the space reserved for a full disk, and return whether there was any. `tidy` reserves it again."""
         return False
 
-    # --- the index of results, for `.cache()`: it may be missing or old; whatever it says is checked against the runs
+    # --- the index of results, for `.cache()`: it may be missing or old; its entries are checked against the runs
 
     async def read_index(self, name: str) -> bytes | None:
-        """Return a part of the index of results; None if there is none, as in a store that keeps no index."""
+        """Return a part of the index of results; None if it does not exist or the store keeps no index."""
         return None
 
     async def write_index(self, name: str, content: bytes) -> None:

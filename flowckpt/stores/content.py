@@ -1,4 +1,4 @@
-"""The content of the records of runs, checked in the same way for every store: its own check proves only their digests."""
+"""The check of record contents, the same for every store: a store's own check verifies only digests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from flowckpt.stores.queries import DAMAGE
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, StepResult
 
-_ODD = "its digests fit, but it holds what flowckpt never writes"
+_ODD = "its digests match, but it holds content that flowckpt never writes"
 
 
 async def check_content(store: StoreBase, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings of a store's own check, and what reading each attempt of the intact runs found.
+    """Return the findings of a store's own check, and those from reading each attempt of the intact runs.
 
     Args:
-        store: the store; one that keeps no attempts has nothing more to read.
+        store: the store; without the ability to read attempts, nothing more is read.
         findings: what its own check found.
 
     Raises:
@@ -57,7 +57,7 @@ async def check_content(store: StoreBase, findings: Sequence[Finding]) -> list[F
 
 
 async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
-    """Return the error for an exception that the content of a record caused; None if the record holds nothing odd."""
+    """Return the error for an exception caused by the content of a record; None if the content is valid."""
     with suppress(Exception):  # the exception itself is raised then
         damaged, why = await _looked_through(store, workflow_id)
         if not damaged and why:
@@ -66,10 +66,10 @@ async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorr
 
 
 async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
-    """Return the attempts of a run that cannot be read whole, and why; also those that no longer count.
+    """Return the attempts of a run that cannot be read completely, and why, including superseded attempts.
 
     Args:
-        store: where it lies; one that keeps no attempts has none.
+        store: the store; without the ability to read attempts, the result is empty.
         workflow_id: the run.
     """
     return [(number, read) async for number, read in _attempts(store, workflow_id) if isinstance(read, Exception)]
@@ -86,7 +86,7 @@ async def _attempts(
                 check_values(data.held_values)
             if read:
                 check_values(result.held_output for result in read[-1].step_results)
-        except UnauthenticatedRecordError:  # older than the key: the current history holds what was trusted of it
+        except UnauthenticatedRecordError:  # older than the key: the current history holds its trusted part
             continue
         except DAMAGE as error:
             yield number, error
@@ -95,7 +95,7 @@ async def _attempts(
 
 
 def check_values(values: Iterable[Any]) -> None:
-    """Read the large values among some.
+    """Read the large values among the given values.
 
     Raises:
         CheckpointCorruptedError: one is damaged or missing.
@@ -109,7 +109,7 @@ async def _looked_through(store: StoreBase, workflow_id: str) -> tuple[list[tupl
     """Read every attempt of a run.
 
     Returns:
-        Its damaged attempts, and what else its record holds that flowckpt never writes; empty for nothing.
+        The damaged attempts, and a description of content that flowckpt never writes (empty if there is none).
     """
     damaged: list[tuple[int, Exception]] = []
     seen: dict[int, StepResult] = {}
@@ -128,7 +128,7 @@ async def _looked_through(store: StoreBase, workflow_id: str) -> tuple[list[tupl
     except (CheckpointStorageError, OSError, MemoryError):
         raise
     except FlowckptError:
-        pass  # that says nothing about the content
+        pass  # this says nothing about the content
     except Exception as error:  # it can be anything
         why = str(error) if isinstance(error, MalformedError) else f"{type(error).__name__}: {error}"
     return damaged, why
@@ -139,7 +139,7 @@ def _check_checkpoint(data: CheckpointData, seen: dict[int, StepResult]) -> None
 
     Args:
         data: the checkpoint.
-        seen: the results that were looked at, by identity.
+        seen: the results checked so far, by identity.
     """
     document = export_document(attrs.evolve(data, step_results=()))
     check_head({name: value for name, value in document.items() if name != "step_results"})

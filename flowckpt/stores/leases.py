@@ -1,4 +1,4 @@
-"""Leases: the owner of a run, and for how long, in every store without locks; the release of one in any store."""
+"""Leases: who owns a run and for how long, in stores without locks. Also the release of a lease in any store."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 @lazy_frozen(eq=False, repr=False)
 class LeaseTimes:
-    """How long a lease lasts without a sign of life.
+    """The duration of a lease and the interval of its heartbeats.
 
     Attributes:
-        seconds: from one sign of life on; its owner gives one each third of that.
+        seconds: how long a lease lasts after a heartbeat; its owner sends three in that time.
     """
 
     seconds: float = 30.0
 
     @property
     def interval(self) -> float:
-        """Seconds between two signs of life."""
+        """Seconds between two heartbeats."""
         return self.seconds / 3
 
 
 @lazy_frozen(eq=False, repr=False)
 class LeaseHolder:
-    """Whom a store names as the owner of a run.
+    """The owner of a run, as recorded in a store.
 
     Attributes:
         owner: the process.
@@ -55,10 +55,10 @@ class LeaseHolder:
     expires_at: datetime
 
     def holds(self, now: datetime) -> bool:
-        """Tell whether it owns the run still.
+        """Return whether the owner still owns the run.
 
-        On this machine the process itself is asked: a dead one owns nothing, and one that sleeps does not lose its run just
-        because it could not renew its lease. Elsewhere only the lease can tell.
+        On this machine the process itself is checked: a dead process owns nothing, and a suspended one does not lose its run
+        just because it could not renew its lease. For another machine, only the lease decides.
 
         Args:
             now: the time by the store's clock.
@@ -76,10 +76,10 @@ _log = logging.getLogger("flowckpt")
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Keep signals from a thread that begins here: it inherits what is blocked.
+    """Block signals while a thread is started, which inherits the mask.
 
-    The kernel gives a signal to any thread that does not block it, and to which one after a SIGCONT, is unspecified. In ours it
-    would wake nothing: the main thread, which alone handles signals in Python, would sleep on.
+    The kernel delivers a signal to any thread that does not block it; after a SIGCONT, the choice is unspecified. Delivered
+    to this thread, a signal would not wake the main thread, which alone handles signals in Python.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -92,10 +92,10 @@ def _signals_blocked() -> Iterator[None]:
 
 
 class Heartbeat:
-    """Calls a method again and again while there is something to keep alive.
+    """Calls a method periodically while there is something to keep alive.
 
     Args:
-        renew: a bound method that renews all leases and tells whether any are left; its object is not kept alive.
+        renew: a bound method that renews all leases and returns whether any are left; its object is not kept alive.
         interval: seconds between two calls.
         name: of the thread.
     """
@@ -111,7 +111,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start, unless it runs already in this process. Everything that it is to keep alive must be known by now.
+        """Start the thread, unless it already runs in this process; `renew` must already know everything to keep alive.
 
         Raises:
             CheckpointStorageError: no thread can be started.
@@ -127,7 +127,7 @@ class Heartbeat:
                 self._thread = start_thread(partial(self._beat, self._stop), self._name)
 
     def beat_every(self, seconds: float) -> None:
-        """Change the interval; a pause that has begun is not cut short.
+        """Change the interval; the current pause is not shortened.
 
         Args:
             seconds: between two calls.
@@ -135,7 +135,7 @@ class Heartbeat:
         self._interval = seconds
 
     def stop(self) -> None:
-        """End it; the thread is not waited for, as it may be waiting for the store."""
+        """Stop the thread without waiting for it, because it may be waiting for the store."""
         self._stop.set()
         self._thread = None
 
@@ -144,20 +144,20 @@ class Heartbeat:
             renew = self._renew()
             if renew is None:
                 return
-            starts = self._starts  # read before: what was begun since, `renew` may not have seen
+            starts = self._starts  # read first: `renew` may not see what starts after this
             try:
                 is_needed = renew()
-            except FlowckptError:  # no failure yet: each save asks the store whether the lease still holds
+            except FlowckptError:  # not a failure yet: each save checks the lease
                 is_needed = True
             except Exception:
-                _log.exception("a lease was not renewed; it is tried again in %g s", self._interval)
+                _log.exception("a lease could not be renewed; trying again in %g s", self._interval)
                 is_needed = True
             del renew
             if not is_needed and self._is_over(starts, stop):
                 return
 
     def _is_over(self, starts: int, stop: threading.Event) -> bool:
-        """Let go of the thread that asks, unless somebody has begun meanwhile and relies on it."""
+        """Return whether this thread may end: not if something started meanwhile and relies on it."""
         with self._lock:
             if self._starts != starts:
                 return False
@@ -174,7 +174,7 @@ async def released(store: StoreBase, lease: Lease) -> None:
     """
     if lease.token:
         await store.release(lease.workflow_id, token=lease.token)
-    else:  # of a store that cannot tell owners apart
+    else:  # the store cannot tell owners apart
         await store.release(lease.workflow_id)
 
 
@@ -182,17 +182,17 @@ async def released(store: StoreBase, lease: Lease) -> None:
 
 
 _FILES_OF_A_RUN, _FILES_OF_A_CLAIM = 3, 4
-"""Its directory, its lock and its segment; and all that a claim opens for a moment."""
+"""Open files of an owned run: its directory, lock and segment, and those that a claim opens briefly."""
 PATIENCE_SECONDS, _LOOK_SECONDS = 30.0, 0.02
 MANY_FILES = (
-    "Raise the limit of open files (ulimit -n), or run less at the same time; nothing that was acknowledged is lost."
+    "Raise the limit of open files (ulimit -n), or run less at the same time. Acknowledged checkpoints are not lost."
 )
 
 
 class Room:
-    """Lets a process own as many runs of a store as its limit of open files allows; more of them wait until others end.
+    """Limits how many runs a process owns to what its limit of open files allows; further claims wait.
 
-    Without it, the claims of a thousand runs take the descriptors that those need which are under way, and all fail.
+    Without this limit, the claims of a thousand runs use up the descriptors that running ones need, and all fail.
 
     Args:
         owned: the runs that are owned now.
@@ -210,12 +210,12 @@ class Room:
         """Wait for room, and keep it while a run is claimed.
 
         Raises:
-            CheckpointStorageError: there is none, and no run has ended for half a minute: they may wait for this one.
+            CheckpointStorageError: there is no room, and no run has ended for half a minute: they may wait for this one.
         """
         if workflow_id in self._owned:
             yield
             return
-        if self._waiting or not self._is_taken():  # those who wait come first
+        if self._waiting or not self._is_taken():  # earlier waiters come first
             with self._lock:
                 self._waiting += 1
             try:
@@ -232,9 +232,9 @@ class Room:
                 self._claiming -= 1
 
     def _is_taken(self) -> bool:
-        """Take room for a run if there is some."""
+        """Reserve room for a run if there is any; return whether it was reserved."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        others = max(limit // 4, min(limit // 2, 64))  # of everything else, such as steps that run commands
+        others = max(limit // 4, min(limit // 2, 64))  # for everything else, such as steps that run commands
         with self._lock:
             files = len(self._owned) * _FILES_OF_A_RUN + self._claiming * _FILES_OF_A_CLAIM
             is_free = limit == resource.RLIM_INFINITY or not files or files + _FILES_OF_A_CLAIM <= limit - others

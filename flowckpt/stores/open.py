@@ -1,4 +1,4 @@
-"""Stores from their description: `file:.flowckpt`, `sqlite:runs.db`, `memory:` …, and what others add."""
+"""Open stores by their description: `file:.flowckpt`, `sqlite:runs.db`, `memory:` …, and schemes of entry points."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def open_store(
             `az://container/prefix`, `memory:`, or a scheme of the entry-point group `flowckpt.stores`, whose object is
             called with the text after the colon.
         key_file: a file with keys, for the file store; the memory store ignores it, other stores refuse it.
-        compression: how records are compressed: `none`, `gzip`, `zstd` or `auto`; likewise.
-        trust: accept runs whose records are not authenticated by the key; likewise.
+        compression: how records are compressed: `none`, `gzip`, `zstd` or `auto`; for the same stores as `key_file`.
+        trust: accept runs whose records are not authenticated by the key; for the same stores as `key_file`.
 
     Raises:
         StoreSpecError: the scheme is missing or unknown, or the store does not support keys or compression.
@@ -78,7 +78,7 @@ def open_store(
         SettingError: the compression is unknown, or a package is missing.
     """
     opened = _opened(spec, key_file, compression, trust=trust)
-    with suppress(AttributeError):  # of a third party, it may be frozen
+    with suppress(AttributeError):  # a third party's store may be frozen
         opened.spec = shown_spec(spec)
     return opened
 
@@ -103,14 +103,14 @@ def _opened(spec: str, key_file: str | os.PathLike[str] | None, compression: str
     shown = shown_spec(spec)
     others = sorted({entry.name for entry in external.metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
-        f"no store knows the scheme {scheme!r} of {shown!r}",
+        f"unknown store scheme {scheme!r} in {shown!r}",
         spec=shown,
-        remedy=f"Known here: {', '.join(['file', *_BUILT_IN, *others])}.",
+        remedy=f"Use one of: {', '.join(['file', *_BUILT_IN, *others])}.",
     )
 
 
 def check_slashes(spec: str) -> None:
-    """Refuse a path that is written as a URL: `sqlite:///runs.db` is a file here for some libraries, and at the root for others.
+    """Refuse a path that is written as a URL: some libraries read `sqlite:///runs.db` as relative, others as absolute.
 
     Args:
         spec: the description of a store.
@@ -130,23 +130,23 @@ def check_slashes(spec: str) -> None:
 
 
 def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
-    """Refuse a key or a compression for a store that would do nothing with it: what is asked for is never left out."""
+    """Refuse a key or a compression for a store that would ignore it."""
     if key_file is not None:
         raise StoreSpecError(
-            f"the store {shown_spec(spec)!r} cannot authenticate or encrypt what it keeps, and a key file was given",
+            f"the store {shown_spec(spec)!r} cannot authenticate or encrypt records, but a key file was given",
             spec=shown_spec(spec),
-            remedy="Use the file store, or leave the key file out and use the encryption of the medium.",
+            remedy="Use the file store, or omit the key file and use the encryption of the medium.",
         )
     if compression != "none":
         raise StoreSpecError(
-            f"the store {shown_spec(spec)!r} does not pack what it keeps, and compression {compression!r} was asked for",
+            f"the store {shown_spec(spec)!r} does not compress records, but compression {compression!r} was requested",
             spec=shown_spec(spec),
-            remedy="Leave the compression out, or use the file store.",
+            remedy="Omit the compression, or use the file store.",
         )
 
 
 def shown_spec(spec: str) -> str:
-    """Return a description as it may be shown: a URL without its passwords.
+    """Return a store's description without passwords.
 
     Args:
         spec: the description of a store.

@@ -1,4 +1,4 @@
-"""Questions about many runs, for every store: which there are, what they hold in figures, when their evidence was verified last."""
+"""Queries over many runs of any store: lists, statistics, and the latest verifications of evidence."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ async def store_statistics(
 
 
 async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> StoreStatistics:
-    """Return the figures of a store that only lists: its runs are read one at a time, twice for each attempt.
+    """Return the statistics of a store that can only list: reads its runs one at a time, and each attempt twice.
 
     Args:
         store: the store.
-        workflow_id: one run; all of them where not given.
-        limit: how many of the largest and the slowest.
+        workflow_id: one run; all by default.
+        limit: the number of largest and slowest entries.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
-        CheckpointCorruptedError: the one run that is asked for is damaged; of many, the damaged ones are named.
+        CheckpointNotFoundError: the run does not exist.
+        CheckpointCorruptedError: the requested run is damaged; without `workflow_id`, damaged runs are only named.
         SettingError: the store cannot list its runs.
     """
     tally = Tally(limit)
@@ -137,10 +137,10 @@ async def _attempts(store: StoreBase, workflow_id: str) -> list[RecordedAttempt]
 
 
 async def check_references(store: StoreBase, workflow_id: str, references: Iterable[CheckpointRef]) -> None:
-    """Compare the list of a run's checkpoints, which a store may read from an index, with the records themselves.
+    """Compare the list of a run's checkpoints, which a store may read from an index, with the records.
 
     Raises:
-        CheckpointCorruptedError: a record is damaged, or says something else than the list.
+        CheckpointCorruptedError: a record is damaged, or differs from the list.
     """
     if not store.has(Ability.ATTEMPTS):
         return
@@ -152,17 +152,19 @@ async def check_references(store: StoreBase, workflow_id: str, references: Itera
             found = by_sequence.get(data.sequence)
             if found is not None and CheckpointRef.of(workflow_id, data, size=found.size) != found:
                 raise CheckpointCorruptedError(
-                    workflow_id, location=f"checkpoint {data.sequence}", detail="the list says something else of it"
+                    workflow_id,
+                    location=f"checkpoint {data.sequence}",
+                    detail="it differs from the list of checkpoints",
                 )
 
 
 async def _recorded(
     store: StoreBase, workflow_id: str, attempt: int, listed: Mapping[int, CheckpointRef]
 ) -> Sequence[CheckpointData]:
-    """Return the checkpoints of an attempt; if a part of it is damaged that no longer counts, those that are listed.
+    """Return the checkpoints of an attempt; if a superseded part of it is damaged, only the listed ones.
 
     Raises:
-        CheckpointCorruptedError: one that is listed is damaged, or cannot be loaded by its id.
+        CheckpointCorruptedError: a listed checkpoint is damaged, or cannot be loaded by its id.
     """
     try:
         return await store.read_attempt(workflow_id, attempt)
@@ -173,7 +175,7 @@ async def _recorded(
         return found
 
 
-# What the upkeep of a run comes to.
+# The outcome of maintenance.
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -219,8 +221,8 @@ class Repaired(FieldEquality):
 
     Attributes:
         workflow_id: the run.
-        aside: where the run is kept as it was; empty if nothing was damaged.
-        lost: the damaged parts; empty also where all of them could be restored.
+        aside: where the original is kept; empty if nothing was damaged.
+        lost: the damaged parts; empty also if all of them could be restored.
         checkpoints: how many checkpoints the run has now, those of earlier attempts included.
         steps: how many results its newest checkpoint holds.
         newest: the id of that checkpoint.
@@ -250,7 +252,7 @@ async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointDa
 
 
 def nothing_left(workflow_id: str, place: str) -> CheckpointCorruptedError:
-    """Return the error of a repair that finds no checkpoint."""
+    """Return the error for a repair that finds no readable checkpoint."""
     return CheckpointCorruptedError(
         workflow_id,
         location=place,
@@ -261,7 +263,7 @@ def nothing_left(workflow_id: str, place: str) -> CheckpointCorruptedError:
 
 
 _MOST_NOTES = 50
-"""So many notes are kept before the next one takes their place."""
+"""The number of notes after which the next one replaces them all."""
 _MOST_CHECKPOINTS = 1_000
 
 _log = logging.getLogger("flowckpt")
@@ -272,7 +274,7 @@ class LaterCheck:
     """The newest verification of a checkpoint since it was saved.
 
     Attributes:
-        at: when.
+        at: the time.
         verified: whether its evidence held.
         held_at: when it last held; None if it never held since.
         counts: the number of claims: `total`, `verified`, `failed`.
@@ -284,7 +286,7 @@ class LaterCheck:
     counts: Mapping[str, int]
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return plain JSON."""
         held = None if self.held_at is None else self.held_at.isoformat()
         return {"at": self.at.isoformat(), "verified": self.verified, "held_at": held, "counts": dict(self.counts)}
 
@@ -313,12 +315,12 @@ class Verifications:
     def of(
         cls, answers: Sequence[tuple[str, str]], now: datetime, sequence: int = 0, *, is_verified: bool = False
     ) -> Verifications:
-        """Return what one verification found.
+        """Return the result of one verification.
 
         Args:
-            answers: the kind and the answer of each claim that was checked.
+            answers: the kind and the answer of each checked claim.
             now: when.
-            sequence: the checkpoint; 0 for a commit that was refused, so that there is none.
+            sequence: the checkpoint; 0 for a refused commit, which has none.
             is_verified: whether its evidence held.
         """
         found = cls()
@@ -331,7 +333,7 @@ class Verifications:
         return found
 
     def add(self, other: Verifications) -> None:
-        """Add what a newer note says."""
+        """Add the content of a newer note."""
         for kind, answers in other.claims.items():
             self.claims.setdefault(kind, Counter()).update(answers)
         for sequence, check in other.checkpoints.items():
@@ -340,7 +342,7 @@ class Verifications:
             self.checkpoints[sequence] = attrs.evolve(check, held_at=held_at)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return plain JSON."""
         newest = list(self.checkpoints.items())[-_MOST_CHECKPOINTS:]
         return {
             "checkpoints": {str(sequence): check.to_document() for sequence, check in newest},
@@ -359,26 +361,26 @@ class Verifications:
 
 
 def verifications_in(messages: Iterable[Signal]) -> Verifications:
-    """Return what the notes among a run's messages say; damaged ones are left out."""
+    """Return the verifications noted among a run's messages; damaged notes are skipped."""
     notes = [each for each in messages if each.kind is WaitKind.VERIFICATION and isinstance(each.data, Mapping)]
     replaced = {str(name) for note in notes for name in note.data.get("replaces") or ()}
     found = Verifications()
     for note in sorted(notes, key=lambda each: each.sent_at):
-        if note.signal_id not in replaced:  # else a crash came between the new note and the removal of this one
+        if note.signal_id not in replaced:  # otherwise a crash prevented the removal of this older note
             try:
                 found.add(Verifications.from_document(note.data))
             except (LookupError, TypeError, ValueError, AttributeError):
-                _log.warning("a note about verifications is damaged and not counted: %s", note.signal_id)
+                _log.warning("ignoring a damaged note about verifications: %s", note.signal_id)
     return found
 
 
 async def read_verifications(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any]) -> Verifications:
-    """Return what later verifications of a run found.
+    """Return the later verifications of a run.
 
     Args:
-        store: where the run is; a store without messages has no notes.
+        store: the run's store; a store without messages has no notes.
         workflow_id: the run.
-        metadata: of the run; notes of an earlier run with the same id do not count.
+        metadata: the run's metadata; notes about an earlier run with the same id do not count.
     """
     if not store.has(Ability.SIGNALS):
         return Verifications()
@@ -388,10 +390,10 @@ async def read_verifications(store: StoreBase, workflow_id: str, metadata: Mappi
 async def note_verification(
     store: StoreBase, clock: Clock, workflow_id: str, metadata: Mapping[str, Any], found: Verifications
 ) -> None:
-    """Note a verification. It is worth no less if that is impossible, as in a store that is only read.
+    """Save a note about a verification. A failure is only logged, for example in a read-only store.
 
     Args:
-        store: where the run is.
+        store: the run's store.
         clock: the time.
         workflow_id: the run.
         metadata: of the run.
@@ -413,4 +415,4 @@ async def note_verification(
         if "replaces" in data:
             await store.remove_signals(workflow_id, data["replaces"])
     except FlowckptError as error:
-        _log.info("run %s: its verification is not counted: %s", workflow_id, error)
+        _log.info("the verification of run %s cannot be noted: %s", workflow_id, error)

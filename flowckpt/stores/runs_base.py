@@ -1,10 +1,10 @@
-"""The runs of a store, read and written in place: the rules that files, buckets, databases and memory share.
+"""The runs of a store: the rules that files, buckets, databases and memory share.
 
-`RunsBase` has the runs that this process owns, and `RunWriter` is one of them: the only object that writes to it. The rules
-of a save are here, once, in `RunWriter.save`: who may save, under which attempt and sequence, and that the history continues
-the stored one. `Medium` and the abstract methods of `RunWriter` are what a medium adds: how it claims a run, how bytes become
-durable, and how a writer learns that the run has a new owner. `BlockingStore` is the store around them: its async methods
-run on a worker thread, or in place if nothing else could run meanwhile.
+`RunsBase` holds the runs that this process owns. A `RunWriter` is the only object that writes to one of them. The rules
+of a save are in `RunWriter.save`: who may save, under which attempt and sequence, and that the history continues the
+stored one. `Medium` and the abstract methods of `RunWriter` are what a medium implements: how it claims a run, how bytes
+become durable, and how a writer learns that the run has a new owner. `BlockingStore` is the store around them: its async
+methods run on a worker thread, or in place if nothing else could run meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ def refused_as_encoding_error() -> Iterator[None]:
 
 def refusal_of_field(error: Exception) -> EncodingError:
     """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
-
     Args:
         error: a `TypeError`, `ValueError` or `RecursionError` of Python.
     """
@@ -65,13 +64,13 @@ def refusal_of_field(error: Exception) -> EncodingError:
 
 
 def refuse_write(workflow_id: str, attempt: int, fence: FencedError | None, medium: str) -> NoReturn:
-    """Refuse to write with a writer that was fenced, or whose last write failed.
+    """Raise the error of a writer that was fenced or whose last write failed.
 
     Args:
         workflow_id: the run.
         attempt: the writer's attempt.
         fence: what its last save raised; None after a failure.
-        medium: where the outcome is unknown, such as "on the disk".
+        medium: the place of the unknown outcome, such as "on the disk".
 
     Raises:
         FencedError: another attempt has started.
@@ -84,7 +83,7 @@ def refuse_write(workflow_id: str, attempt: int, fence: FencedError | None, medi
         workflow_id=workflow_id,
         operation="save",
         is_outcome_unknown=True,
-        remedy="Nothing more is written by this attempt; the next one finds out.",
+        remedy="This attempt writes nothing more. Resume the run: the next attempt finds out what was saved.",
     )
 
 
@@ -92,14 +91,14 @@ class RunWriter(ABC):
     """A run that this process owns: the only object that writes to it.
 
     Args:
-        attempt: the attempt that was claimed; the fencing number.
+        attempt: the claimed attempt; the fencing number.
         token: identifies this owner.
         last_sequence: the highest sequence that the run ever had.
         values: the digests of the large values that the run has.
         fetch: reads a large value.
 
     Attributes:
-        is_adopted: whether the medium records what the attempt continues.
+        is_adopted: whether the medium has recorded what the attempt continues.
         saved: the history at the last checkpoint of the run.
         on_lost: called when the run has a new owner; None if the caller does not want to know.
     """
@@ -124,7 +123,7 @@ class RunWriter(ABC):
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process claimed it: a forked child inherits the object and may not use it."""
+        """Whether this process claimed the run: a forked child inherits the object and must not use it."""
         return os.getpid() == self._pid
 
     def evict_with_next_save(self, sequences: Sequence[int]) -> None:
@@ -132,7 +131,7 @@ class RunWriter(ABC):
         self._evicted.update(sequences)
 
     def save(self, data: CheckpointData) -> None:
-        """Save a checkpoint with the results that are new in it."""
+        """Save a checkpoint with its new results."""
         self._check_process()
         with self._one_at_a_time:
             view, held, encoded, beginning, evicted = self._prepared(data)
@@ -140,7 +139,7 @@ class RunWriter(ABC):
             self._acknowledge(data, view, evicted)
 
     def _prepared(self, data: CheckpointData) -> tuple[HistoryView, int, Any, Sequence[Any], frozenset[int]]:
-        """Check that a checkpoint may be saved, and return what `_write` takes besides the checkpoint."""
+        """Check that a checkpoint may be saved, and return the other arguments of `_write`."""
         self._check_usable()
         if data.attempt != self.attempt:
             raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.attempt)
@@ -168,18 +167,18 @@ class RunWriter(ABC):
         return view, held, encoded, beginning, frozenset(self._evicted) if self._evicted else _NOTHING
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
-        """Note what is durable now."""
+        """Record in memory that a checkpoint is durable."""
         self.is_adopted = True
         self.saved, self.last_sequence = view, data.sequence
         if self._first is None:
             self._first = data
         if evicted:
-            self._evicted -= evicted  # not those that the caller named since, for the next save
+            self._evicted -= evicted  # not those that the caller added since, for the next save
 
     def _new_values(
         self, view: HistoryView, held: int, of_head: Mapping[str, Blob]
     ) -> tuple[list[Blob], dict[str, Blob]]:
-        """Return the large values that a save names, and by digest those that the run does not have yet."""
+        """Return the large values of a save, and by digest those that the run does not have yet."""
         blobs = list(of_head.values())
         if view.history.blobs:
             for index in range(held, len(view)):
@@ -187,7 +186,7 @@ class RunWriter(ABC):
         return blobs, {blob.digest: blob for blob in blobs if blob.digest not in self._values}
 
     def _have_values(self, blobs: list[Blob], missing: Iterable[str]) -> None:
-        """Note that large values are durable; their bytes need not stay in memory."""
+        """Record that large values are durable, and free their bytes."""
         self._values.update(missing)
         for blob in blobs:
             blob.settle(self._fetch)
@@ -204,14 +203,14 @@ class RunWriter(ABC):
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
-        """Keep other threads out for the block, after refusing a writer that may not write."""
+        """Hold the lock for the block, if this writer may write."""
         self._check_process()
         with self._one_at_a_time:
             self._check_usable()
             yield
 
     def settle(self) -> None:  # noqa: B027 - only if a medium can repeat a save
-        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
+        """Repeat a save whose outcome is unknown, so that the next one can follow; a save that succeeded is not done twice.
 
         Raises:
             FencedError: another owner has the run, or it was removed.
@@ -219,13 +218,13 @@ class RunWriter(ABC):
         """
 
     def note_started(self, path: str) -> None:  # noqa: B027 - a hint, which a medium may leave out
-        """Note, without a sync, that a step starts; nothing where the medium keeps no such notes."""
+        """Note, without a sync, that a step starts; does nothing if the medium keeps no such notes."""
 
     # --- the medium ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _check_usable(self) -> None:
-        """Refuse to write after a failure, after a release, and after a new owner has claimed.
+        """Refuse to write after a failure, after a release, or after a new owner's claim.
 
         Raises:
             FencedError: another attempt has started, or the run was released.
@@ -246,7 +245,7 @@ class RunWriter(ABC):
 
         Args:
             view: the history of the new one.
-            first: the checkpoint that begins the attempt, if it is one. The first of a generation continues nothing.
+            first: the first checkpoint of the attempt, if this is one. The first of a generation continues nothing.
 
         Returns:
             What the same write must record about it, and the history stored there.
@@ -296,14 +295,14 @@ class Medium(ABC, Generic[W]):
             workflow_id: the run.
             take_over: claim it although its owner is alive.
             at_least: the lowest number of the attempt.
-            previous: the writer of this very store that owns the run; the medium closes it once the claim holds.
+            previous: this store's own writer of the run, if any; the medium closes it once the claim holds.
 
         Returns:
             The writer, the newest checkpoint, and remarks from reading.
         """
 
     def _claim_next(self, writer: W) -> W:
-        """Claim the attempt after that of an owner, instead of it, and close its writer.
+        """Claim the attempt after a writer's own, and close that writer.
 
         Raises:
             FencedError: the run has another owner, or was removed.
@@ -340,16 +339,16 @@ class Medium(ABC, Generic[W]):
 
 
 class RunsBase(Medium[W]):
-    """The runs of a store, and those among them that this process owns. Its methods do what those of `StoreBase` promise.
+    """The runs of a store, and those of them that this process owns. The methods keep the promises of `StoreBase`.
 
     Attributes:
         owned: the runs that this process owns.
     """
 
     has_leases: ClassVar[bool] = True
-    """Whether owned runs need signs of life from the moment of the claim."""
+    """Whether owned runs need heartbeats from the moment of the claim."""
     room: Room | None = None
-    """Lets further runs wait; None if an owned run keeps no file open."""
+    """Limits the owned runs; None if an owned run keeps no file open."""
 
     def __init__(self, seconds: float) -> None:
         self.owned: dict[str, W] = {}
@@ -362,15 +361,15 @@ class RunsBase(Medium[W]):
         self._heartbeat.stop()
 
     def total_bytes(self) -> int | None:
-        """Return how many bytes the whole store takes; None if the medium cannot tell without reading it."""
+        """Return the size of the whole store in bytes; None if that needs reading everything."""
         return None
 
     def look_after_owned(self) -> bool:
-        """Give signs of life for owned runs, report lost ones, and return whether there are any."""
+        """Send heartbeats for owned runs, report lost ones, and return whether any are owned."""
         return bool(self.owned)
 
     def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Save a checkpoint in an attempt that is owned, or claimed for it."""
+        """Save a checkpoint in the owned attempt, which is claimed first if necessary."""
         writer = self.owned.get(workflow_id)
         if writer is None:
             writer = self._own_for(workflow_id, data.attempt)
@@ -383,16 +382,16 @@ class RunsBase(Medium[W]):
             self._drop_former(writer, data.sequence)
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
-        """Save a checkpoint together with others that wait; None if it is to be saved by itself."""
+        """Save a checkpoint in a batch with others; None if it must be saved alone."""
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None] | None:
-        """Claim a run together with others; None, also as the answer, if it is to be claimed by itself."""
+        """Claim a run in a batch with others; None, also as the result, if it must be claimed alone."""
 
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
-        """Release a run together with others; None if it is to be released by itself."""
+        """Release a run in a batch with others; None if it must be released alone."""
 
     def _drop_former(self, writer: W, sequence: int) -> None:
-        """Remove what former generations left, if the save that started this one did not. Failures are only logged.
+        """Remove the remains of earlier generations, if the save that started this one did not. Failures are only logged.
 
         Args:
             writer: the owner of the run.
@@ -420,13 +419,13 @@ class RunsBase(Medium[W]):
         return self._own(writer, latest, notices)
 
     def _own(self, writer: W, latest: CheckpointData | None, notices: tuple[str, ...]) -> Lease:
-        """Note that this process owns a run, and return what its owner gets."""
+        """Record that this process owns a run, and return its lease."""
         self.owned[writer.workflow_id] = writer
         self._prepare_leases()
         return Lease(writer.workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
 
     def _prepare_leases(self) -> None:
-        """Start the thread that gives signs of life: before a claim, which is refused without it, and after it.
+        """Start the heartbeat thread, before a claim (which is refused without it) and again after it.
 
         Raises:
             CheckpointStorageError: no thread can be started.
@@ -452,7 +451,7 @@ class RunsBase(Medium[W]):
             self._give_up(writer)
 
     def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Find out the outcome of a failed save, so that the same attempt can continue; the next save holds the history."""
+        """Settle a failed save, so that the same attempt can continue; the next save holds the history."""
         writer = self.owned.get(workflow_id)
         if writer is not None and writer.is_mine:
             writer.settle()
@@ -492,7 +491,7 @@ class RunsBase(Medium[W]):
         if not is_mine:
             self._check_writable(workflow_id)
             if not self._selected(workflow_id, wanted):
-                return 0  # so that nothing is claimed, or refused, for nothing
+                return 0  # do not claim the run if nothing matches
             self.acquire(workflow_id)
         try:
             return self._delete(self.owned[workflow_id], wanted)
@@ -511,11 +510,11 @@ class RunsBase(Medium[W]):
         return self._selected(writer.workflow_id, wanted)
 
     def _selected(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> list[int]:
-        """Return the sequences of the checkpoints that a choice by id and sequence takes."""
+        """Return the sequences of the checkpoints selected by id and sequence."""
         return [each.sequence for each in self.references(workflow_id) if wanted(each.checkpoint_id, each.sequence)]
 
     def _check_writable(self, workflow_id: str) -> None:
-        """Refuse a store that this process may not change."""
+        """Raise if this process may not change the store."""
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
@@ -528,7 +527,7 @@ class RunsBase(Medium[W]):
 
     def _log_unreadable(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            text = "%s in %s is left out of the list: %s ('flowckpt store check' says more)"
+            text = "%s in %s is left out of the list: %s (see 'flowckpt store check')"
             _log.warning(text, finding.workflow_id, self.place, finding.detail)
 
     def unreadable_runs(self) -> list[Finding]:
@@ -557,7 +556,7 @@ def in_runs(method: F) -> F:
 
 
 class BlockingStore(StoreBase, Generic[R]):
-    """A store whose runs are read and written in place.
+    """A store with synchronous runs, called from async methods.
 
     Attributes:
         runs: the runs, with a synchronous method for each of the store's.

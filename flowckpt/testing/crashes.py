@@ -393,7 +393,7 @@ class _Explorer:
         lines: list[dict[str, Any]],
         turns: int,
     ) -> Turn | None:
-        """Return what the next process does; None where the history has ended."""
+        """Return what the next process does; None if the history has ended."""
         if doubted := end.get("in_doubt"):
             done = [each for each in lines if each["what"] == "done" and each["path"] == doubted]
             how: dict[str, Any] = {"not_done": [doubted]}
@@ -538,7 +538,7 @@ class _Explorer:
         path, history = point.path, _history(point)
         if len(played.ends) == len(self.whole.ends) and played.last["status"] == "completed":
             message = (
-                f"`{path}` failed once, and the run completed all the same: {difference}. The failure was swallowed. Raise "
+                f"`{path}` failed once, and the run completed anyway: {difference}. The failure was swallowed. Raise "
                 f"it again, run another step instead, or name the step in may_fail."
             )
             self._add("swallowed_failure", path, history, message)

@@ -75,7 +75,7 @@ def checkpoint(
 
 
 def same(left: Any, right: Any) -> bool:
-    """Tell whether two values are equal in value and in type, all the way down; NaN equals NaN here.
+    """Return whether two values are equal in value and in type, all the way down; NaN equals NaN here.
 
     Args:
         left: one value.

@@ -124,7 +124,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
     )
     assert refused.err.splitlines()[1:] == [
         "Run it and what follows again: flowckpt resume --on-code-change rerun one",
-        "Take its recorded result all the same: flowckpt resume --on-code-change reuse one",
+        "Reuse its recorded result anyway: flowckpt resume --on-code-change reuse one",
         "See it step by step: flowckpt plan one",
     ]
     assert shop("resume", "one", "--json").expect(10).document["exit_code"] == 10 and shop.log() == []

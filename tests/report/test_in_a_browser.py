@@ -26,7 +26,7 @@ def test_a_report_opens_without_a_network_and_without_an_error(shown):
     assert shown.said == [] and [each for each in shown.asked if not each.startswith("file:")] == []
     assert "Crashed once (in publish)" in shown.locator(".sentence").inner_text()
     bands = shown.locator(".waterfall .band").evaluate_all("all => all.map(each => each.title.split(' after')[0])")
-    assert bands == ["attempt 1: failed", "attempt 2: crashed, last sign of life", "attempt 3: completed"]
+    assert bands == ["attempt 1: failed", "attempt 2: crashed, last heartbeat", "attempt 3: completed"]
     labels = shown.locator(".waterfall .idle").evaluate_all(
         "all => all.map(each => [each.textContent, each.scrollWidth <= each.clientWidth])"
     )
@@ -51,7 +51,7 @@ def test_the_mark_of_a_step_that_filled_its_attempt_is_in_sight(tab, tmp_path):
     mark, track = (tab.locator(f".waterfall .row .{name}").bounding_box() for name in ("mark", "track"))
     assert track["x"] <= mark["x"] and mark["x"] + mark["width"] <= track["x"] + track["width"]
     label = tab.locator(".waterfall .row").get_attribute("aria-label")
-    assert label.startswith("train, interrupted, about 59 min 59 s until the last sign of life, attempt 1")
+    assert label.startswith("train, interrupted, about 59 min 59 s until the last heartbeat, attempt 1")
 
 
 def test_states_differ_in_more_than_their_colour(shown):

@@ -90,7 +90,7 @@ FOUND = {
     ),
     "swallowed_failure": (
         "swallowed_failure",
-        "`fetch` failed once, and the run completed all the same: the output is 0",
+        "`fetch` failed once, and the run completed anyway: the output is 0",
     ),
     "wait_answered_twice": ("answered_twice", "`review[1]` took the answer to `review`: the same message came twice"),
 }

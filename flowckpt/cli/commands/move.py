@@ -216,7 +216,9 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         return
     write("".join(f"{line}\n" for line in _import_lines(done)))
     if done.is_new and done.source_id:
-        warn("where it comes from the run is as it was. Resume one of the two: both would run the same steps")
+        warn(
+            "the run is unchanged in the store that it comes from. Resume only one of the two: both would run the same steps"
+        )
     if done.status != "completed" and done.workflow_name != MANAGED:
         show_resume_hint(done.workflow_id, choice, more="--accept-import")
 

@@ -55,7 +55,7 @@ def plan_command(
     workflow. A run that would only run steps again does not count.
 
     The exit code is 0 if nothing is stale and 10 if something is. If the resume would stop, the exit code is that of the
-    resume: 10 for a stale result, 14 if the workflow yields something else than recorded, 15 for a step in doubt, and 1
+    resume: 10 for a stale result, 14 if the workflow yields something other than recorded, 15 for a step in doubt, and 1
     for a run that stopped while it was being undone.
 
     Examples:

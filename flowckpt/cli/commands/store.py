@@ -363,7 +363,7 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
     try:
         latest = latest_of(checkpoints, run)
         what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}"
-    except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
+    except CheckpointCorruptedError as error:  # what is damaged may be removed anyway
         warn(error.message)
     except (
         WrongKeyError,

@@ -42,13 +42,13 @@ TABLE = "tool.flowckpt"
 
 
 def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
-    """Return the table and the file it stands in; an empty one and None where the nearest file has none.
+    """Return the table and the file it stands in; an empty one and None if the nearest file has none.
 
     Args:
         directory: where to look from, upwards.
 
     Raises:
-        SettingError: the file cannot be read, is not TOML, or holds something else than a table.
+        SettingError: the file cannot be read, is not TOML, or holds something other than a table.
         UntrustedStoreError: another user can change the file.
     """
     for candidate in (directory, *directory.parents):

@@ -291,8 +291,8 @@ class Setting(FieldEquality):
         part: what it is for.
         kind: what its values are.
         meaning: what it says, in a sentence.
-        option: its option on the command line; empty where it has none.
-        metavar: how the option's value is named; empty where the kind says it.
+        option: its option on the command line; empty if it has none.
+        metavar: how the option's value is named; empty if the kind says it.
         default: the default value; None for what `default_said` says.
         default_said: what happens by default, where the default alone does not tell.
     """
@@ -404,7 +404,7 @@ SETTINGS: dict[str, Setting] = {
             Part.RETENTION,
             Age(),
             "Keep the checkpoints of a run that is at work for so long, as 12h or 30d; older ones go with a later save.",
-            default_said="for ever",
+            default_said="forever",
         ),
         Setting(
             "max_bytes",

@@ -449,7 +449,7 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
 
 
 def _forget_in_children(progress: LiveProgress) -> None:
-    """Give a forked child its own streams back: the drawing thread is not there, and its lock may be held for ever."""
+    """Give a forked child its own streams back: the drawing thread is not there, and its lock may be held forever."""
     known = weakref.ref(progress)
 
     def forget() -> None:

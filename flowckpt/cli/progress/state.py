@@ -105,7 +105,7 @@ class FanOutProgress(FieldEquality):
 
     Attributes:
         path: its path.
-        total: how many members it has; None where that is not known yet.
+        total: how many members it has; None if that is not known yet.
         done: how many have ended, with those restored.
         failed: how many of them failed.
         has_started: whether it runs; before, results of its members are being restored.
@@ -139,11 +139,11 @@ class FanOuts:
         self._composites: set[str] = set()
 
     def is_composite(self, path: str) -> bool:
-        """Tell whether a step is made of steps, which are counted instead of it."""
+        """Return whether a step is made of steps, which are counted instead of it."""
         return path in self._composites
 
     def of(self, path: str) -> FanOutProgress | None:
-        """Return how far a map or group has come; None where the path is not that of one that runs."""
+        """Return how far a map or group has come; None if the path is not that of one that runs."""
         found = self._found.get(path)
         return found if found is not None and found.has_started else None
 

@@ -187,13 +187,13 @@ def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
 
 
 def working_directory(info: RunInfo) -> Path | None:
-    """Return the directory in which a run was started; None where the record does not say."""
+    """Return the directory in which a run was started; None if the record does not say."""
     found = info.metadata.get("base_path") or _target(info).get("cwd")
     return Path(found) if isinstance(found, str) and found else None
 
 
 def why_not_here(info: RunInfo) -> str:
-    """Return why a run cannot be resumed here; an empty text where nothing speaks against it."""
+    """Return why a run cannot be resumed here; an empty text if nothing speaks against it."""
     target = _target(info)
     file, module = target.get("file"), target.get("module")
     if not target.get("name") or not (file or module):
@@ -207,7 +207,7 @@ def why_not_here(info: RunInfo) -> str:
 
 
 def _target(info: RunInfo) -> Mapping[str, str]:
-    """Return where the record says that its workflow is; nothing where it says what cannot be."""
+    """Return where the record says that its workflow is; nothing if it says what cannot be."""
     found = info.metadata.get("target")
     if not isinstance(found, Mapping) or not all(isinstance(each, str) for each in found.values()):
         return {}

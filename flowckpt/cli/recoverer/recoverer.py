@@ -135,7 +135,7 @@ class Recoverer:
             stopping.cancel()
 
     async def _begin_due(self) -> bool:
-        """Begin what is due and may be tried; tell whether there is more than may run at the same time."""
+        """Begin what is due and may be tried; return whether there is more than may run at the same time."""
         try:
             runs = await due_runs(self._store, self._clock, workflows=self.workflows)
         except CheckpointStorageError as error:

@@ -40,9 +40,9 @@ class RecordedClaim:
 
     Attributes:
         claim: the claim.
-        status: the answer; empty where none was recorded.
+        status: the answer; empty if none was recorded.
         verified_at: when, as ISO 8601; empty likewise.
-        error: why it did not hold; empty where it did.
+        error: why it did not hold; empty if it did.
     """
 
     claim: Evidence

@@ -440,7 +440,7 @@ class StepExplanation:
         decision = decision_text(step.decision, is_colored=is_colored).rstrip()
         said = _SAID[step.decision]
         if step.decision is Decision.REUSE and step.reasons:
-            said = "it is reused all the same"
+            said = "it is reused anyway"
         lines = [f"{escaped(step.path)}: {decision}: {said}"]
         lines += [f"  {escaped(str(reason))}" for reason in step.reasons]
         if step.assumes:
@@ -543,7 +543,7 @@ def _recorded_document(result: StepResult) -> dict[str, Any]:
 
 
 def _arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
-    """Return the arguments, each as it is recorded, and how it moved; None where no change was seen."""
+    """Return the arguments, each as it is recorded, and how it moved; None if no change was seen."""
     moved = dict(_moved(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
     names = [*result.arguments, *(name for name in moved if name not in result.arguments)]
     return [{"name": name, "recorded": result.arguments.get(name), "moved": moved.get(name)} for name in names]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def draws_colors() -> bool:
-    """Tell whether standard output is drawn on: a terminal, where neither the command line nor a setting forbids it."""
+    """Return whether standard output is drawn on: a terminal, where neither the command line nor a setting forbids it."""
     return is_terminal() and color_allowed()
 
 
@@ -219,7 +219,7 @@ class Branch:
     Attributes:
         path: the step; of members that are counted, that of their map or group.
         depth: in how many steps it is nested.
-        result: its result; None where it has not ended, and for members that are counted.
+        result: its result; None if it has not ended, and for members that are counted.
         members: how many members are counted instead of shown.
         outcome: how these members ended.
     """

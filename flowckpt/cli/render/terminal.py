@@ -136,7 +136,7 @@ def say(text: str) -> None:
 
 
 def is_terminal() -> bool:
-    """Tell whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return _is_terminal(_Place.descriptor)
 
 
@@ -149,7 +149,7 @@ def is_person_there() -> bool:
 
 
 def is_error_terminal() -> bool:
-    """Tell whether standard error is a terminal."""
+    """Return whether standard error is a terminal."""
     return _is_terminal(_STDERR)
 
 
@@ -217,7 +217,7 @@ class _Writer(reprlib.Repr):
 
 
 def short_value(value: Any, most: int = 200) -> str:
-    """Write a value of the user's for people, on one line and not for ever."""
+    """Write a value of the user's for people, on one line and not forever."""
     writer = _Writer()
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10

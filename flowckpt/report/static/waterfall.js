@@ -328,7 +328,7 @@ class Waterfall {
     };
     for (const each of this.data.attempts) {
       const band = element("div", `band ${classOf(each.outcome)}`, `attempt ${each.number}`);
-      const ended = each.outcome === "crashed" ? "crashed, last sign of life" : each.outcome;
+      const ended = each.outcome === "crashed" ? "crashed, last heartbeat" : each.outcome;
       band.title = `attempt ${each.number}: ${ended} after ${durationText(each.end - each.start)}`;
       place(band, each.start, each.end);
     }
@@ -437,7 +437,7 @@ class Waterfall {
     if (!ms) return "for an unknown time";
     const attempt = this.data.attempts.find((each) => each.number === this.lanes.attempt[lane]);
     const isCrash = state === "interrupted" && attempt && attempt.outcome === "crashed";
-    return `about ${durationText(ms)}${isCrash ? " until the last sign of life" : ""}`;
+    return `about ${durationText(ms)}${isCrash ? " until the last heartbeat" : ""}`;
   }
 
   drawBar(track, lane) {

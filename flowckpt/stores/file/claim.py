@@ -95,7 +95,7 @@ def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
-        known: the run as it was read before; taken if its bytes are the same.
+        known: the run as read before; taken if its bytes are the same.
         is_grouped: whether a group of runs makes the calls that wait for the disk, which this then yields.
 
     Raises:
@@ -266,7 +266,7 @@ def claim_segment(
         directory: the run's directory, open.
         number: the segment.
         header: its header.
-        signer: what authenticates the header; None where nothing does.
+        signer: what authenticates the header; None if nothing does.
         is_grouped: whether to yield what waits for the disk.
 
     Returns:

@@ -3,7 +3,7 @@
 1. The next segment is claimed, as for an attempt: that fences every writer, and only then the run is read.
 2. The pack is written under a random name, synced, and *linked* to the name of the segment behind the claim. So it is
    there whole or not at all, and a new owner that took the number first makes the link fail.
-3. Segments are looked for once more. A later one is a new owner's, which may have read the run before the pack was there, or
+3. Segments are looked for again. A later one is a new owner's, which may have read the run before the pack was there, or
    the pack: so nothing is removed then, neither the rest nor the pack. A new owner that comes after the look finds the pack.
 4. The segments below the pack are removed, the lowest first and durably: the process that finds the first attempt's segment knows
    that all of them are there. Until then readers take the pack, the newest that was begun; after a crash the next
@@ -151,7 +151,7 @@ class Orphans:
 
 @contextlib.contextmanager
 def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans | None]:
-    """Find the orphans of an owned run; they are open for the block. None where it has no large values.
+    """Find the orphans of an owned run; they are open for the block. None if it has no large values.
 
     Args:
         filesystem: the calls.
@@ -280,7 +280,7 @@ def attempts_in(
 
 
 def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
-    """Tell whether a compaction would gain something; to be asked without owning the run.
+    """Return whether a compaction would gain something; to be asked without owning the run.
 
     Args:
         filesystem: the calls.
@@ -331,7 +331,7 @@ def compact_owned(
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        image: the run, as it was read, whole and proved, when it was claimed.
+        image: the run, as read, whole and proved, when it was claimed.
         claimed: the number of the claimed segment.
         now: the time, for the header.
         seals: the seals of the store.
@@ -377,7 +377,7 @@ def compact_owned(
 def _head_for(
     filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
-    """Return what notes how far a run has come, to be begun; None where no key seals the segment. It is synced at the end."""
+    """Return what notes how far a run has come, to be begun; None if no key seals the segment. It is synced at the end."""
     if seal is None or seal.key is None:
         yield None
         return

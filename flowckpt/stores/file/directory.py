@@ -104,7 +104,7 @@ class StartedSteps:
             self.end = end - 1
 
     def sign(self) -> None:
-        """Write the beginning of the note once more, as a sign of life: the time of the file says when."""
+        """Write the beginning of the note again, as a heartbeat: the time of the file says when."""
         if self.end:  # else the last save is the newer sign, and the note may be that of an earlier attempt
             with contextlib.suppress(OSError):
                 self._filesystem.write_at(self._lock, self._head, 0)
@@ -173,7 +173,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
 
     Args:
         content: the content of a lock file.
-        seal_of: returns the seal of an attempt's segment; None where it has none, or cannot be had.
+        seal_of: returns the seal of an attempt's segment; None if it has none, or cannot be had.
     """
     text, end, _ = content.partition(b"\0")
     head, *paths = text.split(b"\n")
@@ -206,11 +206,11 @@ def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> byt
 
 
 def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
-    """Return a live note of a protected store as it was before it was sealed; None if it does not open.
+    """Return a live note of a protected store as it was before sealing; None if it does not open.
 
     Args:
         content: the content of the file.
-        seal_of: returns the seal of an attempt's segment; None where it has none.
+        seal_of: returns the seal of an attempt's segment; None if it has none.
     """
     try:
         said = json.loads(content)
@@ -328,7 +328,7 @@ class _Word:
 
 
 def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
-    """Return what is missing at the end of a run, according to its owners; nothing where all is there.
+    """Return what is missing at the end of a run, according to its owners; nothing if all is there.
 
     Args:
         image: the run, all of it, read after the words.
@@ -459,7 +459,7 @@ def read_image(
         below: only segments below this number are read; None for all.
         seals: the seals of the store.
         attempt: as this attempt left it, whose end is unknown; as it is now where not given.
-        known: the run as it was read before; taken if its bytes are the same.
+        known: the run as read before; taken if its bytes are the same.
 
     Raises:
         CheckpointCorruptedError: a record is damaged, or was taken away.
@@ -549,7 +549,7 @@ def note_release(filesystem: FileSystem, directory: int, file: int, number: int)
 
 
 def is_released(filesystem: FileSystem, directory: int) -> bool:
-    """Tell whether the writer of the newest segment has given the run up, though somebody else holds the lock.
+    """Return whether the writer of the newest segment has given the run up, though somebody else holds the lock.
 
     A power cut that loses the word of it has ended the process that holds the lock, too.
     """
@@ -562,7 +562,7 @@ def is_released(filesystem: FileSystem, directory: int) -> bool:
 
 
 def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
-    """Return who wrote the newest segment, or None where there is none whose header says so.
+    """Return who wrote the newest segment, or None if there is none whose header says so.
 
     Raises:
         OSError: it could not be read.

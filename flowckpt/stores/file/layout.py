@@ -85,7 +85,7 @@ def signal_name(signal_id: str) -> str:
 
 
 def is_signal(name: str) -> bool:
-    """Tell whether a name is that of a message."""
+    """Return whether a name is that of a message."""
     return re.fullmatch(_SIGNAL, name) is not None
 
 
@@ -103,7 +103,7 @@ def mark_name(number: int, inode: int) -> str:
 
 
 def marked_segment(name: str) -> int | None:
-    """Return which segment a mark is of, or None where the name is not a mark.
+    """Return which segment a mark is of, or None if the name is not a mark.
 
     Args:
         name: a name in the directory.
@@ -126,7 +126,7 @@ def released_name(number: int, inode: int) -> str:
 
 
 def released_segment(name: str) -> int | None:
-    """Return which segment's writer has given the run up, or None where the name does not say so.
+    """Return which segment's writer has given the run up, or None if the name does not say so.
 
     Args:
         name: a name in the directory.
@@ -146,7 +146,7 @@ def pinned_sequences(names: list[str]) -> frozenset[int]:
 
 
 def is_value(name: str) -> bool:
-    """Tell whether a name is that of a large value, however it is kept."""
+    """Return whether a name is that of a large value, however it is kept."""
     return re.fullmatch(_VALUE, name) is not None
 
 
@@ -197,7 +197,7 @@ def temporary_name(process: ProcessIdentity, token: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a name is that of something unfinished.
+    """Return whether a name is that of something unfinished.
 
     Args:
         name: a name in the directory.
@@ -206,7 +206,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_abandoned(name: str, here: ProcessIdentity) -> bool:
-    """Tell whether a name is that of something unfinished whose maker is known to be dead.
+    """Return whether a name is that of something unfinished whose maker is known to be dead.
 
     Args:
         name: a name in the directory.

@@ -86,7 +86,7 @@ class Location:
     def _making_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
         """Make the store's directories durable and open the run's own.
 
-        A directory that is there already is synced into its parent all the same: its maker may have died first.
+        A directory that is there already is synced into its parent anyway: its maker may have died first.
 
         Args:
             workflow_id: the run.
@@ -164,7 +164,7 @@ class Location:
                     self._guard.check_reader(root, "")
 
     def _opened_root(self) -> contextlib.AbstractContextManager[int | None]:
-        """Open the store's directory for the block; None where there is none."""
+        """Open the store's directory for the block; None if there is none."""
         return open_if_there(self._filesystem, self._filesystem.open_root, str(self.path))
 
     def _store_id(self) -> str | None:
@@ -252,7 +252,7 @@ class Location:
 
     @contextlib.contextmanager
     def _directory_named(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
-        """Open a run's directory for the block; None where there is none. A key that is not the store's is refused."""
+        """Open a run's directory for the block; None if there is none. A key that is not the store's is refused."""
         filesystem = self._filesystem
         opened: list[int] = []
         try:

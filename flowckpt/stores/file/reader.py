@@ -111,7 +111,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         options: as for `Location`.
     """
 
-    has_leases = False  # a lock holds without signs of life
+    has_leases = False  # a lock holds without heartbeats
 
     def __init__(self, path: Path, **options: Any) -> None:
         Location.__init__(self, path, **options)
@@ -189,7 +189,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return self._look(workflow_id, read, None)
 
     def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
-        """Return the seal of an attempt's segment; None where it has none, or is not there.
+        """Return the seal of an attempt's segment; None if it has none, or is not there.
 
         Raises:
             SealBrokenError: it is sealed, and its key is not at hand: what was noted is none to be shown.
@@ -319,7 +319,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             return []
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None where there is none."""
+        """Return one run as the list shows it; None if there is none."""
         name = run_directory(workflow_id)
         return self._steadily(workflow_id, "read", lambda: self._describe(name))
 
@@ -420,7 +420,7 @@ _STEP = 16 * 1024
 
 
 def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
-    """Return the id of the run in a directory, from its newest header; None where it holds no live run.
+    """Return the id of the run in a directory, from its newest header; None if it holds no live run.
 
     With a key, a tombstone must prove itself; so a run that looks cleared is named, to be read.
 
@@ -432,7 +432,7 @@ def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> s
 
 
 def cleared_id_in(filesystem: FileSystem, directory: int) -> str | None:
-    """Return the id of a run that was cleared and whose directory is still there; None where there is none.
+    """Return the id of a run that was cleared and whose directory is still there; None if there is none.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
@@ -488,7 +488,7 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
 
 
 def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
-    """Tell whether anything was ever saved to the run in a directory, also where all of it was removed since.
+    """Return whether anything was ever saved to the run in a directory, also where all of it was removed since.
 
     Raises:
         CheckpointCorruptedError: a header is damaged.
@@ -502,7 +502,7 @@ def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
 
 
 def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
-    """Return the word of the steps that an attempt began, which a pack keeps; None where none does.
+    """Return the word of the steps that an attempt began, which a pack keeps; None if none does.
 
     Raises:
         CheckpointCorruptedError: a header is damaged, or the pack.
@@ -516,7 +516,7 @@ def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals:
 
 
 def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
-    """Return what a begun segment continues; None where it can continue nothing, or that is sealed and there is no key."""
+    """Return what a begun segment continues; None if it can continue nothing, or that is sealed and there is no key."""
     if number == 1:
         return None
     header = _header(filesystem, directory, number)
@@ -545,7 +545,7 @@ def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals)
 
 
 def key_of(filesystem: FileSystem, directory: int) -> str:
-    """Return the id of the key that the newest segment of a run is sealed with; an empty text where it is not.
+    """Return the id of the key that the newest segment of a run is sealed with; an empty text if it is not.
 
     Raises:
         CheckpointCorruptedError: its header is damaged.
@@ -558,7 +558,7 @@ def key_of(filesystem: FileSystem, directory: int) -> str:
 def describe_run(
     filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN
 ) -> RunInfo | None:
-    """Return the run in a directory as a list shows it; None where it has no checkpoint.
+    """Return the run in a directory as a list shows it; None if it has no checkpoint.
 
     Args:
         filesystem: the calls.
@@ -632,7 +632,7 @@ def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, An
 
 
 def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
-    """Tell whether a segment has a record, so that readers follow it."""
+    """Return whether a segment has a record, so that readers follow it."""
     wanted = _lines_to_first_record(number)
     lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
     return len(lines) > wanted or (len(lines) == wanted and _parsed(lines[-1]) is not None)

@@ -43,7 +43,7 @@ class FileRunWriter(RunWriter):
     Attributes:
         directory: the run's directory, open.
         lock: the run's lock file, open.
-        image: the run as it was read after the claim.
+        image: the run as read after the claim.
         writer: the writer of the claimed segment.
         started: notes the steps that start.
         is_locked: whether it has the run's lock; an owner that took the run over from a live one has not.
@@ -304,7 +304,7 @@ class FileRunWriter(RunWriter):
         """Tell the listener, where the run is another's by now.
 
         Args:
-            is_gone: tells whether the whole store was removed: no other process has the run then, and the next save says so.
+            is_gone: returns whether the whole store was removed: no other process has the run then, and the next save says so.
 
         Raises:
             OSError: the directory cannot be read.
@@ -367,7 +367,7 @@ class FileRunWriter(RunWriter):
 # Why the fence is checked after the sync
 # ---------------------------------------
 # A successor claims a later segment first, marks ours second, and reads ours third. The mark is a second name of our
-# file, a hard link. If our file has one name when our sync has returned, no reader has begun, so each will see our
+# file, a hard link. If our file has one name when our sync has returned, no reader has started, so each will see our
 # record: acknowledge. Asking is one stat (1 µs); reading the directory at each save took 15.
 #
 # Why a second name
@@ -417,7 +417,7 @@ class SegmentWriter:
         is_poisoned: whether a write failed, so that nothing more may be written.
         has_written: whether any line was appended.
         digest: the digest of the last acknowledged line.
-        seal: what seals the lines; None where nothing is done to them.
+        seal: what seals the lines; None if nothing is done to them.
     """
 
     def __init__(
@@ -454,7 +454,7 @@ class SegmentWriter:
             body: a JSON object without its closing brace.
 
         Raises:
-            FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
+            FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the handle is poisoned now.
         """
         self.acknowledge(self.write(body))
@@ -521,7 +521,7 @@ class SegmentWriter:
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
     def check_is_newest(self) -> None:
-        """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
+        """Refuse where another attempt has started, or the run was removed, whatever became of the writes here.
 
         Raises:
             FencedError: so it is.
@@ -581,7 +581,7 @@ class SegmentWriter:
         self._filesystem.close(self._file)
 
     def _newest_number(self) -> int | None:
-        """Return the newest attempt of the run; None where our segment's name is not our file's, as it was cleared."""
+        """Return the newest attempt of the run; None if our segment's name is not our file's, as it was cleared."""
         now = monotonic()
         path, identity = self._place
         if now < self._next_look and self._filesystem.is_untouched(self._file, path, identity):

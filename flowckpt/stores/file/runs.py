@@ -86,7 +86,7 @@ class FileRuns(FileReader):
         self.room = Room(self.owned, self._clock)
 
     def look_after_owned(self) -> bool:
-        """Tell of owned runs that are another's by now; tell whether any are owned. A lock needs no renewal."""
+        """Tell of owned runs that are another's by now; return whether any are owned. A lock needs no renewal."""
         owned = [each for each in [*self.owned.values()] if each.is_mine]
         for each in owned:
             with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
@@ -385,7 +385,7 @@ class FileRuns(FileReader):
                 replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Write a message for a run, no matter who owns it; tell whether it is new."""
+        """Write a message for a run, whoever owns it; return whether it is new."""
         is_new = False
 
         def send_once() -> bool:

@@ -30,7 +30,7 @@ _LOOKS = 5
 
 
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
-    """Make a message durable in the directory of a run; tell whether it is new.
+    """Make a message durable in the directory of a run; return whether it is new.
 
     Raises:
         EncodingError: a text in it cannot be recorded.

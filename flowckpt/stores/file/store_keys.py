@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def read_identity(filesystem: FileSystem, root: int) -> str | None:
-    """Return the identity of a store, or None where it has none.
+    """Return the identity of a store, or None if it has none.
 
     Args:
         filesystem: the calls.
@@ -112,7 +112,7 @@ class Guard:
     """Refuses who has not the key of a store, before anything is changed.
 
     Args:
-        store_id: returns the identity of the store, or None where it has none.
+        store_id: returns the identity of the store, or None if it has none.
     """
 
     def __init__(self, filesystem: FileSystem, seals: Seals, store_id: Callable[[], str | None]) -> None:
@@ -236,7 +236,7 @@ class Guard:
         return [key for key in ring.keys if key.id in proved]
 
     def _has_identity(self, root: int) -> bool:
-        """Tell whether the store has an identity.
+        """Return whether the store has an identity.
 
         Raises:
             CheckpointCorruptedError: it has none, and was sealed: somebody has taken it away.
@@ -282,7 +282,7 @@ class SealedSegment:
     header: bytes
 
     def is_proved_by(self, seals: Seals) -> bool:
-        """Tell whether the header opens with a key that is at hand."""
+        """Return whether the header opens with a key that is at hand."""
         try:
             _, seal = opened_header(self.workflow_id, self.number, self.header, seals)
         except FlowckptError:
@@ -291,7 +291,7 @@ class SealedSegment:
 
 
 def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None) -> bool:
-    """Tell whether a run of a store was written with a key: each such run has word of how far it has come.
+    """Return whether a run of a store was written with a key: each such run has word of how far it has come.
 
     Args:
         filesystem: the calls.
@@ -426,7 +426,7 @@ class KnownKey(FieldEquality):
 
 
 def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
-    """Return the keys of a store, the newest note first; nothing where there is no note yet.
+    """Return the keys of a store, the newest note first; nothing if there is no note yet.
 
     Args:
         filesystem: the calls.
@@ -514,7 +514,7 @@ def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
     )
 
 
-# What a run does not prove with the key: what somebody takes for true who trusts it all the same.
+# What a run does not prove with the key: what somebody takes for true who trusts it anyway.
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -528,8 +528,8 @@ class TrustReport(FieldEquality):
         is_proved: whether it proves itself as it is, so that nothing is to be taken on trust.
         plain: the segments of it that were written without a key.
         sealed: the segments of it that were opened with the key, and hold.
-        lost: what is known to be missing at its end, or why that is unknown; empty where nothing is.
-        message: why its messages are refused, and stay so; empty where they are not.
+        lost: what is known to be missing at its end, or why that is unknown; empty if nothing is.
+        message: why its messages are refused, and stay so; empty if they are not.
     """
 
     workflow_id: str

@@ -37,7 +37,7 @@ def write_blobs(
         run: the run's directory, open.
         blobs: the blobs, none of them trusted to be there.
         is_directory_durable: whether this writer has made the blobs' own directory durable before.
-        values: packs or encrypts them; None where nothing does.
+        values: packs or encrypts them; None if nothing does.
     """
     if not is_directory_durable:
         with contextlib.suppress(FileExistsError):

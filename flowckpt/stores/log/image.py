@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 Look = Callable[[int], tuple[bool, Cut | None]]
-"""Tells whether a segment has a record, and returns what it continues; None where it can continue nothing: the first one,
+"""Tells whether a segment has a record, and returns what it continues; None if it can continue nothing: the first one,
 a pack, and a tombstone. The first segment of a generation says itself that it continues nothing."""
 
 
@@ -105,15 +105,15 @@ class RunImage:
 
     Attributes:
         workflow_id: the run.
-        newest: the number of the newest segment, begun or not; 0 where there is none.
+        newest: the number of the newest segment, begun or not; 0 if there is none.
         records: the lines that belong to the run, oldest first.
         history: all its results.
         last_sequence: the highest sequence that it ever had.
-        started_at: when its first checkpoint was saved; None where it has none.
+        started_at: when its first checkpoint was saved; None if it has none.
         notices: what was dropped or restored while reading.
         is_cleared: whether it was cleared, and nothing was begun since.
-        begun: the number of the newest segment that has a record; 0 where there is none.
-        seal: how the lines of that one are sealed; None where they are not.
+        begun: the number of the newest segment that has a record; 0 if there is none.
+        seal: how the lines of that one are sealed; None if they are not.
         place: names a segment in errors and notices.
         end: the digest of the last line of that one.
         sources: the bytes of the segments that were read, by number.
@@ -147,7 +147,7 @@ class RunImage:
         """Leave out the checkpoints that the run has deleted since.
 
         Args:
-            later: the run as it was read later.
+            later: the run as read later.
         """
         self._deleted |= later._deleted
 
@@ -264,7 +264,7 @@ def read_run(
         seals: the seals of the store.
         place: names a segment in errors and notices.
         attempt: as this attempt left it; as it is now where not given.
-        known: the run as it was read before; returned if its bytes are the same.
+        known: the run as read before; returned if its bytes are the same.
 
     Raises:
         CheckpointCorruptedError: a record of the run is damaged or missing.
@@ -316,7 +316,7 @@ _RAISED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 def _of_another_program(image: RunImage, error: Exception) -> CheckpointCorruptedError:
-    detail = f"its digests fit, but it holds what flowckpt never writes ({type(error).__name__}: {error})"
+    detail = f"its digests match, but it holds content that flowckpt never writes ({type(error).__name__}: {error})"
     return _corrupt(image, image.newest, detail)
 
 
@@ -642,7 +642,7 @@ class LogRuns(RunsBase[W]):
         image.history.read_as.history = History()  # a circle would keep both until the garbage collector comes
 
     def _remembered(self, workflow_id: str) -> RunImage | None:
-        """Return a run as it was read last, if somebody still holds it, and forget it."""
+        """Return a run as read last, if somebody still holds it, and forget it."""
         history = None if self._read is None else self._read()
         image: RunImage | None = None if history is None else history.read_as
         if history is None or image is None or image.workflow_id != workflow_id:

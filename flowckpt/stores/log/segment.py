@@ -66,7 +66,7 @@ def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
 
 
 def opened(line: bytes, previous: bytes) -> bytes | None:
-    """Return the digest of a line, or None where the line is not whole or not the one that followed.
+    """Return the digest of a line, or None if the line is not whole or not the one that followed.
 
     Args:
         line: the line without its line feed.
@@ -82,7 +82,7 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
 
 
 def looks_whole(line: bytes) -> bool:
-    """Tell whether a line has the form of a sealed one, whatever its digest says."""
+    """Return whether a line has the form of a sealed one, whatever its digest says."""
     cut = len(line) - TRAILER
     return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == MARK and line[-2:] == _END
 
@@ -106,7 +106,7 @@ def is_torn(tail: bytes, offset: int) -> bool:
 
 
 def has_zero_sector(tail: bytes, offset: int) -> bool:
-    """Tell whether a whole sector of the file, as far as it lies in the tail, is zero."""
+    """Return whether a whole sector of the file, as far as it lies in the tail, is zero."""
     start = offset - offset % SECTOR
     for begin in range(start, offset + len(tail), SECTOR):
         part = tail[max(begin, offset) - offset : begin + SECTOR - offset]
@@ -155,8 +155,8 @@ class Cut:
         deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back, and
             also of what lies behind the cut itself.
         seen: which segment the successor found newest, and how many bytes of it it had read, whatever it continued from:
-            what was written behind that, or to a segment between the two, was refused. None where that was not said.
-        started_at: when the run's first checkpoint was saved; empty where there was none, or that was not said.
+            what was written behind that, or to a segment between the two, was refused. None if that was not said.
+        started_at: when the run's first checkpoint was saved; empty if there was none, or that was not said.
         generation: whether it starts a generation of the run: then nothing before it counts.
     """
 
@@ -195,7 +195,7 @@ class Record:
         results: documents of the results that are new in it, if it is another line.
         deletes: the sequences that it deletes, if it is a deletion.
         count: how many results the run has after it, once the segments of the run are joined.
-        unsealed: the line as it was before it was sealed; None where it was not.
+        unsealed: the line as it was before sealing; None if it was not.
     """
 
     data: bytes
@@ -232,7 +232,7 @@ class Record:
 
     @property
     def opened(self) -> bytes:
-        """The line as it was before it was sealed."""
+        """The line as it was before sealing."""
         return self.line if self.unsealed is None else self.unsealed
 
     @property
@@ -252,10 +252,10 @@ class Segment:
 
     Attributes:
         header: the header's fields.
-        adoption: what it continues; None where it does not have that line (yet).
+        adoption: what it continues; None if it does not have that line (yet).
         records: its records.
         notice: what was dropped, if anything.
-        seal: how its lines are sealed; None where they are not.
+        seal: how its lines are sealed; None if they are not.
         sections: of a pack: what it holds of each attempt, by its number.
         end: the digest of its last line.
     """
@@ -387,7 +387,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
 
 
 def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
-    """Return a line as it was before it was sealed, with its own trailer."""
+    """Return a line as it was before sealing, with its own trailer."""
     if seal is None and not line.startswith(PACKED):
         return line
     body = line[:-TRAILER]
@@ -401,7 +401,7 @@ def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSe
 
 
 def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> Cut | None:
-    """Return what a segment continues, without its records; None where it has no record yet, or continues nothing.
+    """Return what a segment continues, without its records; None if it has no record yet, or continues nothing.
 
     Args:
         data: the file's bytes.
@@ -628,7 +628,7 @@ def split_record(line: bytes) -> tuple[list[bytes], bytes]:
     """Return the canonical bytes of the results in a line, and the rest of it up to the digest.
 
     Args:
-        line: the line of a record, as it was read.
+        line: the line of a record, as read.
     """
     text = line.decode()
     is_ascii = len(text) == len(line)

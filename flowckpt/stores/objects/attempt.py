@@ -42,7 +42,7 @@ def mark_of(token: str) -> bytes:
 
 
 def is_mark(content: bytes) -> bool:
-    """Tell whether a record is the mark of an arrival.
+    """Return whether a record is the mark of an arrival.
 
     Args:
         content: what its object holds.
@@ -63,7 +63,7 @@ def starts_generation(body: bytes | None) -> bool:
 
 
 def is_whole(content: bytes) -> bool:
-    """Tell whether a mark matches its checksum.
+    """Return whether a mark matches its checksum.
 
     Args:
         content: what its object holds.
@@ -105,7 +105,7 @@ class AttemptEnd:
 
 
 def is_end(content: bytes) -> bool:
-    """Tell whether an object holds an end, and no record.
+    """Return whether an object holds an end, and no record.
 
     Args:
         content: the content of the object.
@@ -139,7 +139,7 @@ class AttemptListing:
     Attributes:
         numbers: of its records, ascending; those that a bundle holds may be left out.
         bundles: the first and the last number of each bundle, ascending.
-        last_sign: when anything of it was written last, by the server's clock; None where it has no objects.
+        last_sign: when anything of it was written last, by the server's clock; None if it has no objects.
         may_arrive: whether its first record may be the mark of an arrival.
     """
 
@@ -251,7 +251,7 @@ class AttemptContent:
         records: how many objects they are.
         end: its end, where it has one.
         is_marked: whether its first record is the mark of an arrival.
-        damage: what is wrong with the object after these; None where nothing is.
+        damage: what is wrong with the object after these; None if nothing is.
     """
 
     text: bytes = b""
@@ -332,7 +332,7 @@ class _Gathered:
     _is_marked: bool = attrs.field(init=False, default=False)
 
     def content(self, damage: CheckpointCorruptedError | None = None) -> AttemptContent:
-        """Return the attempt as far as it was read."""
+        """Return the attempt as far as read."""
         return AttemptContent(b"".join(self._parts), self._taken, self._end, self._is_marked, damage)
 
     def add(self, number: int, content: bytes) -> None:
@@ -372,7 +372,7 @@ class _Gathered:
 
 
 def claim_in(content: bytes | None) -> dict[str, Any] | None:
-    """Return what a claim says, without proving it; None where there is none that can be read.
+    """Return what a claim says, without proving it; None if there is none that can be read.
 
     Args:
         content: what the object of the claim holds.
@@ -415,7 +415,7 @@ def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> At
         raise corrupt(keys.record(number), workflow_id, str(error)) from error
 
 
-# Who holds an attempt: the process that its claim names, while that gives signs of life.
+# Who holds an attempt: the process that its claim names, while that sends heartbeats.
 #
 # Every object of an attempt is one, and `alive` is overwritten when nothing else was written for a while. Their times
 # are the server's. They decide only whether a run may be taken without force; that a former owner can write no more is
@@ -423,11 +423,11 @@ def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> At
 
 
 _WHOLE_SECOND = 1.0
-"""Servers tell times in whole seconds, so a sign of life may be so much younger than it looks."""
+"""Servers tell times in whole seconds, so a heartbeat may be so much younger than it looks."""
 
 
 def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> LeaseHolder | None:
-    """Return who holds an attempt, alive or not; None where it has ended or was given up.
+    """Return who holds an attempt, alive or not; None if it has ended or was given up.
 
     Args:
         bucket: the bucket.
@@ -441,11 +441,11 @@ def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id:
 
 
 def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
-    """Return whom a claim names; None where it cannot be read.
+    """Return whom a claim names; None if it cannot be read.
 
     Args:
         claim: what the object of the claim holds.
-        last_sign: the last sign of life.
+        last_sign: the last heartbeat.
     """
     said = claim_in(claim)
     if said is None:
@@ -458,7 +458,7 @@ def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
 
 
 def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
-    """Tell whether a run is held, by the server's clock where a clock must tell.
+    """Return whether a run is held, by the server's clock where a clock must tell.
 
     Args:
         bucket: the bucket.

@@ -190,7 +190,7 @@ class Bucket:
             patience: how long a request that fails in passing is tried again, in seconds; as the bucket's where not given.
 
         Returns:
-            None where it is ours now; else what another one has put there.
+            None if it is ours now; else what another one has put there.
 
         Raises:
             CheckpointStorageError: the request failed; it says whether the object may be there.
@@ -209,7 +209,7 @@ class Bucket:
         return self._patiently(workflow_id, operation, put, is_write=is_outcome_told, patience=patience)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
-        """Make objects that hold the same, no matter who makes them; those that are there are left as they are.
+        """Make objects that hold the same, whoever makes them; those that are there are left as they are.
 
         Args:
             bodies: the keys, and what makes the body of each.
@@ -235,7 +235,7 @@ class Bucket:
         self._patiently(workflow_id, operation, put, patience=0.0)
 
     def copy(self, source: str, target: str, workflow_id: str) -> bool:
-        """Copy an object within the bucket; tell whether it was there."""
+        """Copy an object within the bucket; return whether it was there."""
 
         def once() -> bool:
             try:
@@ -272,7 +272,7 @@ class Bucket:
     def get(
         self, key: str, workflow_id: str, operation: str = "read", *, patience: float | None = None
     ) -> bytes | None:
-        """Return what an object holds; None where there is none."""
+        """Return what an object holds; None if there is none."""
         return self._patiently(workflow_id, operation, lambda: self._read(key), patience=patience)
 
     def get_all(self, keys: Sequence[str], workflow_id: str) -> Iterator[bytes | None]:
@@ -430,7 +430,7 @@ def _in_parallel(works: Sequence[Callable[[], T]], threads: int) -> Iterator[T]:
 
 # Does a server honour the condition that all rests upon? It is asked before the first write of a process.
 #
-# Some that speak the language of S3 take `If-None-Match: *` and overwrite all the same, without a word. With those two
+# Some that speak the language of S3 take `If-None-Match: *` and overwrite anyway, without a word. With those two
 # owners of a run would both be told that their checkpoint is saved.
 
 

@@ -84,13 +84,13 @@ class Claimer:
     Attributes:
         workflow_id: the run.
         process: the claimer's process.
-        lease_seconds: how long it holds the run without a sign of life.
+        lease_seconds: how long it holds the run without a heartbeat.
         now: the time by its clock, for people.
         at_least: the lowest number that the attempt may have.
         take_over: whether to take the run from a living owner.
         began_at: when the attempt began, where that is not now.
         gives_way: whether to leave the run to one that claimed it in the same moment, with a lower number.
-        after: the claimer's own attempt, which ends with this claim and must be the newest; 0 where it has none.
+        after: the claimer's own attempt, which ends with this claim and must be the newest; 0 if it has none.
     """
 
     workflow_id: str
@@ -191,7 +191,7 @@ class Claimer:
         return [attempt for attempt in found.attempts if attempt < claimed.attempt]
 
     def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
-        """End the attempts below a claim; tell whether the run is still there."""
+        """End the attempts below a claim; return whether the run is still there."""
         end = AttemptEnd(RELEASED if self.after else FENCED, encode_time(self.now), claimed.token)
         for attempt in reversed(below):
             keys = claimed.keys.at(attempt)

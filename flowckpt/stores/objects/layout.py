@@ -6,7 +6,7 @@
     runs/RUN/000001.000000000002/records/000000000000   attempt 2 of the run: its claim
                                          000000000001   its first record
                                          000000000002   …, and its end
-                                 bundles/000000000000-000000000063   64 of them once more, in one object
+                                 bundles/000000000000-000000000063   64 of them again, in one object
                                  alive                  overwritten now and then while its owner lives
                                  arriving               its first record may be the mark of a run that is brought whole
     runs/RUN/000001.values/SHA256                       large values
@@ -82,7 +82,7 @@ class AttemptKeys:
 
     @property
     def alive(self) -> str:
-        """The key of the sign of life."""
+        """The key of the heartbeat."""
         return f"{self.root}/alive"
 
     @property
@@ -194,7 +194,7 @@ def _values(run: str, life: int) -> str:
 
 
 def number_in(key: str) -> int | None:
-    """Return the number of a record, or None where the key is of something else.
+    """Return the number of a record, or None if the key is of something else.
 
     Args:
         key: a key.
@@ -204,7 +204,7 @@ def number_in(key: str) -> int | None:
 
 
 def numbers_in(key: str) -> tuple[int, int] | None:
-    """Return the first and the last number of a bundle, or None where the key is of something else.
+    """Return the first and the last number of a bundle, or None if the key is of something else.
 
     Args:
         key: a key.
@@ -213,7 +213,7 @@ def numbers_in(key: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-# What an object holds: text as it is where it is short, gzip where that is worth it. The first byte tells which.
+# What an object holds: text as it is where it is short, gzip where that is worth it. The first byte says which.
 
 
 SHORTEST = 4 * 1024

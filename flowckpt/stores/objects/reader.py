@@ -147,7 +147,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
     Args:
         clock: the time, by which leases of other machines are shown.
-        seconds: between two signs of life of an owner.
+        seconds: between two heartbeats of an owner.
     """
 
     def __init__(self, bucket: Bucket, clock: Clock, seconds: float) -> None:
@@ -254,7 +254,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._steadily(workflow_id, "read", look_once)
 
     def live_note(self, workflow_id: str) -> bytes | None:
-        """Return the live note of a run: the content of the sign of life of its newest attempt."""
+        """Return the live note of a run: the content of the heartbeat of its newest attempt."""
         keys = look(self.bucket, workflow_id)
         content = self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id) if keys.attempts else None
         return content or None
@@ -312,7 +312,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             return Finding(getattr(error, "workflow_id", "") or run, _severity(error), said)
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None where there is none."""
+        """Return one run as the list shows it; None if there is none."""
         return self._info(run_key(workflow_id))
 
     def _info(self, run: str) -> RunInfo | None:
@@ -393,7 +393,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return fetch
 
     def _is_over(self, keys: RunKeys, workflow_id: str) -> bool:
-        """Tell whether the life of a run that somebody reads has ended: the word of that comes before anything goes."""
+        """Return whether the life of a run that somebody reads has ended: the word of that comes before anything goes."""
         return look(self.bucket, workflow_id).life != keys.life
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
@@ -425,7 +425,7 @@ def listed_runs(bucket: Bucket) -> list[str]:
 
 
 def run_id_in(bucket: Bucket, run: str) -> str | None:
-    """Return the id of the run under a key; None where no claim says it, as of one that was cleared."""
+    """Return the id of the run under a key; None if no claim says it, as of one that was cleared."""
     keys = run_keys(run, bucket.names(run, run))
     for attempt in reversed(keys.attempts):
         said = claim_in(bucket.get(keys.at(attempt).record(0), run))
@@ -435,7 +435,7 @@ def run_id_in(bucket: Bucket, run: str) -> str | None:
 
 
 def has_records(bucket: Bucket, run: str) -> bool:
-    """Tell whether a run that no claim names has records all the same, so that its claim was lost."""
+    """Return whether a run that no claim names has records anyway, so that its claim was lost."""
     keys = run_keys(run, bucket.names(run, run))
     return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
 
@@ -447,7 +447,7 @@ def left_behind(bucket: Bucket, run: str) -> int:
 
 
 def run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
-    """Return a run as a list shows it; None where it has no checkpoint.
+    """Return a run as a list shows it; None if it has no checkpoint.
 
     Args:
         bucket: the bucket.
@@ -515,7 +515,7 @@ def _from_records(
 
 
 def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
-    """Return when the run's first checkpoint was saved, as its newest attempt says; None where it does not say so."""
+    """Return when the run's first checkpoint was saved, as its newest attempt says; None if it does not say so."""
     adoption = json.loads(unpacked(first).partition(b"\n")[0])
     said = adoption.get("started_at")
     if said is None and ("adopts" not in adoption or "seen" in adoption):

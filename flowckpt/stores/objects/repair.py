@@ -3,7 +3,7 @@
     claim the run ──► work out what is intact ──► copy all objects ──► put an end where an attempt is damaged
 
 The copies are a store of their own, under `damaged/RUN-TIME`, so every command can look into them. What is intact is worked
-out before anything is changed. A record that is damaged may be there once more, in a bundle. After a crash in the middle, the
+out before anything is changed. A record that is damaged may be there again, in a bundle. After a crash in the middle, the
 next repair does the rest.
 """
 
@@ -94,10 +94,10 @@ class _Attempt:
 
     Attributes:
         keys: its keys.
-        records: what its objects hold, by number; None where that cannot be unpacked.
+        records: what its objects hold, by number; None if that cannot be unpacked.
         bundles: what its bundles hold, by key.
         lines: its intact records by number, the claim first.
-        why: what is wrong with the first record that is not intact; empty where none is.
+        why: what is wrong with the first record that is not intact; empty if none is.
     """
 
     keys: AttemptKeys

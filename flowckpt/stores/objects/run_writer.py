@@ -31,7 +31,7 @@ class ObjectRunWriter(RunWriter):
 
     Args:
         writer: the writer of the claimed attempt.
-        image: the run as it was read after the claim.
+        image: the run as read after the claim.
         token: the random name of this owner.
     """
 
@@ -163,10 +163,10 @@ class ObjectRunWriter(RunWriter):
         """Whether it added large values and no record, to a run that has none: no name would lead to them."""
         return self._adds_values and not self.writer.has_written and not self._image.records
 
-    # --- ends and signs of life ------------------------------------------------------------------------------------
+    # --- ends and heartbeats ------------------------------------------------------------------------------------
 
     def give_sign(self, interval: float) -> None:
-        """Look for a later owner and overwrite the sign of life, where nothing was written for a while.
+        """Look for a later owner and overwrite the heartbeat, where nothing was written for a while.
 
         Args:
             interval: the while, in seconds.
@@ -180,7 +180,7 @@ class ObjectRunWriter(RunWriter):
                 self._bucket.overwrite(self.writer.keys.alive, self._live, self.workflow_id, "renew")
 
     def note_live(self, content: bytes) -> None:
-        """Overwrite the sign of life with a live note."""
+        """Overwrite the heartbeat with a live note."""
         self._live = content
         if not self._is_closed:  # without the lock: the end of the run must not wait for it
             self._bucket.overwrite(self.writer.keys.alive, content, self.workflow_id, "note")
@@ -206,7 +206,7 @@ class ObjectRunWriter(RunWriter):
         """End the attempt with the word that the run is cleared.
 
         Raises:
-            FencedError: another attempt has begun.
+            FencedError: another attempt has started.
         """
         with self._usable():
             if not self.writer.end(AttemptEnd(CLEARED, now, self.token)):
@@ -225,7 +225,7 @@ class ObjectRunWriter(RunWriter):
         return was_open
 
     def _summary(self) -> dict[str, Any] | None:
-        """Return how the run stands, for lists; None where the last record does not say so."""
+        """Return how the run stands, for lists; None if the last record does not say so."""
         data = self._last
         if data is None or self._started_at is None or self.writer.is_poisoned:
             return None
@@ -261,7 +261,7 @@ class AttemptWriter:
     Args:
         claim: the line of the claim.
         digest: its digest.
-        newest_attempt: tells which attempt is the newest; None where the run was cleared.
+        newest_attempt: says which attempt is the newest; None if the run was cleared.
 
     Attributes:
         keys: the same.
@@ -300,7 +300,7 @@ class AttemptWriter:
             *bodies: its lines, each a JSON object without its closing brace.
 
         Raises:
-            FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
+            FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
         """
         self._pending = self._sealed(bodies)
@@ -312,7 +312,7 @@ class AttemptWriter:
         One request is made, and it is not tried again. Where no outcome is unknown, it asks whether the run is there.
 
         Raises:
-            FencedError: another attempt has begun, or the run was cleared.
+            FencedError: another attempt has started, or the run was cleared.
             CheckpointStorageError: the request failed, or the run is gone.
         """
         if self._pending is not None and self.is_poisoned:
@@ -410,7 +410,7 @@ class AttemptWriter:
             _log.warning("records of run %r were not bundled, so a resume takes longer: %s", self._workflow_id, error)
 
     def end(self, end: AttemptEnd) -> bool:
-        """Put an end at the next number; tell whether it is there.
+        """Put an end at the next number; return whether it is there.
 
         Args:
             end: the end.
@@ -468,7 +468,7 @@ class GatheringWriter(AttemptWriter):
         self._put(content)
 
     def finish(self, end: AttemptEnd) -> bool:
-        """Put what is left and then the end; tell whether it is there."""
+        """Put what is left and then the end; return whether it is there."""
         self._put_gathered()
         return self.end(end)
 

@@ -54,7 +54,7 @@ class ObjectRuns(ObjectReader):
     """The runs in a bucket, and those among them that this process owns.
 
     Args:
-        lease_seconds: how long a run stays owned without a sign of life of its owner.
+        lease_seconds: how long a run stays owned without a heartbeat of its owner.
         clock: the time, for people, and for the leases that are shown.
 
     Attributes:
@@ -137,7 +137,7 @@ class ObjectRuns(ObjectReader):
         return encode_time(self._clock.now())
 
     def bring(self, workflow_id: str, writer: ObjectRunWriter) -> None:
-        """Give signs of life for a run that is being imported."""
+        """Send heartbeats for a run that is being imported."""
         self.arriving[workflow_id] = writer
         self._heartbeat.start()
 
@@ -185,12 +185,12 @@ class ObjectRuns(ObjectReader):
         return repair.repair_run(self, workflow_id)
 
     def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
-        """Return the newest attempt of a run; None where the life that is meant has ended."""
+        """Return the newest attempt of a run; None if the life that is meant has ended."""
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
     def look_after_owned(self) -> bool:
-        """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""
+        """Send heartbeats for all owned runs, and tell of those that are lost; return whether there are any."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
@@ -216,7 +216,7 @@ class ObjectRuns(ObjectReader):
         writer.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Create the object of a message, no matter who owns the run; tell whether it is new."""
+        """Create the object of a message, whoever owns the run; return whether it is new."""
         self._probe()
         return send_signal(self.bucket, workflow_id, signal)
 

@@ -1,7 +1,7 @@
 """Messages for a run: an object each, created where there is none, beside the attempts of the life that they are for.
 
 A process that sends one does not own the run, so it creates nothing under an attempt. The name of the object is the id of the
-message, so one that is sent twice is there once; a random token tells which of the two it is, also where the reply was
+message, so one that is sent twice is there once; a random token says which of the two it is, also where the reply was
 lost. A clear puts its word first and deletes the messages then; a sender looks for that word once its object is there.
 So one of the two removes it, and what neither removes lies in a life that is no longer read.
 """
@@ -28,7 +28,7 @@ _LOOKS = 5
 
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
-    """Make a message durable; tell whether it is new.
+    """Make a message durable; return whether it is new.
 
     Raises:
         CheckpointNotFoundError: there is no such run, or it was cleared meanwhile.
@@ -82,7 +82,7 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
 
 
 def _is_a_run(bucket: Bucket, keys: RunKeys, workflow_id: str) -> bool:
-    """Tell whether a run has a record that counts."""
+    """Return whether a run has a record that counts."""
     for attempt in reversed(keys.attempts):
         tail = tail_of(bucket, keys.at(attempt), workflow_id)
         if tail.is_over or tail.is_void:

@@ -34,7 +34,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     Args:
         place: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, with the options `endpoint`,
             `region` and `request_seconds`; or a store of the library obstore, for other credentials.
-        lease_seconds: how long a run stays owned without a sign of life of an owner on another machine.
+        lease_seconds: how long a run stays owned without a heartbeat of an owner on another machine.
         patience_seconds: how long to retry requests after temporary failures.
         clock: the time, for tests.
     """

@@ -152,7 +152,7 @@ def become_migrator(session: Session, address: PostgresAddress) -> None:
 
 
 def is_going_on(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
-    """Tell whether another process is bringing the tables forward just now.
+    """Return whether another process is bringing the tables forward just now.
 
     Args:
         connection: a connection that is in no transaction.
@@ -310,7 +310,7 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
         address: where it leads.
 
     Returns:
-        Why nothing can be written there; an empty text where it can.
+        Why nothing can be written there; an empty text if it can.
 
     Raises:
         CheckpointStorageError: it is refused; the error names the setting.
@@ -523,7 +523,7 @@ def cause_of(error: psycopg.Error, address: PostgresAddress) -> psycopg.Error | 
 
 
 def is_read_only(error: psycopg.Error) -> bool:
-    """Tell whether the server takes no write, from anybody or from this role.
+    """Return whether the server takes no write, from anybody or from this role.
 
     Args:
         error: what the driver raised.

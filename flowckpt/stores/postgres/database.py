@@ -233,7 +233,7 @@ def _by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
 
 
 def is_there(connection: Connection, addition: Addition) -> bool:
-    """Tell whether a save was committed whose answer was lost.
+    """Return whether a save was committed whose answer was lost.
 
     The row of the run is locked first: a server process that is still at it has locked it too, and ends before us.
 
@@ -433,7 +433,7 @@ class PostgresDatabase(GroupingDatabase):
         return self._steadily(work.workflow_id, work.operation, do_once)
 
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds."""
+        """Write the rows of a save whose outcome is unknown, unless they are there; return whether the fence holds."""
         return self._add(addition, is_uncertain=True, patience=0.0)
 
     def probe(self) -> None:
@@ -622,11 +622,11 @@ def _again(item: Item, *, is_uncertain: bool) -> Item:
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:
-    """Tell whether a connection cannot be used again. A socket that broke may not look so: then no server has answered."""
+    """Return whether a connection cannot be used again. A socket that broke may not look so: then no server has answered."""
     is_unanswered = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     return connection.closed or connection.broken or is_unanswered
 
 
 def _is_lost(error: psycopg.Error, connection: Connection) -> bool:
-    """Tell whether an error leaves open what became of the transaction: the server did not say that it refused it."""
+    """Return whether an error leaves open what became of the transaction: the server did not say that it refused it."""
     return connection.closed or connection.broken or error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))

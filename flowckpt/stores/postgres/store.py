@@ -69,7 +69,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
     Args:
         url: `postgresql://user@host:5432/database`, with libpq's options, `schema=NAME` and `allow_unsafe=true`.
         schema: the schema of the tables, created if missing; `flowckpt` by default.
-        lease_seconds: how long a run stays owned without a sign of life of an owner on another machine.
+        lease_seconds: how long a run stays owned without a heartbeat of an owner on another machine.
         patience_seconds: how long to retry while the server is unreachable.
         allow_unsafe: accept a server that may lose commits, for tests.
 

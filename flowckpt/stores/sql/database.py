@@ -381,7 +381,7 @@ class GroupingDatabase(Database):
 # Not waiting as long again for a database that is busy, once somebody has stopped such a wait: the program is to end.
 #
 # A second Ctrl-C ends the save that waits. What comes behind it, as the run is given back, would find the database busy
-# still, and wait for minutes once more. It tries for a moment, and says that it did not get through.
+# still, and wait for minutes again. It tries for a moment, and says that it did not get through.
 
 
 HURRIED_SECONDS = 1.0

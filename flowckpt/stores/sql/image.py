@@ -66,7 +66,7 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
     Args:
         session: the transaction.
         run: the run's key.
-        attempt: the attempt; None where none has written yet.
+        attempt: the attempt; None if none has written yet.
         workflow_id: the run, for errors.
 
     Raises:
@@ -245,7 +245,7 @@ class RunImage:
         self.history.extend([result for result, _ in made], large, lambda: [text.encode() for text in texts])
 
     def newest_steps(self, session: Session) -> int:
-        """Return how many results the newest checkpoint holds; 0 where there is none."""
+        """Return how many results the newest checkpoint holds; 0 if there is none."""
         found = checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
         return int(found[0][0]) if found else 0
 
@@ -328,7 +328,7 @@ class RunImage:
 
 
 def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | None = None) -> RunImage | None:
-    """Return a run without its results; None where there is none.
+    """Return a run without its results; None if there is none.
 
     Args:
         session: the transaction.
@@ -349,7 +349,7 @@ def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | N
 
 
 def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: int) -> bytes | None:
-    """Return the content of a large value, verified; None where the run is gone.
+    """Return the content of a large value, verified; None if the run is gone.
 
     Args:
         session: the transaction.

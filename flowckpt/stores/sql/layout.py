@@ -31,7 +31,7 @@ class Dialect:
         name: `sqlite` or `postgresql`.
         words: what stands for the names in braces.
         lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
-        announcement: the statement that tells those who listen of a message for a run, given its digest; empty where no process
+        announcement: the statement that tells those who listen of a message for a run, given its digest; empty if no process
             can listen.
         claim_new: the statement that claims a run that is not there yet, with the values of `Claim.of_new`; it returns the
             run's key and the attempt, and nothing if the run is there. Empty if the database needs several.
@@ -425,7 +425,7 @@ def damage_of(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
 
 
 def version_of(session: Session) -> int:
-    """Return the version of a database that has the table of versions; 0 where nothing was applied yet."""
+    """Return the version of a database that has the table of versions; 0 if nothing was applied yet."""
     return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 
 

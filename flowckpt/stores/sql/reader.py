@@ -103,7 +103,7 @@ def lost_parts(database: Database) -> list[Finding]:
 
 
 def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | None:
-    """Verify a run with all that its attempts left behind; None where there is none.
+    """Verify a run with all that its attempts left behind; None if there is none.
 
     Args:
         database: the database.
@@ -126,7 +126,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
 
 
 def strays(session: Session, run: int) -> list[tuple[str, int]]:
-    """Return the tables and attempts of rows that belong to no attempt that the run has begun; no reader sees them."""
+    """Return the tables and attempts of rows that belong to no attempt that the run has started; no reader sees them."""
     return [
         (table, attempt)
         for table in ("checkpoints", "step_results")
@@ -139,7 +139,7 @@ def strays(session: Session, run: int) -> list[tuple[str, int]]:
 
 
 def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> Finding | None:
-    """Verify a run within a transaction; None where there is none.
+    """Verify a run within a transaction; None if there is none.
 
     Args:
         session: the transaction.
@@ -251,7 +251,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
 
     Args:
         database: where they are.
-        seconds: between two signs of life of an owner.
+        seconds: between two heartbeats of an owner.
     """
 
     def __init__(self, database: Database, seconds: float) -> None:
@@ -284,7 +284,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
     def _with_image(
         self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
     ) -> T | None:
-        """Do work on a run as it is, or as an attempt left it; None where there is no such run or attempt."""
+        """Do work on a run as it is, or as an attempt left it; None if there is no such run or attempt."""
         key = id_text(workflow_id)
 
         def look(session: Session) -> T | None:
@@ -436,7 +436,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return [*found.runs]
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None where there is none."""
+        """Return one run as the list shows it; None if there is none."""
         found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
         return found[0] if found else None
 
@@ -676,7 +676,7 @@ _SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITE
 
 
 def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreStatistics | None:
-    """Return the figures of all runs or of one; None where there is no such run.
+    """Return the figures of all runs or of one; None if there is no such run.
 
     Args:
         session: the transaction.

@@ -44,7 +44,7 @@ def name_of(text: str) -> str:
 
 
 def key_of_run(session: Session, workflow_id: str, lock: str = "") -> int | None:
-    """Return the key of a run; None where there is no such run.
+    """Return the key of a run; None if there is no such run.
 
     Args:
         session: the transaction.
@@ -405,7 +405,7 @@ OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_
 
 
 def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
-    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as the run has no owner.
+    """Return the holder in the values of `OWNER_COLUMNS`; None if they are empty, as the run has no owner.
 
     Raises:
         CheckpointCorruptedError: a time in them is damaged.

@@ -30,7 +30,7 @@ class SqlRunWriter(RunWriter):
     """Writes to one run in a database. Its token is the name of the owner in the table.
 
     Args:
-        image: the run as it was read after the claim.
+        image: the run as read after the claim.
         attempt: the attempt that was claimed.
         token: the name of the owner.
     """

@@ -58,7 +58,7 @@ class SqlRuns(SqlReader):
 
     Args:
         database: where they are.
-        lease_seconds: how long a run stays owned without a sign of life of its owner.
+        lease_seconds: how long a run stays owned without a heartbeat of its owner.
 
     Attributes:
         owned: the runs that this process owns.
@@ -181,7 +181,7 @@ class SqlRuns(SqlReader):
         )
 
     def look_after_owned(self) -> bool:
-        """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
+        """Renew the leases of all owned runs, and tell of those that are lost; return whether there are any."""
         mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:
             seconds = self._times.seconds
@@ -227,7 +227,7 @@ class SqlRuns(SqlReader):
         )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Add a message for a run, no matter who owns it; tell whether it is new."""
+        """Add a message for a run, whoever owns it; return whether it is new."""
         dialect = self.database.dialect
         return self.database.write(
             workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
@@ -480,7 +480,7 @@ class Claim:
         lease_seconds: how long its lease lasts.
         at_least: the lowest number that the attempt may have.
         take_over: whether to take it from a living owner.
-        instead_of: the claimer's own former name, which ends with this claim; empty where it has none.
+        instead_of: the claimer's own former name, which ends with this claim; empty if it has none.
         after: the claimer's own attempt, which must be the newest; 0 for any.
     """
 

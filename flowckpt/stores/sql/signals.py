@@ -1,4 +1,4 @@
-"""The messages for the runs of an SQL store: rows that anybody may add, no matter who owns the run."""
+"""The messages for the runs of an SQL store: rows that anybody may add, whoever owns the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADD = (
 
 
 def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -> bool:
-    """Add a message; tell whether it is new.
+    """Add a message; return whether it is new.
 
     Args:
         session: the transaction.

@@ -180,7 +180,7 @@ def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> N
 
     Args:
         path: the file.
-        allowed: types that are accepted all the same.
+        allowed: types that are accepted anyway.
         calls: the operating-system calls.
 
     Raises:
@@ -229,7 +229,7 @@ Identity = tuple[int, int]
 
 
 def identity_of(path: Path | str) -> Identity | None:
-    """Return what tells a file from another one of the same name; None where there is none."""
+    """Return what tells a file from another one of the same name; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - five times at each save
     except OSError:
@@ -282,7 +282,7 @@ class ReadConnection:
 
 
 def cannot_be_written(error: Exception) -> bool:
-    """Tell whether an error of opening a database leaves it possible that it can be read.
+    """Return whether an error of opening a database leaves it possible that it can be read.
 
     Args:
         error: of the system or of SQLite.
@@ -326,7 +326,7 @@ def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnectio
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a database is written that is not locked; None where there is none.
+    """Return what changes when a database is written that is not locked; None if there is none.
 
     Args:
         path: the file.
@@ -392,7 +392,7 @@ def told_to_others(database: Path, filesystem: FileSystem | None = None) -> Iter
 
 
 def is_going_on(database: Path, filesystem: FileSystem | None = None) -> bool:
-    """Tell whether a process is bringing the tables forward just now.
+    """Return whether a process is bringing the tables forward just now.
 
     Args:
         database: the database's file.
@@ -449,7 +449,7 @@ def error_of(
         path: the file.
         workflow_id: the run, or an empty text.
         operation: what was being done.
-        is_outcome_unknown: whether it may have been done all the same.
+        is_outcome_unknown: whether it may have been done anyway.
     """
     if isinstance(error, UnicodeDecodeError):
         return CheckpointCorruptedError(
@@ -594,7 +594,7 @@ def os_error_of(
 
 
 def is_sync(error: sqlite3.Error) -> bool:
-    """Tell whether a sync failed: from then on it is unknown what of the file is on the disk, whatever a read shows.
+    """Return whether a sync failed: from then on it is unknown what of the file is on the disk, whatever a read shows.
 
     Args:
         error: what SQLite raised.
@@ -608,7 +608,7 @@ def is_full(error: Exception) -> bool:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Tell whether another process kept the file locked.
+    """Return whether another process kept the file locked.
 
     Args:
         error: what SQLite raised.
@@ -617,7 +617,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def _why_read_only(name: str, path: Path) -> str:
-    """Return why SQLite could not write, by the name of its error; nothing where that is not why."""
+    """Return why SQLite could not write, by the name of its error; nothing if that is not why."""
     if name.startswith("SQLITE_READONLY") and not name.endswith("DBMOVED"):
         return "SQLite may not change the file, or what must lie beside it"
     if name.startswith("SQLITE_CANTOPEN") and not os.access(path.parent, os.W_OK, effective_ids=_AS_WHO_WRITES):

@@ -316,7 +316,7 @@ class SqliteDatabase(GroupingDatabase):
             return self._tries.reserve.use()
 
     def mark(self) -> object:
-        """Return what tells this file from another one of the same name; None where there is none."""
+        """Return what tells this file from another one of the same name; None if there is none."""
         return identity_of(self._names[0])
 
     # --- the port --------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class SqliteDatabase(GroupingDatabase):
             return self._tries.until_done(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
-        """Return the size of the file; None where there is none. A file in the place of its directory is an error."""
+        """Return the size of the file; None if there is none. A file in the place of its directory is an error."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -466,7 +466,7 @@ class SqliteDatabase(GroupingDatabase):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds.
+        """Write the rows of a save whose outcome is unknown, unless they are there; return whether the fence holds.
 
         Not after a failed sync: what a read shows then, and what a later sync says, is worth nothing.
         """
@@ -498,7 +498,7 @@ class SqliteDatabase(GroupingDatabase):
         return is_fence_held
 
     def _is_unknown(self, error: sqlite3.Error) -> bool:
-        """Tell whether a commit may have been done; its connection is closed then."""
+        """Return whether a commit may have been done; its connection is closed then."""
         # One that is merely busy has committed nothing: the transaction was rolled back.
         is_unknown = self._is_committing and not is_busy(error)
         if is_unknown:
@@ -628,7 +628,7 @@ class SqliteDatabase(GroupingDatabase):
         """The lock that keeps the other threads out."""
         if (
             self._pid != os.getpid()
-        ):  # a forked child: its parent's lock may be held for ever, its connection is not ours
+        ):  # a forked child: its parent's lock may be held forever, its connection is not ours
             if self._connection is not None:
                 _abandoned.append(self._connection)
             self._pid, self._lock = os.getpid(), threading.RLock()
@@ -666,7 +666,7 @@ class SqliteDatabase(GroupingDatabase):
         return self._connection
 
     def _is_wal_lost(self) -> bool:
-        """Tell whether the WAL was removed under the connection: by another copy of SQLite in this very process.
+        """Return whether the WAL was removed under the connection: by another copy of SQLite in this very process.
 
         Locks of the system do not keep two copies in one process apart: the one that closes its connection takes itself for
         the last user of the file. It has copied all that was committed by then.
@@ -708,7 +708,7 @@ class SqliteDatabase(GroupingDatabase):
         return found.connection
 
     def _is_as_it_was(self) -> bool:
-        """Tell whether the file has not changed, where it is read as one that does not."""
+        """Return whether the file has not changed, where it is read as one that does not."""
         found = self._read_only
         return found is None or found.stamp is None or found.stamp == stamp_of(self.path)
 

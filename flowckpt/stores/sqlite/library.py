@@ -245,7 +245,7 @@ def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
 
 
 def has_guard() -> bool:
-    """Tell whether another copy of SQLite may be in this process, and the system has locks that work in spite of it."""
+    """Return whether another copy of SQLite may be in this process, and the system has locks that work in spite of it."""
     return library() is not OWN and library().version >= WAL_IS_SAFE and hasattr(fcntl, "F_OFD_SETLK")
 
 

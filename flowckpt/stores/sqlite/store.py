@@ -34,7 +34,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 
     Args:
         path: the file, created at the first save.
-        lease_seconds: how long a run stays owned without a sign of life, for owners that this machine cannot see (in
+        lease_seconds: how long a run stays owned without a heartbeat, for owners that this machine cannot see (in
             containers); visible owners keep their runs as long as they live.
         allow_filesystems: types of file systems to accept despite unsound locks, such as `("nfs4",)`.
         clock: the time, for tests.

@@ -127,7 +127,7 @@ def chosen(compression: str) -> str:
 
 
 def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
-    """Return data packed, or None where that does not pay.
+    """Return data packed, or None if that does not pay.
 
     Args:
         data: the bytes.
@@ -153,7 +153,7 @@ def unpacked(data: bytes, method: str, size: int) -> bytes:
         size: how many bytes it is; not one more is unpacked.
 
     Raises:
-        SealBrokenError: it is something else than the record says.
+        SealBrokenError: it is something other than the record says.
         SettingError: the package of the method is missing.
     """
     if not 0 <= size <= LARGEST:

@@ -297,7 +297,7 @@ class ValueSeal:
     """Seals and opens the large values of a store.
 
     Args:
-        store_id: returns which store it is, or None where it has no identity yet; asked only where there is a key.
+        store_id: returns which store it is, or None if it has no identity yet; asked only where there is a key.
         ring: the keys, if there are any.
         compression: `gzip`, `zstd`, or an empty string.
     """
@@ -347,7 +347,7 @@ class ValueSeal:
         return [*keyed, *plain] if self._ring.newest.use == ENCRYPT else [*plain, *keyed]
 
     def encrypted_name(self, digest: str) -> str | None:
-        """Return the one name that a value should have where values are encrypted; None where they are not.
+        """Return the one name that a value should have where values are encrypted; None if they are not.
 
         Args:
             digest: SHA-256 of the content, in hex.

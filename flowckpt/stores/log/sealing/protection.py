@@ -67,7 +67,7 @@ class Seals:
 
     Args:
         protection: what the store was told.
-        store_id: returns the identity of the store, or None where it has none.
+        store_id: returns the identity of the store, or None if it has none.
     """
 
     def __init__(self, protection: Protection, store_id: Callable[[], str | None]) -> None:
@@ -75,7 +75,7 @@ class Seals:
         self._store_id = store_id
 
     def for_new(self, workflow_id: str, number: int, nonce: str) -> tuple[dict[str, Any], LineSeal | None]:
-        """Return what the header of a new segment says of its seal, and the seal; None where nothing is done.
+        """Return what the header of a new segment says of its seal, and the seal; None if nothing is done.
 
         Args:
             workflow_id: the run.
@@ -110,10 +110,10 @@ class Seals:
         return Seals(attrs.evolve(self.protection, is_trusting=False), self._store_id)
 
     def would_make(self, seal: LineSeal | None) -> bool:
-        """Tell whether what was found is sealed with the key that is written with, for the same use.
+        """Return whether what was found is sealed with the key that is written with, for the same use.
 
         Args:
-            seal: how it is sealed; None where it is not.
+            seal: how it is sealed; None if it is not.
         """
         if self.protection.ring is None:
             return seal is None
@@ -121,7 +121,7 @@ class Seals:
         return seal is not None and seal.key is not None and (seal.key.id, seal.key.use) == (newest.id, newest.use)
 
     def for_found(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
-        """Return the seal of a segment that was found; None where its header names none.
+        """Return the seal of a segment that was found; None if its header names none.
 
         Args:
             workflow_id: the run.
