@@ -55,6 +55,7 @@ def refused_as_encoding_error() -> Iterator[None]:
 
 def refusal_of_field(error: Exception) -> EncodingError:
     """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
+
     Args:
         error: a `TypeError`, `ValueError` or `RecursionError` of Python.
     """
