@@ -23,7 +23,7 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
     said = crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(0)
     assert "imported one (1 attempt, 3 checkpoints, 2 results)" in said.out
     assert "workflow: etl, failed" in said.out
-    assert "Resume one of the two" in said.err
+    assert "Resume only one of the two" in said.err
     assert "flowckpt resume --store sqlite:there.db one --accept-import" in said.err
     said = crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(0)
     assert "the very same: nothing to do" in said.out

@@ -86,7 +86,7 @@ def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     [
         (("store", "key", "new", "pipeline.py"), "already"),
         (("store", "key", "rotate", "none"), "cannot be read"),
-        (("store", "key", "show", "pipeline.py"), "may use the key file|not a key file"),
+        (("store", "key", "show", "pipeline.py"), "is accessible to other users|not a key file"),
         (("store", "key", "show", "pipeline.py", "--use", "encrypt"), "--use is for"),
         (("store", "key", "make", "x"), "make"),
     ],

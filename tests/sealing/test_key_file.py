@@ -63,13 +63,13 @@ def test_a_key_file_that_others_may_use_is_refused_with_what_to_run(file, mode):
         (lambda text: "[]", "no keys"),
         (lambda text: '{"keys": []}', "no keys"),
         (lambda text: text.replace('"keys"', '"locks"'), "no keys"),
-        (lambda text: text.replace('"encrypt"', '"read"'), "key 1 cannot be"),
+        (lambda text: text.replace('"encrypt"', '"read"'), "key 1 is invalid"),
         (lambda text: text.replace('"secret"', '"word"'), "key 1 is not an object"),
-        (lambda text: text.replace('"AAEC', '"AAED'), "key 1 says that its id is"),
+        (lambda text: text.replace('"AAEC', '"AAED'), "key 1 has the id"),
         (lambda text: text.replace('"AAEC', '"A*EC'), "not base64"),
         (lambda text: text.replace('"AAEC', '"'), "key 1"),
-        (lambda text: json.dumps({"flowckpt": "keys", "keys": json.loads(text)["keys"][:1] * 2}), "twice"),
-        (lambda text: text + " " * (1 << 20), "larger"),
+        (lambda text: json.dumps({"flowckpt": "keys", "keys": json.loads(text)["keys"][:1] * 2}), "duplicate"),
+        (lambda text: text + " " * (1 << 20), "too large"),
     ],
     ids=[
         "empty",
@@ -127,7 +127,7 @@ def test_the_file_store_takes_its_keys_from_one_place(tmp_path, file):
     store = open_store(f"file:{tmp_path}/s", key_file=file, compression="gzip")
     assert store.runs.seals.protection.ring.newest == ENCRYPT
     assert store.runs.seals.protection.compression == "gzip"
-    with pytest.raises(SettingError, match="not from both"):
+    with pytest.raises(SettingError, match="both key_file and keys"):
         FileCheckpointStore(tmp_path / "s", key_file=file, keys=KeyRing([ENCRYPT]))
     with pytest.raises(SettingError, match="'zip'"):
         FileCheckpointStore(tmp_path / "s", compression="zip")

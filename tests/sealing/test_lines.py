@@ -120,10 +120,10 @@ def test_a_bomb_is_never_unpacked_further_than_the_record_says(method):
     bomb = packed(bytes(50_000_000), method)
     assert len(bomb) < 100_000
     for size in (0, 10, 1_000_000):
-        with pytest.raises(SealBrokenError, match="does not unpack to the"):
+        with pytest.raises(SealBrokenError, match="does not unpack to the recorded"):
             unpacked(bomb, method, size)
     for size in (LARGEST + 1, 10**18, -1):
-        with pytest.raises(SealBrokenError, match="never packed"):
+        with pytest.raises(SealBrokenError, match="ever packed"):
             unpacked(bomb, method, size)
     line = json.dumps({"packed": method, "size": 10**18, "data": ""}, separators=(",", ":"))[:-1].encode()
     with pytest.raises(SealBrokenError):

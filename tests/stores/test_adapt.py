@@ -106,7 +106,7 @@ async def test_checkpoints_are_picked_by_the_adapter():
 async def test_an_attempts_newest_checkpoint_that_cannot_be_told_from_a_later_one_is_not_found():
     store = await filled(Five())
     await store.save(RUN, checkpoint(4, results("a", "b", "c"), checkpoint_id="c2", attempt=2))
-    with pytest.raises(CheckpointNotFoundError, match="taken its place"):
+    with pytest.raises(CheckpointNotFoundError, match="has the same id"):
         await store.load_latest(RUN, attempt=1)
 
 

@@ -385,7 +385,7 @@ class FileRuns(FileReader):
                 replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Write a message for a run, whoever owns it; return whether it is new."""
+        """Write a message for a run, also one owned elsewhere; return whether it is new."""
         is_new = False
 
         def send_once() -> bool:

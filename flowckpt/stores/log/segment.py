@@ -1,23 +1,23 @@
-r"""One segment file: its lines, its header, what it adopts, and its records, each proved by the chain.
+r"""One segment file: its lines, its header, its adoption, and its records, each verified by the chain of digests.
 
 A segment belongs to one attempt and is only ever appended to. Its lines:
 
 1. the header: which run, which segment, who wrote it;
-2. in every segment but the first: the adoption: which earlier segment it continues, up to where, with a copy of the
-   last line adopted (that line may never have reached the disk);
+2. in every segment but the first, the adoption: which earlier segment it continues, up to which point, with a copy of the
+   last adopted line (which may never have reached the disk);
 3. records: checkpoints with the results that are new in them, and deletions of checkpoints.
 
-A *pack*, which a compaction writes, holds the records of several attempts: in the place of the adoption, a line before
-the records of each says whose they are and what they continue. It adopts nothing.
+A *pack*, written by a compaction, holds the records of several attempts. Instead of an adoption, a line before the records
+of each attempt names the attempt and what it continues.
 
-A line is JSON for people, with the digest that proves it and all lines before it::
+A line is readable JSON, with a digest that covers it and all lines before it::
 
     digest(0)  = 32 zero bytes
     line(n)    = BODY,"sha256":"DIGEST(n)"}\n        where BODY is a JSON object without its last brace
     digest(n)  = SHA-256(digest(n - 1) + BODY)
 
-The digest stands at a fixed distance from the end of the line, so it is checked before a byte is parsed. It covers
-every byte but itself, the quotes and braces around it (compared as they are) and the line feed (which ends the line).
+The digest is at a fixed distance from the end of the line, so it is checked before a byte is parsed. It covers every
+byte except itself, the quotes and braces around it (compared literally) and the line feed (which ends the line).
 
 Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedError`.
 """
@@ -49,9 +49,9 @@ _END = b'"}'
 TRAILER = len(MARK) + 64 + len(_END)
 SECTOR = 512
 PACKED = b'{"packed":"'
-"""The start of a body that is compressed."""
+"""The start of a compressed body."""
 NOTE = (1 << 64) - 1
-"""The number of what is signed outside the lines of a segment; no line has it."""
+"""The line number used to sign content outside the lines of a segment; no line has it."""
 
 
 def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
@@ -66,7 +66,7 @@ def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
 
 
 def opened(line: bytes, previous: bytes) -> bytes | None:
-    """Return the digest of a line, or None if the line is not whole or not the one that followed.
+    """Return the digest of a line; None if the line is incomplete or did not follow `previous`.
 
     Args:
         line: the line without its line feed.
@@ -76,27 +76,27 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
     if cut < 1 or line[cut : cut + 11] != MARK or line[-2:] != _END:
         return None
     digest_so_far = sha256(previous)
-    digest_so_far.update(memoryview(line)[:cut])  # a line may be as long as the run: no copies of it
+    digest_so_far.update(memoryview(line)[:cut])  # a line may be as long as the run: avoid copies
     digest = digest_so_far.digest()
     return digest if digest.hex().encode("ascii") == line[cut + 11 : -2] else None
 
 
 def looks_whole(line: bytes) -> bool:
-    """Return whether a line has the form of a sealed one, whatever its digest says."""
+    """Return whether a line has the form of a complete one, without checking its digest."""
     cut = len(line) - TRAILER
     return cut >= 1 and line[:1] == b"{" and line[cut : cut + 11] == MARK and line[-2:] == _END
 
 
 def is_torn(tail: bytes, offset: int) -> bool:
-    """Tell a write that a crash cut short from damage.
+    """Return whether the tail of a file is a write that a crash cut short, and not damage.
 
     A torn write leaves a prefix of the record, or the record with whole sectors that never reached the disk and read
-    as zeros (sectors are written whole or not at all). Anything else behind the last good line (a changed byte, a
-    line feed in the wrong place, a good line behind a bad one) did not come from a crash.
+    as zeros (sectors are written whole or not at all). Anything else after the last good line (a changed byte, a
+    line feed in the wrong place, a good line after a bad one) did not come from a crash.
 
     Args:
-        tail: what stands behind the last good line, up to the end of the file.
-        offset: where in the file it begins.
+        tail: everything after the last good line, up to the end of the file.
+        offset: its offset in the file.
     """
     if b"\n" not in tail and not looks_whole(tail) and not looks_whole(tail[:-1]):
         return True
@@ -106,7 +106,7 @@ def is_torn(tail: bytes, offset: int) -> bool:
 
 
 def has_zero_sector(tail: bytes, offset: int) -> bool:
-    """Return whether a whole sector of the file, as far as it lies in the tail, is zero."""
+    """Return whether a sector of the file is all zeros, as far as it is in the tail."""
     start = offset - offset % SECTOR
     for begin in range(start, offset + len(tail), SECTOR):
         part = tail[max(begin, offset) - offset : begin + SECTOR - offset]
@@ -121,9 +121,9 @@ PACK = "pack"
 RESULTS = b'{"step_results":['
 _NEXT = b"\n" + RESULTS
 _CHUNK = 1 << 20
-"""Bytes of lines that are parsed at once."""
+"""Bytes of lines that are parsed together."""
 _MOST_MISSES = 100
-"""After so many lines in a row that are not parsed at once, the others of the segment are parsed one by one."""
+"""After this many consecutive lines that cannot be parsed together, the rest of the segment is parsed line by line."""
 _SECTION = b'{"attempt":'
 _DIGEST = MARK + b'%b"}'
 _BESIDE = ("seen", "started_at", "generation")
@@ -132,7 +132,7 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at
 
 
 class SegmentDamagedError(Exception):
-    """A segment is damaged at a place; the store turns this into `CheckpointCorruptedError`."""
+    """A segment is damaged at an offset; the store turns this into `CheckpointCorruptedError`."""
 
     def __init__(self, offset: int, detail: str) -> None:
         super().__init__(f"byte {offset}: {detail}")
@@ -142,22 +142,22 @@ class SegmentDamagedError(Exception):
 
 @attrs.frozen(eq=False, repr=False)
 class Cut:
-    """The end of a segment, as its successor continued it.
+    """The point up to which a successor continues a segment.
 
     Attributes:
-        segment: which segment it continues; 0 for none.
-        size: bytes of it that are continued.
-        records: lines of it that are continued, behind header and adoption.
-        digest: the digest of the last of them, in hex.
-        results: how many results the run has there.
-        last_line: that line itself, without its line feed.
+        segment: the continued segment; 0 for none.
+        size: the number of its bytes that are continued.
+        records: the number of its lines that are continued, after header and adoption.
+        digest: the digest of the last of these lines, in hex.
+        results: how many results the run has at this point.
+        last_line: the last of these lines, without its line feed.
         last_sequence: the highest sequence that the run ever had by then.
-        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back, and
-            also of what lies behind the cut itself.
-        seen: which segment the successor found newest, and how many bytes of it it had read, whatever it continued from:
-            what was written behind that, or to a segment between the two, was refused. None if that was not said.
-        started_at: when the run's first checkpoint was saved; empty if there was none, or that was not said.
-        generation: whether it starts a generation of the run: then nothing before it counts.
+        deleted: sequences whose deletion was recorded after the cut: a deletion stays valid even if the run went back to a
+            point before it, and also for checkpoints after the cut.
+        seen: the newest segment that the successor found, and how many bytes of it the successor had read, whatever it
+            continues: everything written after that, or to a segment between the two, was refused. None if not recorded.
+        started_at: when the run's first checkpoint was saved; empty if there was none, or it was not recorded.
+        generation: whether the successor starts a generation of the run: then nothing before it counts.
     """
 
     segment: int
@@ -173,7 +173,7 @@ class Cut:
     generation: bool = False
 
     def document(self) -> dict[str, Any]:
-        """Return the cut as the adoption line holds it. Fields that an earlier version would refuse are next to it."""
+        """Return the cut as stored in the adoption line, without fields that an earlier version would refuse."""
         adopts = attrs.asdict(self)
         beside = {name: adopts.pop(name) for name in _BESIDE}
         return {"adopts": adopts, **{name: value for name, value in beside.items() if value}}
@@ -184,16 +184,16 @@ class Record:
     """One line after the header and the adoption.
 
     Attributes:
-        data: the bytes that it stands in: those of its file, or its own.
-        start: where it starts in these.
-        stop: where it ends in these, without its line feed.
-        end: where the line ends in its file.
+        data: the bytes that contain the line: its file's, or its own.
+        start: its start in `data`.
+        stop: its end in `data`, without its line feed.
+        end: the end of the line in its file.
         segment: the attempt that wrote it: the number of its segment.
-        file: the number of the file that it stands in: of its segment, or of a pack.
-        sequence: that of its checkpoint; 0 for a deletion.
-        plain: the result of the step that the checkpoint was taken after, if the line says nothing else.
-        results: documents of the results that are new in it, if it is another line.
-        deletes: the sequences that it deletes, if it is a deletion.
+        file: the number of the file that contains it: its segment, or a pack.
+        sequence: the sequence of its checkpoint; 0 for a deletion.
+        plain: the result of the step before the checkpoint, if the line holds nothing else.
+        results: documents of its new results, for any other line.
+        deletes: the sequences that it deletes, for a deletion.
         count: how many results the run has after it, once the segments of the run are joined.
         unsealed: the line as it was before sealing; None if it was not.
     """
@@ -221,13 +221,13 @@ class Record:
 
     @property
     def evicts(self) -> Sequence[int]:
-        """The sequences that it removes as a save."""
+        """The sequences that this save removes."""
         found: Sequence[int] = () if self._head is None else self._head.get("evicts", ())
         return found
 
     @property
     def line(self) -> bytes:
-        """The line as it stands in the file, without its line feed."""
+        """The line as stored, without its line feed."""
         return self.data[self.start : self.stop]
 
     @property
@@ -237,26 +237,26 @@ class Record:
 
     @property
     def digest(self) -> bytes:
-        """Its digest."""
+        """The digest of the line."""
         return bytes.fromhex(self.data[self.stop - TRAILER + len(MARK) : self.stop - 2].decode())
 
     @property
     def body(self) -> bytes:
-        """The body that a writer appends to copy the record to another segment, sealed like that one."""
+        """The body with which a writer copies the record to another segment, sealing it again."""
         return self.opened[:-TRAILER]
 
 
 @attrs.define(eq=False, repr=False)
 class Segment:
-    """A segment, read.
+    """A segment that was read.
 
     Attributes:
         header: the header's fields.
-        adoption: what it continues; None if it does not have that line (yet).
+        adoption: what it continues; None if it has no such line (yet).
         records: its records.
-        notice: what was dropped, if anything.
-        seal: how its lines are sealed; None if they are not.
-        sections: of a pack: what it holds of each attempt, by its number.
+        notice: a description of dropped bytes, if any.
+        seal: the seal of its lines; None if they are not sealed.
+        sections: for a pack: the content of each attempt, by its number.
         end: the digest of its last line.
     """
 
@@ -270,32 +270,34 @@ class Segment:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it has its first record, so that readers follow it.
+        """Whether the segment has its first record, so that readers follow it.
 
-        An adoption alone does not count: a run that goes back would have lost results there, and not yet the word of them.
+        An adoption alone does not count: if the run goes back, it would drop results before a record confirms it.
         """
         return bool(self.records or self.sections)
 
     def lineage(self, attempt: int) -> list[Segment]:
-        """Return what an attempt in a pack continues, and itself, newest first, each as far as it is continued.
+        """Return an attempt in a pack and what it continues, newest first, each up to the continued point.
 
         Raises:
-            SegmentDamagedError: an attempt that is continued is not in the pack.
+            SegmentDamagedError: a continued attempt is not in the pack.
         """
         found = [self.sections[attempt]]
         while (cut := found[-1].adoption) is not None and cut.segment:
             section = self.sections.get(cut.segment)
             if section is None or len(section.records) < cut.records:
-                raise SegmentDamagedError(0, f"the pack lacks what is continued of attempt {cut.segment}")
+                raise SegmentDamagedError(
+                    0, f"the pack lacks records of attempt {cut.segment}, which a later attempt continues"
+                )
             found.append(attrs.evolve(section, records=section.records[: cut.records]))
         return found
 
 
 def removed_by(records: Sequence[Record]) -> set[int]:
-    """Return the sequences that records remove: of what stands before them, for a save may name itself, and is not meant.
+    """Return the sequences that records remove. A save that names its own sequence removes only an earlier record with it.
 
     Args:
-        records: from the first of the run on.
+        records: all records, from the first of the run.
     """
     found: set[int] = set()
     last = 0
@@ -307,10 +309,10 @@ def removed_by(records: Sequence[Record]) -> set[int]:
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
-    """Return the header's fields, where it ends, and its digest.
+    """Return the header's fields, its end, and its digest.
 
     Raises:
-        SegmentDamagedError: there is no whole header; it was synced before the segment got its name.
+        SegmentDamagedError: the header is incomplete. That is damage: it was synced before the segment got its name.
     """
     end = data.find(b"\n")
     digest = opened(data[:end], START) if end > 0 else None
@@ -325,7 +327,7 @@ def signed_header(data: bytes, end: int) -> bytes:
 
     Args:
         data: the file's bytes.
-        end: where the header ends, behind its line feed.
+        end: the end of the header, after its line feed.
     """
     return data[: end - 1 - TRAILER]
 
@@ -336,11 +338,11 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     Args:
         data: the file's bytes.
         number: the number in the file's name.
-        cut: where the successor stopped; None for the newest segment, whose end may be torn.
-        seal: how its lines are sealed, according to its header.
+        cut: the point up to which the successor continues it; None for the newest segment, whose end may be torn.
+        seal: the seal of its lines, according to its header.
 
     Raises:
-        SegmentDamagedError: it is damaged anywhere but in a torn end.
+        SegmentDamagedError: it is damaged, other than by a torn end.
     """
     header, position, digest = read_header(data)
     adoption: Cut | None = None
@@ -382,7 +384,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     if cut is not None:
         _check_cut(cut, records, position, digest)
     elif is_pack and sum(len(each.records) + 1 for each in sections.values()) != header["lines"]:
-        raise SegmentDamagedError(position, f"it does not have the {header['lines']} lines that it was written with")
+        raise SegmentDamagedError(position, f"it has fewer than the {header['lines']} lines that were written")
     return Segment(header, adoption, [] if is_pack else records, notice, seal, sections, digest)
 
 
@@ -409,7 +411,7 @@ def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> 
         seal: how its lines are sealed, according to its header.
 
     Raises:
-        SegmentDamagedError: what it reads of it is damaged.
+        SegmentDamagedError: the part that is read is damaged.
     """
     _, position, digest = read_header(data)
     end = data.find(b"\n", position)
@@ -420,7 +422,7 @@ def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> 
 
 
 def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
-    """Decide about a line that does not match: the copy of the last adopted line, a torn end, or damage."""
+    """Handle a line that does not match: take the copy of the last adopted line, drop a torn end, or raise for damage."""
     if cut is not None:
         copy = cut.last_line.encode()
         found = opened(copy, digest) if position + len(copy) + 1 == cut.size else None
@@ -428,7 +430,7 @@ def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tu
             raise SegmentDamagedError(position, "a record does not match its checksum")
         return copy, found, cut.size - 1, f"the last record was restored from its copy in segment {cut.segment + 1}"
     tail = data[position:]
-    # A record whose first or last byte alone lies in a sector that never reached the disk is still all there.
+    # If only the first or last byte of a record is in a sector that never reached the disk, the record can be restored.
     for whole, end in ((tail, len(tail)), (tail[:-1], len(tail) - 1)) if b"\n" not in tail else ():
         found = opened(whole, digest)
         if found is not None and (end == len(tail) or tail[-1] == 0):
@@ -444,9 +446,7 @@ def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tu
 
 def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) -> None:
     if position != cut.size or digest.hex() != cut.digest or len(records) != cut.records:
-        raise SegmentDamagedError(
-            position, f"it ends before byte {cut.size}, up to which segment {cut.segment + 1} or later continued it"
-        )
+        raise SegmentDamagedError(position, f"it ends before byte {cut.size}, up to which a later segment continues it")
 
 
 def _adoption(line: bytes, position: int, number: int) -> Cut:
@@ -455,9 +455,9 @@ def _adoption(line: bytes, position: int, number: int) -> Cut:
         beside = {name: document[name] for name in _BESIDE if name in document}
         cut = Cut(**document["adopts"], **beside)
     except (KeyError, TypeError) as error:
-        raise SegmentDamagedError(position, "the second line does not say what the segment continues") from error
+        raise SegmentDamagedError(position, "the second line is not a valid adoption") from error
     if cut.segment >= number:
-        raise SegmentDamagedError(position, f"it says that it continues segment {cut.segment}")
+        raise SegmentDamagedError(position, f"it claims to continue segment {cut.segment}")
     return cut
 
 
@@ -467,7 +467,9 @@ def _section(line: bytes, position: int) -> tuple[int, Segment]:
         continues = document["continues"]
         return document["attempt"], Segment(document, None if continues is None else Cut(**continues), [])
     except (KeyError, TypeError) as error:
-        raise SegmentDamagedError(position, "a line of a pack does not say whose records follow") from error
+        raise SegmentDamagedError(
+            position, "a line of a pack does not name the attempt of the records after it"
+        ) from error
 
 
 def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
@@ -476,7 +478,7 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
         return json.loads(line), []
     try:
         text = line.decode()
-        # All at once: one by one, the keys would be made again for each (2.6 µs a result instead of 1.7).
+        # All at once: one by one, the keys would be created again for each (2.6 instead of 1.7 µs per result).
         results, at = _scan(text, _ARRAY)
         return _parted({"step_results": results, **json.loads("{" + text[at + 1 :])})
     except (
@@ -484,16 +486,14 @@ def _record(line: bytes, position: int) -> tuple[dict[str, Any], list[Any]]:
         ValueError,
         LookupError,
         TypeError,
-    ) as error:  # sealed, so only a foreign writer could do this
+    ) as error:  # its digest matches, so only a foreign writer could do this
         raise SegmentDamagedError(position, "a record is not JSON of this format") from error
 
 
 def _parted(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the head of a parsed line, with what a line leaves out, and the documents of its results."""
+    """Return the head of a parsed line, with omitted fields filled in, and the documents of its results."""
     results: list[Any] = document.pop("step_results")
-    if (
-        results and "checkpoint_id" not in document
-    ):  # left out where it is the path of the step that the checkpoint was taken after
+    if results and "checkpoint_id" not in document:  # omitted if it is the path of the step before the checkpoint
         document["checkpoint_id"] = results[-1]["path"]
     fill_in(document)
     return document, results
@@ -507,20 +507,20 @@ def _fill(record: Record, head: dict[str, Any], results: Sequence[Any]) -> None:
 
 @functools.cache
 def _plain_end() -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Return a function that matches a line whose checkpoint says nothing but one plain result, after the output."""
+    """Return a function that matches the rest of a line with one plain result, after its output."""
     rest = rb'\],"sequence":(?P<sequence>[1-9][0-9]*+),"saved_at":"' + TIME + rb'","sha256":".{64}"\}'
     return re.compile(AFTER_PLAIN_OUTPUT + rest, re.DOTALL).fullmatch
 
 
 def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: int) -> tuple[list[Record], int, bytes]:
-    """Read records with results, many at once, as far as each line is the one that followed.
+    """Read consecutive records with results, many at once.
 
-    Any other line (a deletion, a torn end, damage) is left to the caller, with all after it.
+    Stops at any other line (a deletion, a torn end, damage).
 
     Returns:
-        The records, where they end, and the digest of the last.
+        The records, their end, and the digest of the last.
     """
-    # NOTE: the digests first, then one parse for a megabyte of lines instead of one for each; measured by
+    # NOTE: digests first, then one parse per megabyte of lines instead of one per line; measured by
     # `python -m benchmarks --only users`, a further finished step.
     found: list[Record] = []
     while (end := data.rfind(b"\n", position, min(position + _CHUNK, limit)) + 1) > 0:
@@ -533,7 +533,7 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
         is_all = len(proved) == len(lines)
         try:
             if not chunk.isascii():
-                chunk.decode()  # what is read at the first look is text
+                chunk.decode()  # fields that are read lazily must be text
             has_tags = chunk.find(TAG) >= 0
             here = _parsed_lines(data, lines if is_all else lines[: len(proved)], position, number, has_tags=has_tags)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -546,12 +546,12 @@ def _records_at(data: bytes, position: int, limit: int, digest: bytes, number: i
 
 
 def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]:
-    """Return the digests of lines with results, up to the first line that is another one or did not follow.
+    """Return the digests of lines with results, up to the first line of another form or outside the chain.
 
     Args:
         lines: the lines.
         digest: the digest of the line before.
-        has_form: whether all of them start as lines with results do.
+        has_form: whether all of them start like lines with results.
     """
     digests: list[bytes] = []
     for line in lines:
@@ -571,7 +571,7 @@ def _proved(lines: list[bytes], digest: bytes, *, has_form: bool) -> list[bytes]
 
 
 def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *, has_tags: bool) -> list[Record]:
-    """Return the records of proved lines that stand one after the other in the data of a segment."""
+    """Return the records of verified lines that are consecutive in the data of a segment."""
     end_of, first = _plain_end(), len(RESULTS)
     ends: list[re.Match[bytes] | None] = []
     pieces: list[bytes] = []
@@ -597,7 +597,7 @@ def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *
         if "output" not in document:
             document["output"] = None
         if len(document) != 2 or type(document["path"]) is not str:
-            _fill(record, *_parted(json.loads(line)))  # it has more than a plain result
+            _fill(record, *_parted(json.loads(line)))  # more than a plain result
             continue
         origin, arguments, sequence = found.groups()
         if (known := origins.get(origin)) is None:
@@ -608,7 +608,7 @@ def _parsed_lines(data: bytes, lines: list[bytes], position: int, number: int, *
 
 
 def fill_in(head: dict[str, Any]) -> None:
-    """Fill in what the checkpoint after a step leaves out: so many bytes of each step are not worth their reading.
+    """Fill in the fields that a checkpoint after a step omits to be faster to read.
 
     Args:
         head: the fields of a record.
@@ -619,13 +619,13 @@ def fill_in(head: dict[str, Any]) -> None:
 
 
 def canonical_results(records: Iterable[Record]) -> list[bytes]:
-    """Return the canonical bytes of the results in records, as they were read."""
+    """Return the canonical bytes of the results in records, as read."""
     lines = (record.opened for record in records)
     return [result for line in lines if line.startswith(RESULTS) for result in split_record(line)[0]]
 
 
 def split_record(line: bytes) -> tuple[list[bytes], bytes]:
-    """Return the canonical bytes of the results in a line, and the rest of it up to the digest.
+    """Return the canonical bytes of the results in a line, and the rest of the line up to the digest.
 
     Args:
         line: the line of a record, as read.

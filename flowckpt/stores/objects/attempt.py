@@ -1,7 +1,7 @@
-"""One attempt in a bucket: its claim, its records, each an object, and its end.
+"""One attempt in a bucket: its claim, its records and its end, one object each.
 
-What the objects hold, one after the other, is the text of a segment of the file store: the claim is its header, and
-each line carries the digest of the one before. So the rules of reading are the same.
+The concatenated objects are the text of a segment of the file store: the claim is its header, and each line carries the
+digest of the line before. So the same rules apply for reading.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from flowckpt.stores.log.segment import START, chain_line, opened
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
 from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
 
-# The mark of an arrival: the first record of an attempt that belongs to a run which is brought whole.
+# The import mark: the first record of an attempt of a run that is being imported.
 #
-# Such an attempt, and all below it, count as soon as the process that brought the run has put its end, `released`. Until then, and
-# for good where another one put an end there first, nothing is visible of them: the run is as if it had been cleared.
+# Such an attempt and all below it count as soon as the importer has put its end, `released`. Until then, and
+# permanently if another process puts an end there first, they are invisible, as if the run had been cleared.
 
 
 _ARRIVAL_PREFIX = b'{"flowckpt":"arrival"'
 
 
 def mark_of(token: str) -> bytes:
-    """Return what the mark holds.
+    """Return the content of an import mark.
 
     Args:
-        token: random text of the process that brings the run.
+        token: random text of the importer.
     """
     return chain_line(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[
         0
@@ -42,10 +42,10 @@ def mark_of(token: str) -> bytes:
 
 
 def is_mark(content: bytes) -> bool:
-    """Return whether a record is the mark of an arrival.
+    """Return whether a record is an import mark.
 
     Args:
-        content: what its object holds.
+        content: the content of its object.
     """
     return content.startswith(_ARRIVAL_PREFIX)
 
@@ -54,7 +54,7 @@ def starts_generation(body: bytes | None) -> bool:
     """Return whether the first record of an attempt starts a generation.
 
     Args:
-        body: its object, packed or not; None if it is not there.
+        body: its object, packed or not; None if it is missing.
     """
     try:
         return json.loads(unpacked(body or b"").partition(b"\n")[0]).get("generation") is True
@@ -66,15 +66,15 @@ def is_whole(content: bytes) -> bool:
     """Return whether a mark matches its checksum.
 
     Args:
-        content: what its object holds.
+        content: the content of its object.
     """
     return content[-1:] == b"\n" and opened(content[:-1], START) is not None
 
 
 # The end of an attempt: the object at the number where its next record would have been.
 #
-# A number is taken once, so the process that puts an end there has ended the attempt for good: a writer that comes later finds
-# its number taken. Three may do so: the owner, giving the run up (`released`) or clearing it (`cleared`), and a process that
+# A number can be used only once, so an end is final: a writer that comes later finds
+# its number taken. An end is put by the owner, when it releases (`released`) or clears (`cleared`) the run, or by a process that
 # takes the run over (`fenced`).
 
 
@@ -88,9 +88,9 @@ class AttemptEnd:
 
     Attributes:
         kind: `released`, `fenced` or `cleared`.
-        at: when, by the clock of the process that wrote it.
+        at: the time, by the clock of the process that wrote it.
         token: random text of the process that wrote it.
-        run: how the run stands, as a list shows it, where its owner said so.
+        run: the state of the run for lists, if its owner recorded it.
     """
 
     kind: str
@@ -99,13 +99,13 @@ class AttemptEnd:
     run: Mapping[str, Any] | None = None
 
     def line(self) -> bytes:
-        """Return what its object holds."""
+        """Return the content of its object."""
         body = json.dumps({"flowckpt": "end", **attrs.asdict(self)}, separators=(",", ":"))
         return chain_line(body[:-1].encode(), START)[0]
 
 
 def is_end(content: bytes) -> bool:
-    """Return whether an object holds an end, and no record.
+    """Return whether an object holds an end, not a record.
 
     Args:
         content: the content of the object.
@@ -129,7 +129,7 @@ def end_in(content: bytes) -> AttemptEnd:
 
 
 class ChangedMeanwhileError(Exception):
-    """A listed object is not there any more: the run was cleared, or a claim was given up. Look again."""
+    """A listed object no longer exists: the run was cleared, or a claim was withdrawn. List again."""
 
 
 @attrs.frozen
@@ -137,10 +137,10 @@ class AttemptListing:
     """The keys of an attempt.
 
     Attributes:
-        numbers: of its records, ascending; those that a bundle holds may be left out.
+        numbers: the numbers of its records, ascending; those in a bundle may be missing.
         bundles: the first and the last number of each bundle, ascending.
-        last_sign: when anything of it was written last, by the server's clock; None if it has no objects.
-        may_arrive: whether its first record may be the mark of an arrival.
+        last_sign: the time of its newest write, by the server's clock; None if it has no objects.
+        may_arrive: whether its first record may be an import mark.
     """
 
     numbers: tuple[int, ...]
@@ -150,7 +150,7 @@ class AttemptListing:
 
     @property
     def tail(self) -> int:
-        """The last number that is taken without a gap before it; -1 where none is."""
+        """The last number before any gap; -1 if there is none."""
         known = self.bundles[-1][1] if self.bundles else None
         for number in self.numbers:
             if known is not None and number > known + 1:
@@ -160,11 +160,11 @@ class AttemptListing:
 
 
 def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
-    """Return what a list says of an attempt.
+    """Parse a list of an attempt's objects.
 
     Args:
         keys: the keys of the attempt.
-        listed: its objects; those of others are passed over.
+        listed: the objects; those of other attempts are ignored.
     """
     numbers = [number_in(each.key) for each in listed if each.key.startswith(f"{keys.records}/")]
     bundles = [numbers_in(each.key) for each in listed if each.key.startswith(f"{keys.bundles}/")]
@@ -178,7 +178,7 @@ def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
 
 
 def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptListing:
-    """List an attempt, in one request where it is not long; of a long one only what no bundle holds."""
+    """List an attempt, in one request unless it is long; of a long attempt, only the objects outside of bundles."""
     listed = bucket.objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
         return listing_of(keys, listed)
@@ -191,15 +191,15 @@ def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Attempt
 
 @attrs.frozen
 class AttemptTail:
-    """The last object of an attempt, and what it means.
+    """The state of an attempt, from its last object.
 
     Attributes:
-        number: the last number that is taken; -1 where none is.
-        end: its end, where it has one.
-        last_sign: when anything of it was written last.
-        is_marked: whether its first record is the mark of an arrival; not asked of one that was released.
+        number: the last number in use; -1 if there is none.
+        end: its end, if it has one.
+        last_sign: the time of its newest write.
+        is_marked: whether its first record is an import mark; not checked if it was released.
         is_begun: whether it has, or may have, a record.
-        is_void: whether it belongs to an arrival that is not complete.
+        is_void: whether it belongs to an incomplete import.
         is_over: whether neither it nor anything below it counts.
     """
 
@@ -210,22 +210,22 @@ class AttemptTail:
 
     @property
     def is_begun(self) -> bool:
-        """Whether something was recorded under it, besides its claim and its end."""
+        """Whether it has a record besides its claim and its end."""
         return self.number > (0 if self.end is None else 1) and not self.is_void
 
     @property
     def is_void(self) -> bool:
-        """Whether it is marked as an arrival, and not released."""
+        """Whether it is marked as an import and not released."""
         return self.is_marked and (self.end is None or self.end.kind != RELEASED)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run was cleared by it, or an arrival ends with it that never was complete."""
+        """Whether it cleared the run, or is an import that was never completed."""
         return self.end is not None and (self.end.kind == CLEARED or self.is_void)
 
 
 def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptTail:
-    """Return where an attempt stands.
+    """Return the state of an attempt.
 
     Raises:
         CheckpointCorruptedError: its end is damaged.
@@ -244,14 +244,14 @@ def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptTail:
 
 @attrs.frozen
 class AttemptContent:
-    """An attempt, read.
+    """An attempt that was read.
 
     Attributes:
         text: its claim and its records, as the text of a segment.
-        records: how many objects they are.
-        end: its end, where it has one.
-        is_marked: whether its first record is the mark of an arrival.
-        damage: what is wrong with the object after these; None if nothing is.
+        records: the number of these objects.
+        end: its end, if it has one.
+        is_marked: whether its first record is an import mark.
+        damage: the damage of the next object, or None.
     """
 
     text: bytes = b""
@@ -272,7 +272,7 @@ class AttemptContent:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the run was cleared by it, or arrives with it and is not complete."""
+        """Whether it cleared the run, or is an incomplete import."""
         if self.is_marked and (self.end is None or self.end.kind != RELEASED):
             return True
         return self.end is not None and self.end.kind == CLEARED
@@ -285,7 +285,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
         bucket: the bucket.
         keys: the keys of the attempt.
         workflow_id: the run, for errors.
-        with_bundles: whether to read bundles in place of the records in them, which takes fewer requests.
+        with_bundles: whether to read bundles instead of the records in them, which takes fewer requests.
 
     Raises:
         ChangedMeanwhileError: it was removed while it was being read.
@@ -332,14 +332,14 @@ class _Gathered:
     _is_marked: bool = attrs.field(init=False, default=False)
 
     def content(self, damage: CheckpointCorruptedError | None = None) -> AttemptContent:
-        """Return the attempt as far as read."""
+        """Return the part of the attempt that was read."""
         return AttemptContent(b"".join(self._parts), self._taken, self._end, self._is_marked, damage)
 
     def add(self, number: int, content: bytes) -> None:
         """Add the next object.
 
         Raises:
-            CheckpointCorruptedError: one before it is missing, or it is damaged.
+            CheckpointCorruptedError: an earlier object is missing, or this one is damaged.
         """
         if number in self.bundled:
             self._parts.append(content)
@@ -347,11 +347,11 @@ class _Gathered:
         elif is_end(content):
             self._add_end(number, content)
         elif self._end is not None or number != self._taken:
-            what = "it is missing, and later ones are there" if self._end is None else "it is after the end"
+            what = "it is missing, but later ones exist" if self._end is None else "it is after the end"
             raise self._corrupt(self._taken if self._end is None else number, what)
         else:
             if content[-1:] != b"\n":
-                raise self._corrupt(number, "it is not whole")
+                raise self._corrupt(number, "it is incomplete")
             if number == 1 and is_mark(content):
                 if not is_whole(content):
                     raise self._corrupt(number, "it does not match its checksum")
@@ -364,7 +364,7 @@ class _Gathered:
         is_next, taken = number == self._taken, self._taken
         said = _end(content, self.keys, number, self.workflow_id)
         if not is_next and self._end is None and (taken or number > 1) and said.kind != FENCED:
-            raise self._corrupt(taken, "it is missing, and the end of the attempt is there")
+            raise self._corrupt(taken, "it is missing, but the end of the attempt exists")
         self._end = self._end or (said if is_next or not taken else None)
 
     def _corrupt(self, number: int, detail: str) -> CheckpointCorruptedError:
@@ -372,10 +372,10 @@ class _Gathered:
 
 
 def claim_in(content: bytes | None) -> dict[str, Any] | None:
-    """Return what a claim says, without proving it; None if there is none that can be read.
+    """Return the content of a claim, unverified; None if it is missing or unreadable.
 
     Args:
-        content: what the object of the claim holds.
+        content: the content of the claim's object.
     """
     if content is None:
         return None
@@ -415,24 +415,24 @@ def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> At
         raise corrupt(keys.record(number), workflow_id, str(error)) from error
 
 
-# Who holds an attempt: the process that its claim names, while that sends heartbeats.
+# The holder of an attempt is the process named by its claim, as long as it sends heartbeats.
 #
-# Every object of an attempt is one, and `alive` is overwritten when nothing else was written for a while. Their times
-# are the server's. They decide only whether a run may be taken without force; that a former owner can write no more is
-# the work of the numbers.
+# Every object of an attempt is a heartbeat, and `alive` is overwritten if nothing else was written for a while. Their times
+# are the server's. They decide only whether a run may be taken over without `--steal`; that a previous owner cannot write is
+# ensured by the numbers.
 
 
 _WHOLE_SECOND = 1.0
-"""Servers tell times in whole seconds, so a heartbeat may be so much younger than it looks."""
+"""The precision of servers' times: a heartbeat may be this much newer than it looks."""
 
 
 def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> LeaseHolder | None:
-    """Return who holds an attempt, alive or not; None if it has ended or was given up.
+    """Return the holder of an attempt, alive or not; None if the attempt has ended.
 
     Args:
         bucket: the bucket.
         keys: the keys of the attempt.
-        tail: where it stands.
+        tail: its state.
         workflow_id: the run, for errors.
     """
     if tail.end is not None or tail.last_sign is None:
@@ -441,10 +441,10 @@ def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id:
 
 
 def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
-    """Return whom a claim names; None if it cannot be read.
+    """Return the holder named by a claim; None if the claim cannot be read.
 
     Args:
-        claim: what the object of the claim holds.
+        claim: the content of the claim's object.
         last_sign: the last heartbeat.
     """
     said = claim_in(claim)
@@ -458,11 +458,11 @@ def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
 
 
 def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
-    """Return whether a run is held, by the server's clock where a clock must tell.
+    """Return whether a run is held; uses the server's clock if a clock is needed.
 
     Args:
         bucket: the bucket.
-        holder: who may hold it.
+        holder: its possible holder.
         workflow_id: the run, for errors.
     """
     owner = holder.owner

@@ -1,10 +1,10 @@
-"""A place for objects: the few requests that the store makes, tried again where that helps, and their errors.
+"""A bucket: the requests that the store makes, their retries, and their errors.
 
-Nothing but this module speaks to the library `obstore`. Its calls block (its asynchronous ones end the process with an
-abort), and release the interpreter while they wait. Its threads do not survive a fork, so a forked child is refused.
+Only this module uses the library `obstore`. The calls block (the library's asynchronous ones can abort the process), and
+release the interpreter lock while they wait. The library's threads do not survive a fork, so a forked child is refused.
 
-Creating an object is the only write that the safety of a run rests upon. It is tried again whatever came of it: where
-the object is there then, it is read, and is ours if it holds what we put. So a reply that was lost leaves no doubt.
+The safety of a run depends on one kind of write: creating an object. A create can always be retried: if the object exists
+by then, it is read, and is ours if it has our content. So a lost reply leaves no doubt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.errors import CheckpointStorageError
 from flowckpt.stores.objects.layout import MARK
 
-# What the errors of the library mean. It gives most of them one class, so the text must be read.
+# What the errors of the library mean. Most of them have the same class, so their text must be parsed.
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -51,11 +51,11 @@ _AGAIN = {"408", "425", "429"}
 
 
 class Failure(Enum):
-    """The facts about a failed request.
+    """The known facts about a failed request.
 
     Attributes:
-        PASSING: it may succeed when it is made again; whether it was carried out is unknown.
-        REFUSED: it was not carried out, and will not be.
+        PASSING: a retry may succeed; whether the request was executed is unknown.
+        REFUSED: it was not executed, and a retry would fail, too.
         UNKNOWN: nothing is known.
     """
 
@@ -65,7 +65,7 @@ class Failure(Enum):
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what an error of the library says.
+    """Return what an error of the library means.
 
     Args:
         error: the error.
@@ -93,7 +93,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def explained(error: Exception) -> tuple[str, str]:
-    """Return what an error of the library says, in one line, and what to do about it, where that is known.
+    """Return the message of an error of the library in one line, and a remedy if one is known.
 
     Args:
         error: the error.
@@ -110,8 +110,8 @@ def explained(error: Exception) -> tuple[str, str]:
         if code:
             said += f" {code[1]}" + (f" ({code[2].strip()})" if code[2] else "")
         if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
-            return said, "Make the bucket first, or mend its name."
-        return said, "Mend the credentials or their rights." if status[1] in ("401", "403") else ""
+            return said, "Create the bucket first, or correct its name."
+        return said, "Correct the credentials or their rights." if status[1] in ("401", "403") else ""
     if "builder error" in text:
         return "the request could not be made", "For a server without TLS, give the endpoint as 'http://…'."
     if "HTTP error" in text and (server := _SERVER.search(text)):
@@ -128,7 +128,7 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 _library_of: list[int] = []
-"""The process in which the library was first used: its threads are there, and in no child."""
+"""The process that first used the library: only it has the library's threads."""
 
 
 @attrs.frozen
@@ -137,7 +137,7 @@ class Listed:
 
     Attributes:
         key: its key.
-        modified_at: when it was written, by the server's clock.
+        modified_at: the time of the last write, by the server's clock.
     """
 
     key: str
@@ -145,7 +145,7 @@ class Listed:
 
 
 class _NotYetThereError(Exception):
-    """A create found the object there, and a read did not: another request is on its way. Try again."""
+    """A create found that the object exists, but a read did not: another request is in progress. Try again."""
 
 
 class Bucket:
@@ -153,8 +153,8 @@ class Bucket:
 
     Args:
         driver: a store of `obstore`.
-        shown: what to call it in messages.
-        patience_seconds: how long a request that fails in passing is tried again.
+        shown: its name in messages.
+        patience_seconds: how long to retry a request after temporary failures.
     """
 
     def __init__(self, driver: Any, shown: str, *, patience_seconds: float) -> None:
@@ -179,42 +179,42 @@ class Bucket:
         is_outcome_told: bool = True,
         patience: float | None = None,
     ) -> bytes | None:
-        """Make an object where there is none.
+        """Create an object that must not exist.
 
         Args:
             key: its key.
-            body: what it shall hold.
+            body: its content.
             workflow_id: the run, for errors.
-            operation: what is being done, for errors.
-            is_outcome_told: whether it matters to anybody that a request which failed may have been carried out.
-            patience: how long a request that fails in passing is tried again, in seconds; as the bucket's where not given.
+            operation: the operation, for errors.
+            is_outcome_told: whether the error reports that a failed request may have been executed.
+            patience: how long to retry after temporary failures, in seconds; the bucket's value by default.
 
         Returns:
-            None if it is ours now; else what another one has put there.
+            None if the object is ours now; else the content that another process has put there.
 
         Raises:
-            CheckpointStorageError: the request failed; it says whether the object may be there.
+            CheckpointStorageError: the request failed; the error says whether the object may exist.
         """
 
         def put() -> bytes | None:
             try:
                 obstore.put(self._driver, key, body, mode="create", use_multipart=False)
-            except AlreadyExistsError as error:  # or a conflict with a request that is under way
+            except AlreadyExistsError as error:  # or a conflict with a request in progress
                 found = self._read(key)
                 if found is None:
-                    raise _NotYetThereError("another request for the same object is under way") from error
+                    raise _NotYetThereError("another request for the same object is in progress") from error
                 return None if found == body else found
             return None
 
         return self._patiently(workflow_id, operation, put, is_write=is_outcome_told, patience=patience)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
-        """Make objects that hold the same, whoever makes them; those that are there are left as they are.
+        """Create objects whose content does not depend on their creator; existing ones stay unchanged.
 
         Args:
-            bodies: the keys, and what makes the body of each.
+            bodies: the keys, each with a function that returns the content.
             workflow_id: the run, for errors.
-            operation: what is being done, for errors.
+            operation: the operation, for errors.
         """
 
         def put(key: str, make: Callable[[], bytes]) -> None:
@@ -230,12 +230,12 @@ class Bucket:
             pass
 
     def overwrite(self, key: str, body: bytes, workflow_id: str, operation: str) -> None:
-        """Put an object that nothing depends on, once."""
+        """Put an object that nothing depends on, without retries."""
         put = lambda: obstore.put(self._driver, key, body, mode="overwrite", use_multipart=False)  # noqa: E731
         self._patiently(workflow_id, operation, put, patience=0.0)
 
     def copy(self, source: str, target: str, workflow_id: str) -> bool:
-        """Copy an object within the bucket; return whether it was there."""
+        """Copy an object within the bucket; return whether the source exists."""
 
         def once() -> bool:
             try:
@@ -248,7 +248,7 @@ class Bucket:
         return self._patiently(workflow_id, "share", once)
 
     def delete(self, keys: Sequence[str], workflow_id: str, operation: str) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects; missing ones are ignored."""
 
         def each_of(some: Sequence[str]) -> None:
             for key in some:
@@ -272,7 +272,7 @@ class Bucket:
     def get(
         self, key: str, workflow_id: str, operation: str = "read", *, patience: float | None = None
     ) -> bytes | None:
-        """Return what an object holds; None if there is none."""
+        """Return the content of an object; None if it does not exist."""
         return self._patiently(workflow_id, operation, lambda: self._read(key), patience=patience)
 
     def get_all(self, keys: Sequence[str], workflow_id: str) -> Iterator[bytes | None]:
@@ -291,8 +291,8 @@ class Bucket:
         Args:
             prefix: the prefix, without a slash at its end.
             workflow_id: the run, for errors.
-            after: only keys behind this one.
-            most: stop after so many, or a few more.
+            after: only keys after this one.
+            most: stop after this many, or a few more.
         """
 
         def once() -> list[Listed]:
@@ -317,7 +317,7 @@ class Bucket:
         return self._patiently(workflow_id, "list", once)
 
     def not_before(self) -> datetime:
-        """Return what the server's clock shows at the least, as far as the objects that were listed tell: without a request."""
+        """Return a lower bound of the server's clock, from the objects listed so far, without a request."""
         newest, seen = self._latest
         return newest + timedelta(seconds=monotonic() - seen)
 
@@ -327,7 +327,7 @@ class Bucket:
             self._latest = newest, monotonic()
 
     def now(self, workflow_id: str) -> datetime:
-        """Return the time by the server's clock, from an object that is written for it."""
+        """Return the time by the server's clock, from an object written for this purpose."""
         key = f"clock/{secrets.token_hex(8)}"
 
         def once() -> datetime:
@@ -357,7 +357,7 @@ class Bucket:
         is_write: bool = False,
         patience: float | None = None,
     ) -> T:
-        """Make a request until it is answered, or the patience is over."""
+        """Retry a request until it succeeds or the retry time is over."""
         self._check_process(workflow_id, operation)
         until = monotonic() + (self._patience if patience is None else patience)
         pause, is_in_doubt = _FIRST_PAUSE, False
@@ -370,7 +370,7 @@ class Bucket:
                 rest = until - monotonic()
                 if failure is not Failure.PASSING or rest <= 0:
                     raise self._failed(error, workflow_id, operation, is_in_doubt=is_write and is_in_doubt) from error
-                sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads those that wait
+                sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads concurrent retries
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _failed(
@@ -380,15 +380,15 @@ class Bucket:
         detail, remedy = explained(error)
         return CheckpointStorageError(
             f"the store in {self.shown} could not {what}: {detail}"
-            + ("; whether the object was written is unknown" if is_in_doubt else ""),
+            + ("; it is unknown whether the object was written" if is_in_doubt else ""),
             workflow_id=workflow_id,
             operation=operation,
             is_outcome_unknown=is_in_doubt,
             remedy=remedy
             or (
-                f"'flowckpt resume {shell_word(workflow_id)}' finds out."
+                f"Run 'flowckpt resume {shell_word(workflow_id)}': it finds out."
                 if is_in_doubt
-                else "Nothing that was acknowledged is lost."
+                else "Acknowledged checkpoints are not lost."
             ),
         )
 
@@ -398,7 +398,7 @@ class Bucket:
         if _library_of[0] != os.getpid():
             raise CheckpointStorageError(
                 f"the store in {self.shown} cannot be used here: this process was forked from one that uses object "
-                "storage, and the threads of the library stayed there",
+                "storage, and the library's threads do not survive a fork",
                 workflow_id=workflow_id,
                 operation=operation,
                 remedy="Start processes with 'spawn' or 'forkserver' (multiprocessing.get_context).",
@@ -406,7 +406,7 @@ class Bucket:
 
 
 def _check_bucket(error: Exception) -> None:
-    """Tell an object that is not there from a bucket that is not there."""
+    """Raise if the bucket is missing, and not just the object."""
     if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
         raise error
 
@@ -428,17 +428,17 @@ def _in_parallel(works: Sequence[Callable[[], T]], threads: int) -> Iterator[T]:
                 future.cancel()
 
 
-# Does a server honour the condition that all rests upon? It is asked before the first write of a process.
+# Does the server honour the condition on which all safety depends? This is tested before the first write of a process.
 #
-# Some that speak the language of S3 take `If-None-Match: *` and overwrite anyway, without a word. With those two
-# owners of a run would both be told that their checkpoint is saved.
+# Some S3-compatible servers accept `If-None-Match: *` and silently overwrite anyway. With those, two
+# owners of a run would both get their checkpoint acknowledged.
 
 
 def check_conditions(bucket: Bucket) -> None:
-    """Refuse a server that overwrites an object which was to be created only where there is none.
+    """Refuse a server that overwrites objects despite the condition that they must not exist.
 
-    The mark of the store is created, twice where the first time succeeds. It is there for good, so for all but the
-    first process this is one request, and the server has to say no to it.
+    The mark of the store is created, and again if that succeeds. It is permanent, so for all but the first process this is
+    one request, which the server must reject.
 
     Raises:
         CheckpointStorageError: the server does not honour the condition, or a request failed.
@@ -449,8 +449,8 @@ def check_conditions(bucket: Bucket) -> None:
         if found is not None:
             return
     raise CheckpointStorageError(
-        f"the server of {bucket} overwrites objects that were to be created only where there is none "
-        "(If-None-Match: *), so two owners of a run could not be told apart",
+        f"the server of {bucket} ignores the condition If-None-Match: * and overwrites existing objects, so two owners of a "
+        "run could overwrite each other's checkpoints",
         operation="open",
-        remedy="Use a server that honours conditional writes: S3 itself, Ceph, MinIO, Garage; not 'rclone serve s3'.",
+        remedy="Use a server that supports conditional writes: S3 itself, Ceph, MinIO, Garage; not 'rclone serve s3'.",
     )

@@ -1,15 +1,15 @@
 """Becoming the owner of a run: the claim of its next attempt, and the end of all attempts below it.
 
-The order of a claim is the whole safety of it:
+The safety of a claim depends only on this order:
 
-1. the claim, record 0 of attempt N + 1, is created; of two claimers one finds it taken;
-2. the attempts are listed again: one with a higher number has overtaken this claim, which is then given up;
+1. the claim, record 0 of attempt N + 1, is created; of two claimers, one finds it taken;
+2. the attempts are listed again: if one has a higher number, it has overtaken this claim, which is then withdrawn;
 3. each attempt below gets an end at its next free number. Its writer creates its records one after the other, and
-   only where there is none, so it cannot pass that end. This continues downwards until an attempt that has a record,
-   because the process that wrote that record had ended all below it first;
-4. only then the run is read. What a former owner acknowledged stands before the end of its attempt.
+   only if they do not exist, so it cannot pass that end. This continues downwards to the first attempt that has a
+      record, because the process that wrote that record had ended all attempts below it first;
+4. only then the run is read. Everything that a previous owner acknowledged is before the end of its attempt.
 
-No clock has a part in this, and no message is needed: a former owner finds out when it saves.
+No clock and no message is involved: a previous owner finds out when it saves.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from flowckpt.stores.runs_base import refusal_of_field
 
 _PATIENCE = 100
 _TRIES, _LEAP = 4, 64
-"""After so many numbers that a busy writer has taken, an end is put so far ahead that it runs into it."""
+"""After losing this many numbers to a busy writer, the end is put this far ahead of it."""
 
 
 @attrs.frozen
 class Claimed:
-    """An attempt that was claimed, with all below it ended.
+    """A claimed attempt; all attempts below it have ended.
 
     Attributes:
         keys: the keys of the run, with the attempts below this one.
         attempt: the attempt.
-        digest: the digest of the claim, which the first record carries on.
+        digest: the digest of the claim, which the first record continues.
         line: the claim itself.
         token: the random name of the claimer.
     """
@@ -79,17 +79,17 @@ class Claimed:
 
 @attrs.frozen
 class Claimer:
-    """A claimer, and its purpose.
+    """The parameters of a claim.
 
     Attributes:
         workflow_id: the run.
         process: the claimer's process.
         lease_seconds: how long it holds the run without a heartbeat.
         now: the time by its clock, for people.
-        at_least: the lowest number that the attempt may have.
-        take_over: whether to take the run from a living owner.
-        began_at: when the attempt began, where that is not now.
-        gives_way: whether to leave the run to one that claimed it in the same moment, with a lower number.
+        at_least: the lowest number for the attempt.
+        take_over: whether to take the run from a live owner.
+        began_at: when the attempt started, if not now.
+        gives_way: whether to yield to a simultaneous claim with a lower number.
         after: the claimer's own attempt, which ends with this claim and must be the newest; 0 if it has none.
     """
 
@@ -107,7 +107,7 @@ class Claimer:
         """Claim the next attempt, and end all below it.
 
         Raises:
-            RunLockedError: the run has a living owner, or another process claimed it at the same time.
+            RunLockedError: the run has a live owner, or another process claimed it at the same time.
             CheckpointStorageError: a request failed.
         """
         for _ in range(_PATIENCE):
@@ -138,7 +138,7 @@ class Claimer:
                 return attrs.evolve(claimed, keys=attrs.evolve(claimed.keys, attempts=tuple(below or ())))
             give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
         raise CheckpointStorageError(
-            f"run {self.workflow_id!r} is being cleared over and over",
+            f"run {self.workflow_id!r} is cleared again and again by another process",
             workflow_id=self.workflow_id,
             operation="acquire",
         )
@@ -149,11 +149,11 @@ class Claimer:
             raise RunLockedError(self.workflow_id, holder=str(holder.owner))
 
     def create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
-        """Create the claim of an attempt, and nothing else; whether it holds is another question.
+        """Create the claim of an attempt, without checking whether the claim holds.
 
         Raises:
-            RunLockedError: it is claimed.
-            EncodingError: no attempt can have that number.
+            RunLockedError: the attempt is already claimed.
+            EncodingError: the number is too large for an attempt.
         """
         if attempt > MOST:
             raise refusal_of_field(OverflowError(f"attempt {attempt} is beyond {MOST}"))
@@ -177,7 +177,7 @@ class Claimer:
         return Claimed(keys, attempt, digest, line, token)
 
     def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
-        """Return the attempts below a claim; None where another claim has overtaken it, or the run was cleared."""
+        """Return the attempts below a claim; None if another claim has overtaken it, or the run was cleared."""
         found = look(bucket, self.workflow_id)
         if found.life != claimed.keys.life:
             return None
@@ -191,7 +191,7 @@ class Claimer:
         return [attempt for attempt in found.attempts if attempt < claimed.attempt]
 
     def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
-        """End the attempts below a claim; return whether the run is still there."""
+        """End the attempts below a claim; return whether the run still exists."""
         end = AttemptEnd(RELEASED if self.after else FENCED, encode_time(self.now), claimed.token)
         for attempt in reversed(below):
             keys = claimed.keys.at(attempt)
@@ -206,18 +206,18 @@ class Claimer:
 
 
 def look(bucket: Bucket, workflow_id: str) -> RunKeys:
-    """Return the keys of a run, as they are now."""
+    """List the current keys of a run."""
     run = run_key(workflow_id)
     return run_keys(run, bucket.names(run, workflow_id))
 
 
 def give_up(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> None:
-    """Remove a claim under which nothing was recorded. An end that another one has put there stays."""
+    """Remove a claim without records. An end put there by another process stays."""
     bucket.delete([keys.record(0), keys.alive], workflow_id, "release")
 
 
 def _put_end(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, end: AttemptEnd, workflow_id: str) -> AttemptTail:
-    """Put an end after the last record of an attempt, whose writer may be adding records just now."""
+    """Put an end after the last record of an attempt, whose writer may still be adding records."""
     body = packed(end.line())
     number = max(tail.number + 1, 1)
     is_marked = tail.is_marked
@@ -237,18 +237,18 @@ def _put_end(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, end: AttemptE
 
 # The end of a run in a bucket: a tombstone first, then its objects.
 #
-# The tombstone is the end of the newest attempt, so a clear is fenced like a save. What stays for good is the word that
-# this life of the run has ended, and the ends that fence writers which may still be asleep: some hundred bytes each. The
-# numbers of a life are never used again; the run begins its next life with attempt 1.
+# The tombstone is the end of the newest attempt, so a clear is fenced like a save. Two things stay permanently: the mark that
+# this life of the run has ended, and the ends that fence writers which may still be suspended: some hundred bytes each. The
+# numbers of a life are never used again; the run starts its next life with attempt 1.
 
 
 def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) -> None:
-    """Remove what a cleared run has.
+    """Remove the objects of a cleared run.
 
     Args:
         bucket: the bucket.
         keys: the keys of the run.
-        last: the attempt that has the tombstone.
+        last: the attempt with the tombstone.
         workflow_id: the run, for errors.
     """
     bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
@@ -258,23 +258,23 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
 
 
 def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove what the former lives of a run have left: attempts, and messages and values that came when these had ended.
+    """Remove the remains of a run's former lives: attempts, and messages and values that came too late.
 
-    A life that has ended is not read, and nothing that is saved in a later one names anything in it. So this is safe
-    beside the process that is at work, at any time.
+    An ended life is never read, and later lives refer to nothing in it. So this is safe at any time, even while the run has
+    an owner.
     """
     sweep(bucket, list(keys.former), workflow_id)
     sweep_late(bucket, keys, workflow_id)
 
 
 def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove the messages and values of former lives: they came late, or the process that cleared these died in the middle."""
+    """Remove messages and values of former lives that came late, or that an interrupted clear left."""
     for under in (*keys.former_signals, *keys.former_values):
         bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
 
 
 def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove the large values of a life, where that has ended.
+    """Remove the large values of an ended life.
 
     Args:
         bucket: the bucket.
@@ -287,7 +287,7 @@ def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
 
 
 def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:
-    """Remove attempts of a life that has ended, in any state in which an earlier try may have left them.
+    """Remove attempts of an ended life, in any state that an earlier try may have left.
 
     Args:
         bucket: the bucket.
@@ -301,7 +301,7 @@ def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None
 
 
 def _fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
-    """Return the ends that fence a writer which may still be asleep; ends are after all records."""
+    """Return the ends that fence a writer that may still be suspended; ends are after all records."""
     kept = set()
     for key in reversed(records):
         try:
@@ -310,6 +310,6 @@ def _fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
                 break
             if end_in(content).kind != RELEASED:
                 kept.add(key)
-        except (InflationError, ValueError, KeyError, TypeError):  # damaged, so it is kept, to be safe
+        except (InflationError, ValueError, KeyError, TypeError):  # damaged: keep it, to be safe
             kept.add(key)
     return kept

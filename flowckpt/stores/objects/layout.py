@@ -1,8 +1,8 @@
-"""The keys of a store's objects; the only way from an id to a key.
+"""The keys of a store's objects; ids are mapped to keys only here.
 
 ::
 
-    store.json                                          the mark of the store: is the condition of a put honoured here?
+    store.json                                          the mark of the store, which tests whether conditional puts work
     runs/RUN/000001.000000000002/records/000000000000   attempt 2 of the run: its claim
                                          000000000001   its first record
                                          000000000002   …, and its end
@@ -43,10 +43,10 @@ _NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
 
 
 def run_key(workflow_id: str) -> str:
-    """Return the key under which all of a run lies.
+    """Return the prefix of all keys of a run.
 
     Args:
-        workflow_id: any text; what is not a plain name is hashed.
+        workflow_id: any text; anything but a plain name is hashed.
     """
     return f"{RUNS}/{run_directory(workflow_id)}"
 
@@ -57,7 +57,7 @@ class AttemptKeys:
 
     Attributes:
         run: the key of its run.
-        life: how often the run was begun: 1, and one more after each time that it was cleared.
+        life: the run's life: 1, and one more after each clear.
         attempt: the attempt.
     """
 
@@ -67,17 +67,17 @@ class AttemptKeys:
 
     @property
     def root(self) -> str:
-        """The key under which all of it lies."""
+        """The prefix of all its keys."""
         return f"{self.run}/{self.life:06d}.{self.attempt:012d}"
 
     @property
     def records(self) -> str:
-        """The key of its records."""
+        """The prefix of its records."""
         return f"{self.root}/records"
 
     @property
     def bundles(self) -> str:
-        """The key of its bundles."""
+        """The prefix of its bundles."""
         return f"{self.root}/bundles"
 
     @property
@@ -87,7 +87,7 @@ class AttemptKeys:
 
     @property
     def arriving(self) -> str:
-        """The key of the hint that its first record may be the mark of an arrival."""
+        """The key of the hint that its first record may be the mark of an import."""
         return f"{self.root}/arriving"
 
     def record(self, number: int) -> str:
@@ -105,12 +105,12 @@ class RunKeys:
 
     Attributes:
         run: the key of the run.
-        life: the life that it is in, or that is to begin.
-        attempts: the attempts of that life, ascending; those of former lives are gone.
-        former: attempts of former lives, of which at most their ends are left.
+        life: its current life, or the next one after a clear.
+        attempts: the attempts of that life, ascending.
+        former: attempts of former lives, of which at most the ends remain.
         has_signals: whether there are messages in this life.
-        former_signals: the keys of messages that were sent to former lives while these ended.
-        former_values: the keys of large values that a writer added to a former life when that had ended.
+        former_signals: the keys of messages that were sent to a former life while it ended.
+        former_values: the keys of large values that a writer added to a former life after it had ended.
     """
 
     run: str
@@ -131,7 +131,7 @@ class RunKeys:
 
     @property
     def values(self) -> str:
-        """The key of the large values."""
+        """The prefix of the large values."""
         return _values(self.run, self.life)
 
     def signal(self, signal_id: str) -> str:
@@ -140,17 +140,17 @@ class RunKeys:
 
     @property
     def signals(self) -> str:
-        """The key of the messages."""
+        """The prefix of the messages."""
         return _signals(self.run, self.life)
 
     @property
     def cleared(self) -> str:
-        """The key that says that this life has ended."""
+        """The key that marks the end of this life."""
         return f"{self.run}/{self.life:06d}.cleared"
 
 
 def run_keys(run: str, names: Iterable[str]) -> RunKeys:
-    """Return what the names under a run say.
+    """Parse the names under a run.
 
     Args:
         run: the key of the run.
@@ -194,7 +194,7 @@ def _values(run: str, life: int) -> str:
 
 
 def number_in(key: str) -> int | None:
-    """Return the number of a record, or None if the key is of something else.
+    """Return the number of a record; None for any other key.
 
     Args:
         key: a key.
@@ -204,7 +204,7 @@ def number_in(key: str) -> int | None:
 
 
 def numbers_in(key: str) -> tuple[int, int] | None:
-    """Return the first and the last number of a bundle, or None if the key is of something else.
+    """Return the first and the last number of a bundle; None for any other key.
 
     Args:
         key: a key.
@@ -213,13 +213,13 @@ def numbers_in(key: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-# What an object holds: text as it is where it is short, gzip where that is worth it. The first byte says which.
+# The content of an object: plain text if it is short, else gzip. The first byte shows which.
 
 
 SHORTEST = 4 * 1024
-"""Bytes below which nothing is compressed: a request costs the same."""
+"""The smallest content that is compressed: a smaller request would not be cheaper."""
 LARGEST = 256 * 1024 * 1024
-"""Bytes above which nothing is compressed, so that nothing that was compressed is longer when it is read."""
+"""The largest content that is compressed, which limits what an object may inflate to."""
 
 _GZIP = b"\x1f\x8b"
 _LEVEL = 5
@@ -231,10 +231,10 @@ class InflationError(Exception):
 
 
 def packed(content: bytes) -> bytes:
-    """Return what to put into an object.
+    """Return the bytes to store in an object.
 
     Args:
-        content: the content; what begins like gzip itself is compressed whatever its length.
+        content: the content; if it starts like gzip, it is compressed whatever its length.
     """
     if content[:2] == _GZIP:
         return gzip.compress(content, _LEVEL, mtime=0)
@@ -248,11 +248,11 @@ def unpacked(body: bytes, most: int = LARGEST) -> bytes:
     """Return the content of an object.
 
     Args:
-        body: what is in the object.
+        body: the stored bytes.
         most: the most bytes that it may inflate to.
 
     Raises:
-        InflationError: it is damaged, or inflates to more.
+        InflationError: it is damaged, or exceeds the limit.
     """
     if body[:2] != _GZIP:
         return body
@@ -264,5 +264,5 @@ def unpacked(body: bytes, most: int = LARGEST) -> bytes:
     if len(content) > most:
         raise InflationError(f"it inflates to more than {most} bytes")
     if not inflating.eof or inflating.unused_data:
-        raise InflationError("the compressed text is not whole")
+        raise InflationError("the compressed text is incomplete")
     return content

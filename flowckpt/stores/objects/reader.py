@@ -1,4 +1,4 @@
-"""The runs in a bucket, read without owning them and without writing anything."""
+"""Reads the runs in a bucket, without owning them and without writing anything."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, Ru
 from flowckpt.stores.objects.run_writer import ObjectRunWriter
 from flowckpt.stores.objects.signals import read_signals
 
-# What the attempts of a run hold, read as it is asked for: from the newest on, and some below it in the same go.
+# The content of a run's attempts, read on demand: from the newest, together with some below it.
 
 
 _AT_ONCE = 16
@@ -58,16 +58,16 @@ _AT_ONCE = 16
 class Contents:
     """Reads the attempts of a run, each once.
 
-    What an attempt continues from has ended before it. One that seems not to have was read beside that attempt or earlier,
-    and may have grown meanwhile; it is read again, once, because its end may be lost.
+    An attempt ends before a later one continues it. If its end seems missing, it was read too early and may have grown
+    since; it is read again, but only once, because the end may be lost.
 
     Attributes:
         bucket: the bucket.
         workflow_id: the run.
         keys: its keys.
-        with_bundles: whether to read bundles in place of the records in them.
-        known: what was read, by the root of an attempt; it is added to.
-        begun: the newest attempt that has a record, once that is known.
+        with_bundles: whether to read bundles instead of the records in them.
+        known: a cache of read attempts, by their root.
+        begun: the newest attempt that has a record, once known.
     """
 
     bucket: Bucket
@@ -79,7 +79,7 @@ class Contents:
     _settled: set[int] = attrs.field(init=False, factory=set)
 
     def of(self, number: int) -> AttemptContent:
-        """Return what an attempt holds.
+        """Return the content of an attempt.
 
         Args:
             number: the attempt.
@@ -102,21 +102,21 @@ class Contents:
         return self.of(number).text
 
     def check(self, number: int) -> None:
-        """Refuse an attempt that cannot be read to its end.
+        """Raise if an attempt cannot be read to its end.
 
         Raises:
-            CheckpointCorruptedError: a record is missing, or cannot be read.
+            CheckpointCorruptedError: a record is missing or unreadable.
         """
         damage = self.of(number).damage
         if damage is not None:
             raise damage
 
     def place(self, number: int) -> str:
-        """Return where an attempt stands."""
+        """Return the place of an attempt, for messages."""
         return self.keys.at(number).root
 
     def _read_from(self, number: int) -> None:
-        """Read an attempt and, as most runs continue one after the other, as many below it as were read before."""
+        """Read an attempt and, because most runs continue attempt by attempt, as many below it as were read so far."""
         lower = [each for each in self.keys.attempts if each <= number and self.place(each) not in self.known]
         batch = lower[-min(len(self.known) + 1, _AT_ONCE) :]
         read = self.bucket.each([partial(self._read, each) for each in batch])
@@ -133,7 +133,7 @@ _log = logging.getLogger("flowckpt")
 
 @attrs.frozen
 class RunRead(LoadedRun):
-    """A run, read.
+    """A run that was read.
 
     Attributes:
         keys: its keys.
@@ -143,11 +143,11 @@ class RunRead(LoadedRun):
 
 
 class ObjectReader(LogRuns[ObjectRunWriter]):
-    """The runs in a bucket, read without owning them and without writing anything.
+    """Reads the runs in a bucket, without owning them and without writing anything.
 
     Args:
-        clock: the time, by which leases of other machines are shown.
-        seconds: between two heartbeats of an owner.
+        clock: the time, for showing leases of other machines.
+        seconds: the interval of an owner's heartbeats.
     """
 
     def __init__(self, bucket: Bucket, clock: Clock, seconds: float) -> None:
@@ -169,14 +169,14 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         with_bundles: bool = True,
         known: dict[str, AttemptContent] | None = None,
     ) -> RunRead:
-        """Read a run, or its attempts below a number; one that is cleared or that has no objects is empty.
+        """Read a run, or its attempts below a number; empty if it was cleared or has no objects.
 
         Args:
             workflow_id: the run.
-            keys: its keys, where they are known and do not change.
+            keys: its keys, if they are known and do not change.
             below: read it as it was before this attempt.
-            with_bundles: whether to read bundles in place of the records in them.
-            known: what was read of its attempts, for one that reads a run as each of them left it; it is added to.
+            with_bundles: whether to read bundles instead of the records in them.
+            known: a cache of read attempts, for reading the run as each attempt left it.
         """
 
         def read_once() -> RunRead:
@@ -186,7 +186,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             try:
                 return RunRead(self._image(contents, below, fetch), fetch, found)
             except CheckpointCorruptedError as error:
-                if keys is None and self._is_over(found, workflow_id):  # what was missing is cleared, not damaged
+                if keys is None and self._is_over(found, workflow_id):  # the missing objects were cleared, not damaged
                     raise ChangedMeanwhileError from error
                 raise
 
@@ -208,11 +208,11 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         try:
             image = read_run(workflow_id, numbers, contents.text, fetch, place=contents.place)
         except CheckpointCorruptedError as error:
-            for number in numbers:  # damaged within what a later one continues
+            for number in numbers:  # damaged in a part that a later one continues
                 if error.location.startswith(contents.place(number)):
                     contents.check(number)
             raise
-        for notice in image.notices:  # a file may be torn; an object is whole or damaged
+        for notice in image.notices:  # a file may be torn; an object is complete or damaged
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
 
@@ -229,7 +229,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             def tail_at(number: int) -> AttemptTail:
                 try:
                     return tail_of(self.bucket, keys.at(number), workflow_id)
-                except CheckpointCorruptedError:  # of its end: who reads the attempt is refused
+                except CheckpointCorruptedError:  # its end is damaged: reading the attempt reports that
                     return AttemptTail(number=1, end=None, last_sign=None)
 
             asked = [lambda number=number: tail_at(number) for number in keys.attempts]
@@ -245,7 +245,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._steadily(workflow_id, "read", look_once)
 
     def owner(self, workflow_id: str) -> Owner | None:
-        """Return who owns a run and is alive."""
+        """Return the live owner of a run."""
 
         def look_once() -> Owner | None:
             keys = look(self.bucket, workflow_id)
@@ -260,20 +260,20 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return content or None
 
     def _of_this_generation(self, keys: RunKeys, workflow_id: str, attempts: list[int]) -> list[int]:
-        """Return those attempts that the last start of a generation left; a process that died may not have removed others."""
+        """Return the attempts of the current generation; a crash may have left earlier ones."""
         firsts = [keys.at(number).record(1) for number in attempts[1:]]
         found = zip(attempts[1:], self.bucket.get_all(firsts, workflow_id), strict=True)
         starts = [number for number, first in found if starts_generation(first)]
         return [number for number in attempts if number >= max(starts, default=0)]
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
-        """Return the process that the claim of an attempt names."""
+        """Return the process named by the claim of an attempt."""
         keys = look(self.bucket, workflow_id).at(attempt)
         holder = holder_in(self.bucket.get(keys.record(0), workflow_id), datetime.now(UTC))
         return None if holder is None else holder.owner.process
 
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
-        """Return when the last object of an attempt was written."""
+        """Return the time of an attempt's newest object."""
 
         def look_once() -> datetime | None:
             keys = look(self.bucket, workflow_id)
@@ -284,9 +284,9 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._steadily(workflow_id, "read", look_once)
 
     def _server_time(self) -> datetime:
-        """Return the server's time: this machine's, or a later one if objects were written later or are seen for longer.
+        """Return an estimate of the server's time: this machine's, or a later time proved by the objects.
 
-        A machine whose clock is behind would take a dead owner elsewhere for alive for as long as it is behind.
+        A machine whose clock is slow would otherwise take a dead owner elsewhere for alive.
         """
         return max(self._clock.now(), self.bucket.not_before())
 
@@ -296,7 +296,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return holder.owner if holder is not None and holder.holds(self._server_time()) else None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
-        """Return the runs, and the damaged ones."""
+        """Return the selected runs, and the damaged ones."""
         runs = listed_runs(self.bucket)
         looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
         left_out = [each for each in looked if isinstance(each, Finding)]
@@ -312,7 +312,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             return Finding(getattr(error, "workflow_id", "") or run, _severity(error), said)
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None if there is none."""
+        """Return one run as listed; None if it does not exist."""
         return self._info(run_key(workflow_id))
 
     def _info(self, run: str) -> RunInfo | None:
@@ -323,11 +323,11 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         )
 
     def signals(self, workflow_id: str) -> list[Signal]:
-        """Return the messages for a run, in the order in which they were sent."""
+        """Return the messages for a run in the order of sending."""
         return read_signals(self.bucket, workflow_id)
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
-        """Verify one run or all of them."""
+        """Verify one run, or all."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
             if not findings:
@@ -339,10 +339,10 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             if workflow_id is not None:
                 findings += self._check_run(workflow_id)
             elif has_records(self.bucket, run):
-                findings.append(Finding(run, "corrupt", "no claim says whose run it is"))
+                findings.append(Finding(run, "corrupt", "no claim names the run"))
         left = sum(self.bucket.each([lambda run=run: left_behind(self.bucket, run) for run in runs]))  # type: ignore[misc]
         if left:
-            said = f"{counted(left, 'object')} of runs that were cleared came when these had ended: 'flowckpt store prune' removes them"
+            said = f"{counted(left, 'object')} of cleared runs arrived after the clear; 'flowckpt store prune' removes them"
             findings.append(Finding("", "notice", said))
         return findings
 
@@ -353,11 +353,11 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
-            known: dict[str, AttemptContent] = {}  # each object is read once, however many attempts continue from it
+            known: dict[str, AttemptContent] = {}  # read each object once, however many attempts continue it
             starts = {root for root, content in written.items() if content.is_generation}
             at = max((number for number in found.keys.attempts if found.keys.at(number).root in starts), default=0)
             attempts = [number for number in found.keys.attempts if number >= at]
-            for below in [*attempts[1:], None]:  # as each attempt left it, and by way of the bundles
+            for below in [*attempts[1:], None]:  # as each attempt left it, and through the bundles
                 read = self.read(workflow_id, below=below, known=known)
                 for index in read.image.checkpoints():
                     read.image.data(index, read.fetch)
@@ -393,39 +393,39 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return fetch
 
     def _is_over(self, keys: RunKeys, workflow_id: str) -> bool:
-        """Return whether the life of a run that somebody reads has ended: the word of that comes before anything goes."""
+        """Return whether a run's life has ended since it was listed: its end is recorded before anything is removed."""
         return look(self.bucket, workflow_id).life != keys.life
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
-        """Do work again where objects vanished under it: the run was cleared, or a claim given up, meanwhile."""
+        """Repeat work if objects vanish meanwhile because the run was cleared or a claim withdrawn."""
         for _ in range(_PATIENCE):
             try:
                 return work()
             except ChangedMeanwhileError:
                 continue
         raise CheckpointStorageError(
-            f"run {workflow_id!r} changes faster than it could be read: an object is listed, and is not there",
+            f"run {workflow_id!r} changes faster than it can be read: a listed object no longer exists",
             workflow_id=workflow_id,
             operation=operation,
         )
 
 
-# A run in a list: from the end of its newest attempt, where the owner said how it stands; else from a few records.
+# A run in a list: from the end of its newest attempt if its owner recorded the state there, else from a few records.
 #
-# That takes three requests for a run that was given up, and up to eight for one that is running or has crashed; the runs of a
-# list are asked for sixteen at a time.
+# That takes three requests for a released run, and up to eight for one that is running or has crashed; the runs of a
+# list are read sixteen at a time.
 
 Latest = Callable[[str], RunInfo | None]
-"""Reads all of a run to describe it; None if it has no checkpoint."""
+"""Reads a complete run to describe it; None if it has no checkpoint."""
 
 
 def listed_runs(bucket: Bucket) -> list[str]:
-    """Return the keys of all runs, cleared ones too."""
+    """Return the keys of all runs, including cleared ones."""
     return [f"{RUNS}/{name}" for name in bucket.names(RUNS, "")]
 
 
 def run_id_in(bucket: Bucket, run: str) -> str | None:
-    """Return the id of the run under a key; None if no claim says it, as of one that was cleared."""
+    """Return the id of the run under a key; None if no claim names it, as after a clear."""
     keys = run_keys(run, bucket.names(run, run))
     for attempt in reversed(keys.attempts):
         said = claim_in(bucket.get(keys.at(attempt).record(0), run))
@@ -435,28 +435,28 @@ def run_id_in(bucket: Bucket, run: str) -> str | None:
 
 
 def has_records(bucket: Bucket, run: str) -> bool:
-    """Return whether a run that no claim names has records anyway, so that its claim was lost."""
+    """Return whether a run without a readable claim has records, so that its claim was lost."""
     keys = run_keys(run, bucket.names(run, run))
     return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
 
 
 def left_behind(bucket: Bucket, run: str) -> int:
-    """Return how many large values and messages came to former lives of a run when these had ended."""
+    """Return how many large values and messages arrived in a run's former lives after their end."""
     keys = run_keys(run, bucket.names(run, run))
     return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
 
 
 def run_info(bucket: Bucket, run: str, now: Callable[[], datetime], latest_of: Latest) -> RunInfo | None:
-    """Return a run as a list shows it; None if it has no checkpoint.
+    """Return a run as listed; None if it has no checkpoint.
 
     Args:
         bucket: the bucket.
         run: the key of the run.
-        now: tells the time, for leases.
-        latest_of: reads all of a run to describe it.
+        now: returns the time, for leases.
+        latest_of: reads a complete run to describe it.
 
     Raises:
-        CheckpointCorruptedError: a record that it needs is damaged.
+        CheckpointCorruptedError: a needed record is damaged.
         ChangedMeanwhileError: an object was removed meanwhile.
     """
     keys = run_keys(run, bucket.names(run, run))
@@ -508,14 +508,14 @@ def _from_records(
     workflow_id = str(said["workflow_id"])
     head, tip = _last_line(first), _last_line(last)
     started_at = _started_at(first, head)
-    # After a deletion only the whole run says which is its newest; and of an earlier version, when it was started.
+    # After a deletion, the newest checkpoint is known only from the whole run; in an earlier version, so is the start.
     if "sequence" not in head or "sequence" not in tip or started_at is None:
         return latest_of(workflow_id)
     return info_in(workflow_id, at.attempt, started_at, head, tip)
 
 
 def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
-    """Return when the run's first checkpoint was saved, as its newest attempt says; None if it does not say so."""
+    """Return when the run's first checkpoint was saved, according to its newest attempt; None if not recorded."""
     adoption = json.loads(unpacked(first).partition(b"\n")[0])
     said = adoption.get("started_at")
     if said is None and ("adopts" not in adoption or "seen" in adoption):

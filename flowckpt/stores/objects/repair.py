@@ -1,4 +1,4 @@
-"""Repair of a damaged run in a bucket: its objects are copied, then those that are damaged make way.
+"""Repair of a damaged run in a bucket: its objects are copied, then the damaged ones are replaced.
 
     claim the run ──► work out what is intact ──► copy all objects ──► put an end where an attempt is damaged
 
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from flowckpt.stores.objects.runs import ObjectRuns
 
 DAMAGED = "damaged"
-"""The prefix of what was set aside."""
+"""The prefix of damaged runs that were set aside."""
 _ADOPTION = b'{"adopts":'
 
 
 def repair_run(runs: ObjectRuns, workflow_id: str) -> Repaired:
-    """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`.
+    """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`.
 
     Args:
-        runs: the store's.
+        runs: the runs of the store.
         workflow_id: the run.
     """
     aside = ""
@@ -90,14 +90,14 @@ def _is_intact(findings: list[Finding]) -> bool:
 
 @attrs.define
 class _Attempt:
-    """An attempt, as far as it is intact.
+    """The intact part of an attempt.
 
     Attributes:
         keys: its keys.
-        records: what its objects hold, by number; None if that cannot be unpacked.
-        bundles: what its bundles hold, by key.
+        records: the content of its objects, by number; None if it cannot be unpacked.
+        bundles: the content of its bundles, by key.
         lines: its intact records by number, the claim first.
-        why: what is wrong with the first record that is not intact; empty if none is.
+        why: the damage of its first damaged record; empty if there is none.
     """
 
     keys: AttemptKeys
@@ -117,7 +117,7 @@ class _Attempt:
         return len(self.lines) > 1
 
     def find_intact(self, lost_values: set[str]) -> None:
-        """Follow the chain of digests from the claim on, as far as each record is there in one place or another."""
+        """Follow the chain of digests from the claim, using any intact copy of each record."""
         self.lines, self.why = {}, ""
         spare = {line for body in self.bundles.values() for line in (body or b"").splitlines(keepends=True)}
         digest, number = START, 0
@@ -128,7 +128,7 @@ class _Attempt:
                 if not _is_sound_end(body):
                     self.why = "the end of the attempt does not match its checksum"
                 elif any(at > number and not _is_fence(other) for at, other in self.records.items()):
-                    self.why = "it is missing, and later ones are there"  # a claim has put an end in its place
+                    self.why = "it is missing, but later ones exist"  # a claim has put an end in its place
                 return
             if number == 1 and body is not None and is_mark(body):
                 kept = body if is_whole(body) else mark_of(secrets.token_hex(16))
@@ -155,7 +155,7 @@ class _Repair:
         return self.runs.bucket
 
     def run(self) -> str:
-        """Repair the run; return the prefix of what was set aside."""
+        """Repair the run; return the prefix of the set-aside copy."""
         claimed = self._claimed()
         writer = self.runs.unread(self.workflow_id, claimed)
         self.runs.bring(self.workflow_id, writer)
@@ -178,9 +178,9 @@ class _Repair:
         return self._aside
 
     def _claimed(self) -> Claimed:
-        """Claim the run, which ends all attempts; the end of an attempt that is damaged makes way first."""
+        """Claim the run, which ends all attempts; a damaged end is removed first."""
         newest = self._read(self.keys.attempts[-1])
-        # An end that stands after a gap has ended the attempt too: there is no owner to ask for.
+        # An end after a gap has ended the attempt, too, so there is no owner to check.
         is_ended = bool(newest.records) and _is_any_end(newest.records[max(newest.records)])
         try:
             return self.runs.claim(self.workflow_id, take_over=is_ended)
@@ -193,7 +193,7 @@ class _Repair:
                             raise
                         self._set_aside()
                         self._put_end(attempt.keys, at)
-                        self._note(attempt.keys.record(at), len(body), "the end of the attempt: it was written again")
+                        self._note(attempt.keys.record(at), len(body), "the end of the attempt was written again")
             return self.runs.claim(self.workflow_id, take_over=is_ended)
 
     # --- what is intact --------------------------------------------------------------------------------------------
@@ -212,10 +212,10 @@ class _Repair:
             if value and value not in lost_values:
                 lost_values.add(value)
             else:
-                self._dropped[number] = f"it continues what is lost: {error}"
+                self._dropped[number] = f"it continues lost records: {error}"
 
     def _first_damage(self) -> tuple[int, Exception] | None:
-        """Read the run as each of its attempts would leave it now; return what is still wrong."""
+        """Read the run as each of its attempts left it; return the first remaining damage."""
         sound: list[int] = []
         self._generation = 0
         newest: CheckpointData | None = None
@@ -277,7 +277,7 @@ class _Repair:
             pass
 
     def _apply(self, attempt: _Attempt) -> None:
-        """Put what is intact of an attempt where its readers look for it, and an end after it."""
+        """Put the intact records of an attempt in their places, and an end after them."""
         keys, records = attempt.keys, attempt.records
         detail = self._dropped.get(keys.attempt, attempt.why)
         kept = {} if keys.attempt in self._dropped or 0 not in attempt.lines else attempt.lines
@@ -300,7 +300,7 @@ class _Repair:
         self.bucket.delete(doomed, self.workflow_id, "repair")
 
     def _remove_values_and_messages(self) -> None:
-        """Remove large values and messages that are damaged; nothing that is left names the values."""
+        """Remove damaged large values and messages; no remaining record names the values."""
         doomed = []
         for key, body in self._objects(self.keys.values):
             content = _unpacked(body)
@@ -329,12 +329,12 @@ class _Repair:
 
 
 def _followed(body: bytes | None, digest: bytes, spare: set[bytes], lost_values: set[str]) -> tuple[bytes, bytes, str]:
-    """Return the lines of an object that follow a digest, the digest after them, and what is wrong with the rest."""
+    """Return the lines of an object that follow a digest, the digest after them, and the damage of the rest."""
     lines = [] if body is None else body.splitlines(keepends=True)
     if lines[0:1] == [] or opened(lines[0][:-1], digest) is None:
         lines = _from_spare(digest, spare) or lines
     kept: list[bytes] = []
-    why = "" if lines else "it is missing, or cannot be read"
+    why = "" if lines else "it is missing or unreadable"
     for line in lines:
         following = opened(line[:-1], digest) if line[-1:] == b"\n" else None
         named = next((value for value in lost_values if value.encode() in line), None)
@@ -347,12 +347,12 @@ def _followed(body: bytes | None, digest: bytes, spare: set[bytes], lost_values:
         kept.append(line)
         digest = following
     if why and kept and kept[-1].startswith(_ADOPTION):
-        kept.pop()  # it says nothing without the record after it
+        kept.pop()  # it is useless without the record after it
     return b"".join(kept), digest, why
 
 
 def _from_spare(digest: bytes, spare: set[bytes]) -> list[bytes]:
-    """Return the lines of the next object, from copies of single lines: a record, and the adoption before it."""
+    """Return the lines of the next object (a record, and the adoption before it) from copies of single lines."""
     found: list[bytes] = []
     while not found or found[-1].startswith(_ADOPTION):
         for line in spare:
@@ -384,7 +384,7 @@ def _is_any_end(body: bytes | None) -> bool:
 
 
 def _is_fence(body: bytes | None) -> bool:
-    """Return whether an object is an end that a claim may have put after another one."""
+    """Return whether an object is an end that a claim may have put after another end."""
     return body is not None and is_end(body) and (not _is_sound_end(body) or end_in(body).kind == FENCED)
 
 
@@ -397,6 +397,6 @@ def _is_sound_end(body: bytes) -> bool:
 
 
 def _value_in(error: Exception) -> str:
-    """Return the digest of the large value that an error is about."""
+    """Return the digest of the large value that an error names."""
     place = error.location if isinstance(error, CheckpointCorruptedError) else ""
     return place.rpartition("/")[2] if "/" in place and len(place.rpartition("/")[2]) == 64 else ""

@@ -45,7 +45,7 @@ class ObjectRunWriter(RunWriter):
         self.writer = writer
         self._bucket = bucket
         self._image = image
-        self._last: CheckpointData | None = None  # None if a list must read the run to know its newest
+        self._last: CheckpointData | None = None  # None if a list must read the run to find its newest checkpoint
         self._started_at = image.started_at
         self._adds_values = False
         self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
@@ -53,13 +53,13 @@ class ObjectRunWriter(RunWriter):
         self._live = b""
 
     def _check_usable(self) -> None:
-        if self._is_closed:  # another task released it or took it over, while this one was on its way here
+        if self._is_closed:  # another task released the run or took it over meanwhile
             raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
         self.writer.check_usable()
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         head, blobs = encode_head(data, self._first)
-        del head["attempt"]  # the key says it
+        del head["attempt"]  # the key has it
         head["results"] = len(view)
         return dumps(head)[1:-1].encode(), blobs
 
@@ -68,7 +68,7 @@ class ObjectRunWriter(RunWriter):
             return [], self.saved
         cut = self._image.cut_for(view, first)
         document = cut.document()
-        document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
+        document["adopts"]["last_line"] = ""  # an object exists or not: no copy is needed
         return [dumps(document)[:-1].encode()], view.history.view(cut.results)
 
     def _write(
@@ -100,7 +100,7 @@ class ObjectRunWriter(RunWriter):
                 with contextlib.suppress(CheckpointStorageError):
                     sweep_values(self._bucket, self.keys, self.workflow_id)
             raise
-        if data.status is not Status.RUNNING:  # it ends or waits: do not report that of a run that was removed
+        if data.status is not Status.RUNNING:  # it ends or waits: do not report that for a removed run
             self._check_is_there()
 
     def _check_is_there(self) -> None:
@@ -108,7 +108,7 @@ class ObjectRunWriter(RunWriter):
             self.writer.check_is_there()
         except VanishedError:
             raise
-        except CheckpointStorageError:  # the save itself was answered
+        except CheckpointStorageError:  # the save itself succeeded
             pass
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
@@ -140,7 +140,7 @@ class ObjectRunWriter(RunWriter):
             acknowledge()
 
     def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
-        """Copy large values of another run within the bucket, as far as they are there."""
+        """Copy large values of another run within the bucket, as far as they exist."""
         with self._usable():
             missing = [digest for digest in sizes if digest not in self._values]
             self._adds_values = self._adds_values or bool(missing)
@@ -152,7 +152,7 @@ class ObjectRunWriter(RunWriter):
             self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
 
     def drop_former(self) -> None:
-        """Remove the attempts before this one, and the large values that only they named."""
+        """Remove the attempts before this one, and the large values that only they used."""
         bucket, run, keys = self._bucket, self.workflow_id, self.keys
         sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt < self.attempt], run)
         kept = {keys.value(digest) for digest in self._values}
@@ -160,16 +160,16 @@ class ObjectRunWriter(RunWriter):
 
     @property
     def leaves_values(self) -> bool:
-        """Whether it added large values and no record, to a run that has none: no name would lead to them."""
+        """Whether it added large values to a run without records, so that nothing refers to them."""
         return self._adds_values and not self.writer.has_written and not self._image.records
 
     # --- ends and heartbeats ------------------------------------------------------------------------------------
 
     def give_sign(self, interval: float) -> None:
-        """Look for a later owner and overwrite the heartbeat, where nothing was written for a while.
+        """Check for a later owner and overwrite the heartbeat, unless something was written recently.
 
         Args:
-            interval: the while, in seconds.
+            interval: how recently, in seconds.
         """
         with self._alive:
             if self._is_closed or monotonic() - self.writer.wrote_at < interval:
@@ -186,10 +186,10 @@ class ObjectRunWriter(RunWriter):
             self._bucket.overwrite(self.writer.keys.alive, content, self.workflow_id, "note")
 
     def release(self, now: str) -> bool:
-        """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace.
+        """Release the run: the attempt gets its end; a claim without records is removed.
 
         Returns:
-            Whether the end is there.
+            Whether the end was written.
         """
         if not self.is_mine:
             return False
@@ -203,7 +203,7 @@ class ObjectRunWriter(RunWriter):
             return False
 
     def entomb(self, now: str) -> None:
-        """End the attempt with the word that the run is cleared.
+        """End the attempt with a tombstone, which clears the run.
 
         Raises:
             FencedError: another attempt has started.
@@ -214,7 +214,7 @@ class ObjectRunWriter(RunWriter):
             self._close()
 
     def close(self) -> None:
-        """Save nothing more."""
+        """Refuse further saves."""
         if self.is_mine:
             with self._one_at_a_time:
                 self._close()
@@ -225,7 +225,7 @@ class ObjectRunWriter(RunWriter):
         return was_open
 
     def _summary(self) -> dict[str, Any] | None:
-        """Return how the run stands, for lists; None if the last record does not say so."""
+        """Return the state of the run, for lists; None if it does not follow from the last record."""
         data = self._last
         if data is None or self._started_at is None or self.writer.is_poisoned:
             return None
@@ -241,16 +241,16 @@ class ObjectRunWriter(RunWriter):
         }
 
 
-# The writer of one attempt: each record is created at the next number, and only where there is nothing.
+# The writer of one attempt: each record is created at the next number, and only if nothing exists there.
 #
-# That is the fence. A process that takes the run over puts an end at our next number first; then our create finds it taken, and
-# nothing is acknowledged. A save is one request, and the check is in the store.
+# That is the fence. A process that takes the run over first puts an end at our next number; then our create finds it taken, and
+# nothing is acknowledged. A save is one request, and the server does the check.
 
 BUNDLE = 64
-"""So many records are put together into one object more, for a quick resume."""
+"""The number of records that are copied together into one more object, for a quick resume."""
 _LARGEST_BUNDLE = 4 * 1024 * 1024
 _ENOUGH = 1024 * 1024
-"""Bytes of lines that are worth an object."""
+"""The bytes of lines that are put into one object."""
 
 _log = logging.getLogger("flowckpt")
 
@@ -261,13 +261,13 @@ class AttemptWriter:
     Args:
         claim: the line of the claim.
         digest: its digest.
-        newest_attempt: says which attempt is the newest; None if the run was cleared.
+        newest_attempt: returns the number of the newest attempt; None if the run was cleared.
 
     Attributes:
-        keys: the same.
-        is_poisoned: whether a save failed so that nothing more may be written.
-        has_written: whether a record may be there.
-        wrote_at: when something was last written, by a monotonic clock.
+        keys: the keys of the attempt.
+        is_poisoned: whether a failed save forbids further writes.
+        has_written: whether a record may exist.
+        wrote_at: the time of the last write, by a monotonic clock.
     """
 
     def __init__(
@@ -288,32 +288,32 @@ class AttemptWriter:
         self._workflow_id = workflow_id
         self._digest = digest
         self._number = 1
-        self._lines = [claim]  # of no bundle yet
+        self._lines = [claim]  # in no bundle yet
         self._newest_attempt = newest_attempt
-        self._pending: tuple[bytes, bytes] | None = None  # the last record, where it is not acknowledged
+        self._pending: tuple[bytes, bytes] | None = None  # the last record, if it is not acknowledged
         self._fence: FencedError | None = None
 
     def append(self, *bodies: bytes) -> None:
-        """Create the next record, or raise. Ask `check_usable` before.
+        """Create the next record, or raise. Call `check_usable` before.
 
         Args:
             *bodies: its lines, each a JSON object without its closing brace.
 
         Raises:
             FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
-            CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
+            CheckpointStorageError: the request failed; if the outcome is unknown, nothing more may be written.
         """
         self._pending = self._sealed(bodies)
         self._put_pending()
 
     def settle(self) -> None:
-        """Create the last record again, whose outcome is unknown: its number takes nothing else, so it comes to the same.
+        """Repeat the last record, whose outcome is unknown. Its number can hold nothing else, so repeating is harmless.
 
-        One request is made, and it is not tried again. Where no outcome is unknown, it asks whether the run is there.
+        It makes one request, without retries. If no outcome is unknown, it only checks that the run exists.
 
         Raises:
             FencedError: another attempt has started, or the run was cleared.
-            CheckpointStorageError: the request failed, or the run is gone.
+            CheckpointStorageError: the request failed, or the run no longer exists.
         """
         if self._pending is not None and self.is_poisoned:
             self._put_pending(patience=0.0)
@@ -323,7 +323,7 @@ class AttemptWriter:
         """Refuse to continue if another program removed the run's objects.
 
         Args:
-            patience: how long a request that fails in passing is tried again; as the bucket's where not given.
+            patience: how long to retry after temporary failures; the bucket's value by default.
 
         Raises:
             FencedError: the run was cleared.
@@ -331,7 +331,7 @@ class AttemptWriter:
             CheckpointStorageError: the request failed.
         """
         if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
-            if (fence := self.look_for_end()) is not None:  # it was cleared in good order
+            if (fence := self.look_for_end()) is not None:  # it was cleared by flowckpt
                 self._fence = fence
                 raise fence
             self.is_poisoned, self._pending = True, None
@@ -347,7 +347,7 @@ class AttemptWriter:
             self._bundle()
 
     def _sealed(self, bodies: tuple[bytes, ...]) -> tuple[bytes, bytes]:
-        """Return lines that follow the last ones, and the digest of the last of them."""
+        """Return the lines of the next record, chained to the previous ones, and their last digest."""
         text, digest = b"", self._digest
         for body in bodies:
             line, digest = chain_line(body, digest)
@@ -357,7 +357,7 @@ class AttemptWriter:
     def _put(self, text: bytes, *, patience: float | None = None) -> None:
         """Create the object at the next number."""
         was_poisoned, had_written = self.is_poisoned, self.has_written
-        self.is_poisoned = self.has_written = True  # until it is acknowledged: any exception, of whatever kind
+        self.is_poisoned = self.has_written = True  # until it is acknowledged, whatever is raised
         try:
             other = self._bucket.create(
                 self.keys.record(self._number), packed(text), self._workflow_id, "save", patience=patience
@@ -377,19 +377,19 @@ class AttemptWriter:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it found that it may not write any more."""
+        """Whether a save found that this attempt was fenced."""
         return self._fence is not None
 
     def look_for_end(self) -> FencedError | None:
         """Return the error of the next save if another owner has put an end after our last record.
 
-        It asks for one object, which is not there as long as that was not done.
+        It makes one request for an object that normally does not exist.
 
         Raises:
             CheckpointStorageError: the request failed.
         """
         number = self._number
-        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # a record that was not acknowledged may be there
+        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # an unacknowledged record may exist
             found = self._bucket.get(self.keys.record(each), self._workflow_id)
             if found is not None and is_end(unpacked(found)):
                 newest = self._newest_attempt()
@@ -397,10 +397,10 @@ class AttemptWriter:
         return None
 
     def _bundle(self) -> None:
-        """Put the last records into one object as well. It is a help for readers: without it they read the records."""
+        """Copy the last records into one object, for faster reading. Readers can do without it."""
         lines, self._lines = self._lines, []
         if sum(map(len, lines)) > _LARGEST_BUNDLE:
-            return  # so much is not worth a second upload
+            return  # too large to upload twice
         body = packed(b"".join(lines))
         try:
             self._bucket.overwrite(
@@ -410,7 +410,7 @@ class AttemptWriter:
             _log.warning("records of run %r were not bundled, so a resume takes longer: %s", self._workflow_id, error)
 
     def end(self, end: AttemptEnd) -> bool:
-        """Put an end at the next number; return whether it is there.
+        """Put an end at the next number; return whether it was written.
 
         Args:
             end: the end.
@@ -421,11 +421,11 @@ class AttemptWriter:
             if other is None:
                 return True
             if not self.is_poisoned or is_end(unpacked(other)):
-                break  # else it is the record whose save was not answered
+                break  # otherwise it is our record, whose save was not answered
         return False
 
     def finish(self, end: AttemptEnd) -> bool:
-        """Put an end after all that was appended; return whether it is there.
+        """Put an end after all appended records; return whether it was written.
 
         Args:
             end: the end.
@@ -444,12 +444,12 @@ class AttemptWriter:
 
 
 class GatheringWriter(AttemptWriter):
-    """Creates the records of an attempt that counts when it has its end and no sooner: many lines in one object."""
+    """Creates the records of an attempt that counts only once it has its end, with many lines per object."""
 
     _gathered = b""
 
     def append(self, *bodies: bytes) -> None:
-        """Keep lines, and put them into one object where they are enough for one."""
+        """Collect lines, and put them into one object when there are enough."""
         text, self._digest = self._sealed(bodies)
         self._gathered += text
         self.has_written = True
@@ -457,18 +457,18 @@ class GatheringWriter(AttemptWriter):
             self._put_gathered()
 
     def check_is_there(self, *, patience: float | None = None) -> None:
-        """Do nothing: what it writes counts with its end, and that finds out."""
+        """Do nothing: its records count only with its end, whose creation does the check."""
 
     def mark(self, content: bytes) -> None:
         """Create a record outside the chain of lines.
 
         Args:
-            content: what it holds.
+            content: its content.
         """
         self._put(content)
 
     def finish(self, end: AttemptEnd) -> bool:
-        """Put what is left and then the end; return whether it is there."""
+        """Put the remaining lines and then the end; return whether the end was written."""
         self._put_gathered()
         return self.end(end)
 

@@ -51,15 +51,15 @@ _log = logging.getLogger("flowckpt")
 
 
 class ObjectRuns(ObjectReader):
-    """The runs in a bucket, and those among them that this process owns.
+    """The runs in a bucket, and those of them that this process owns.
 
     Args:
         lease_seconds: how long a run stays owned without a heartbeat of its owner.
-        clock: the time, for people, and for the leases that are shown.
+        clock: the time, for people and for showing leases.
 
     Attributes:
         owned: the runs that this process owns.
-        arriving: the runs that are being brought whole: owned, and nothing may save to them or give them up.
+        arriving: the runs that are being imported: owned, but they cannot be saved to or released.
     """
 
     def __init__(self, bucket: Bucket, *, lease_seconds: float, clock: Clock | None = None) -> None:
@@ -86,7 +86,7 @@ class ObjectRuns(ObjectReader):
     def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
         """Claim the run's next attempt, then read the run."""
         lease = super().acquire(workflow_id, take_over=take_over, at_least=at_least)
-        with contextlib.suppress(CheckpointStorageError):  # the next claim does it
+        with contextlib.suppress(CheckpointStorageError):  # otherwise the next claim does it
             sweep_late(self.bucket, self.owned[workflow_id].keys, workflow_id)
         return lease
 
@@ -117,14 +117,14 @@ class ObjectRuns(ObjectReader):
             _log.warning("run %s: earlier generations were not removed: %s", writer.workflow_id, error.message)
 
     def _probe(self) -> None:
-        """Ask, once a process, whether the server honours conditions."""
+        """Check once per process that the server honours conditions."""
         with self._probing:
             if not self._is_probed:
                 check_conditions(self.bucket)
                 self._is_probed = True
 
     def claimer(self, workflow_id: str, **options: Any) -> Claimer:
-        """Return this process as one that claims.
+        """Return a claimer for this process.
 
         Args:
             **options: as for `Claimer`.
@@ -133,7 +133,7 @@ class ObjectRuns(ObjectReader):
         return Claimer(workflow_id, self._process(), self._times.seconds, self._clock.now(), **options)
 
     def now(self) -> str:
-        """Return the time, as records hold it."""
+        """Return the time in the format of records."""
         return encode_time(self._clock.now())
 
     def bring(self, workflow_id: str, writer: ObjectRunWriter) -> None:
@@ -142,12 +142,12 @@ class ObjectRuns(ObjectReader):
         self._heartbeat.start()
 
     def written(self, claimed: Claimed, workflow_id: str, writer: type[W]) -> W:
-        """Return the writer of an attempt that was claimed.
+        """Return the writer of a claimed attempt.
 
         Args:
             claimed: the attempt.
             workflow_id: the run.
-            writer: which kind.
+            writer: the class of the writer.
         """
         keys = claimed.keys
         return writer(
@@ -160,12 +160,12 @@ class ObjectRuns(ObjectReader):
         )
 
     def writer_for(self, claimed: Claimed, found: RunRead, writer: AttemptWriter | None = None) -> ObjectRunWriter:
-        """Return what saves to an attempt that was claimed.
+        """Return the run writer for a claimed attempt.
 
         Args:
             claimed: the attempt.
-            found: the run below it, read.
-            writer: its writer, where that is there already.
+            found: the run as read below it.
+            writer: its attempt writer, if one exists already.
         """
         return ObjectRunWriter(
             self.bucket,
@@ -177,46 +177,46 @@ class ObjectRuns(ObjectReader):
         )
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write a whole run under a claim that no reader follows, and then end the claim."""
+        """Write a whole run under a claim that readers ignore, then end the claim."""
         receive_run(self, workflow_id, checkpoints)
 
     def repair(self, workflow_id: str) -> Repaired:
-        """Set aside what is damaged of a run, and keep the rest."""
+        """Set aside the damaged parts of a run, and keep the rest."""
         return repair.repair_run(self, workflow_id)
 
     def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
-        """Return the newest attempt of a run; None if the life that is meant has ended."""
+        """Return the newest attempt of a run; None if the life of `keys` has ended."""
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
     def look_after_owned(self) -> bool:
-        """Send heartbeats for all owned runs, and tell of those that are lost; return whether there are any."""
+        """Send heartbeats for all owned runs, report lost ones, and return whether any are owned."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
             try:
                 each.give_sign(self._times.interval)
-            except CheckpointStorageError as error:  # the others may be in other hands soon, too
+            except CheckpointStorageError as error:  # the other runs may be lost soon, too
                 failure = error
         if failure is not None:
             raise failure
         return bool(owned)
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Let an owned run have large values of another, copied by the server."""
+        """Copy large values of another run to an owned run, on the server."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
             owned.share_from(look(self.bucket, source_id), sizes)
 
     def _give_up(self, writer: ObjectRunWriter) -> None:
         if writer.leaves_values and writer.is_mine:
-            with contextlib.suppress(FencedError):  # then its new owner clears it
+            with contextlib.suppress(FencedError):  # its new owner clears it then
                 writer.entomb(self.now())
                 self.finish_clearing(writer.workflow_id, writer)
         writer.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Create the object of a message, whoever owns the run; return whether it is new."""
+        """Create the object of a message, also without owning the run; return whether it is new."""
         self._probe()
         return send_signal(self.bucket, workflow_id, signal)
 
@@ -269,29 +269,29 @@ class ObjectRuns(ObjectReader):
         self.finish_clearing(workflow_id, owned)
 
     def unread(self, workflow_id: str, claimed: Claimed, writer: AttemptWriter | None = None) -> ObjectRunWriter:
-        """Return the writer of an attempt that was not claimed to continue the run.
+        """Return the writer of an attempt that does not continue the run.
 
         Args:
             workflow_id: the run.
             claimed: the attempt.
-            writer: its writer, where that is there already.
+            writer: its attempt writer, if one exists already.
         """
         nothing = RunRead(RunImage(workflow_id), self._fetch(workflow_id, claimed.keys), claimed.keys)
         return self.writer_for(claimed, nothing, writer)
 
     def finish_clearing(self, workflow_id: str, writer: ObjectRunWriter) -> None:
-        """Remove what a run has whose tombstone is there.
+        """Remove the objects of a run that has a tombstone.
 
         Args:
             workflow_id: the run.
-            writer: of the attempt that has the tombstone.
+            writer: the writer of the attempt with the tombstone.
         """
         found = look(self.bucket, workflow_id)
         if found.life == writer.keys.life:
             finish_clearing(self.bucket, found, writer.attempt, workflow_id)
 
     def tidy(self) -> None:
-        """Remove what the former lives of all runs have left."""
+        """Remove the remains of all runs' former lives."""
         works = [lambda run=run: self._tidy_run(run) for run in listed_runs(self.bucket)]
         for _ in self.bucket.each(works):
             pass
@@ -300,27 +300,27 @@ class ObjectRuns(ObjectReader):
         sweep_former(self.bucket, run_keys(run, self.bucket.names(run, run)), run)
 
 
-# Taking in a whole run: written under a claim that is marked as an arrival, and there as soon as that has its end.
+# Importing a whole run: it is written under a claim with an import mark, and visible as soon as that has its end.
 #
-# 1. The newest attempt of the run is claimed, in a life of the run that has no other. What was claimed before, and never
-#    begun, makes way behind a tombstone, as at a clear; what was begun is a run that exists.
-# 2. Its first record is the mark. From here on nothing is visible of this life but the claim.
+# 1. The newest attempt of the run is claimed, in a life without other attempts. Earlier claims that never
+# started are removed behind a tombstone, as by a clear; a started attempt means that the run exists.
+# 2. Its first record is the mark. From then on, only the claim of this life is visible.
 # 3. The attempts below are written, and then the records of this one.
-# 4. Its end, `released`, is created at its next number. With that one request the run is there, or, where another one
-#    has put an end there first, it never will be.
+# 4. Its end, `released`, is created at its next number. That one request makes the run visible or, if another process
+# has put an end there first, fails for good.
 #
-# A process that claims the run over one that brought it and died puts that other end, and clears the life.
+# A process that claims the run after the importer has died puts that other end, and clears the life.
 
 _PATIENCE = 100
 
 
 def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Take a run in.
+    """Import a run.
 
     Args:
-        runs: the store's.
+        runs: the runs of the store.
         workflow_id: the run.
-        checkpoints: returns its checkpoints. They are asked for twice: first for their attempts.
+        checkpoints: returns its checkpoints; called twice, first for the numbers of the attempts.
     """
     _check_absent(runs, workflow_id)
     began_at: dict[int, datetime] = {}
@@ -343,7 +343,7 @@ def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], It
 
 
 def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
-    """Refuse a run that cannot be taken in before anything is asked of the process that brings it."""
+    """Raise if a run cannot be imported, before its checkpoints are read."""
     if runs.read(workflow_id).image.records:
         raise RunExistsError(workflow_id)
     if (owner := runs.owner(workflow_id)) is not None:
@@ -351,7 +351,7 @@ def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
 
 
 def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> Claimed:
-    """Claim an attempt of a run that has no other."""
+    """Claim an attempt of a run without other attempts."""
     for _ in range(_PATIENCE):
         if runs.read(workflow_id).image.records:
             raise RunExistsError(workflow_id)
@@ -370,22 +370,22 @@ def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: d
         owned.entomb(runs.now())
         runs.finish_clearing(workflow_id, owned)
     raise CheckpointStorageError(
-        f"run {workflow_id!r} could not be taken in: another process begins it again and again",
+        f"run {workflow_id!r} could not be imported: another process starts it again and again",
         workflow_id=workflow_id,
         operation="receive",
     )
 
 
 def _overtaken(workflow_id: str) -> RunLockedError:
-    return RunLockedError(workflow_id, holder="another process, which took it over while it was brought")
+    return RunLockedError(workflow_id, holder="another process, which took it over during the import")
 
 
 class _BulkImport:
-    """A run that is being taken in.
+    """An import in progress.
 
     Args:
         claimed: its newest attempt.
-        began_at: when each of its attempts began.
+        began_at: when each of its attempts started.
     """
 
     def __init__(self, runs: ObjectRuns, workflow_id: str, claimed: Claimed, began_at: dict[int, datetime]) -> None:
@@ -399,7 +399,7 @@ class _BulkImport:
         self._written: list[int] = []
 
     def write(self, checkpoints: Iterable[CheckpointData]) -> None:
-        """Write all of it, and make it count."""
+        """Write all records, then the end that makes them visible."""
         bucket, keys = self._runs.bucket, self._writer.keys
         self._runs.bring(self._workflow_id, self._holding)
         bucket.create_all([(keys.arriving, lambda: b"")], self._workflow_id, "receive")
@@ -415,15 +415,15 @@ class _BulkImport:
         self._end(owned)
 
     def withdraw(self) -> None:
-        """Remove what was written, unless it counts already, or another one has ended it."""
+        """Remove the written records, unless they are visible already, or another process has ended the attempt."""
         with contextlib.suppress(CheckpointStorageError):
             if self._writer.end(AttemptEnd(CLEARED, self._runs.now(), self._token)):
                 self._runs.finish_clearing(self._workflow_id, self._holding)
-            else:  # what was added behind the other one's clearing
+            else:  # remove what was added after the other process cleared the run
                 sweep_values(self._runs.bucket, self._claimed.keys, self._workflow_id)
 
     def _begun(self, attempt: int) -> ObjectRunWriter:
-        """Start an attempt after those that are written."""
+        """Start an attempt after the written ones."""
         began_at = self._began_at.get(attempt)
         if began_at is None or attempt <= max(self._written, default=0):
             raise self._changed()
@@ -438,7 +438,7 @@ class _BulkImport:
         try:
             found = self._runs.read(self._workflow_id, keys=keys)
         except CheckpointCorruptedError as error:
-            if look(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed meanwhile
+            if look(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
                 raise _overtaken(self._workflow_id) from error
             raise
         return self._runs.writer_for(claimed, found, writer)
@@ -449,7 +449,7 @@ class _BulkImport:
 
     def _changed(self) -> CheckpointStorageError:
         return CheckpointStorageError(
-            f"run {self._workflow_id!r} changed while it was taken in, and nothing of it was",
+            f"run {self._workflow_id!r} changed during the import, so nothing was imported",
             workflow_id=self._workflow_id,
             operation="receive",
             remedy="Do it again.",

@@ -1,9 +1,9 @@
-"""Messages for a run: an object each, created where there is none, beside the attempts of the life that they are for.
+"""Messages for a run: one object each, created conditionally, next to the attempts of the life that they are for.
 
-A process that sends one does not own the run, so it creates nothing under an attempt. The name of the object is the id of the
-message, so one that is sent twice is there once; a random token says which of the two it is, also where the reply was
-lost. A clear puts its word first and deletes the messages then; a sender looks for that word once its object is there.
-So one of the two removes it, and what neither removes lies in a life that is no longer read.
+A sender does not own the run, so it creates nothing under an attempt. The name of the object is the id of the message,
+so a message that is sent twice exists once; a random token shows which of the two exists, even after a lost reply. A clear
+writes its mark first and then deletes the messages; a sender checks for that mark after it has created its object. So one
+of the two removes the message, and a message that neither removes is in a life that is no longer read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpa
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
 _LOOKS = 5
-"""How often the messages are listed while others remove some of them."""
+"""How often the messages are listed again while other processes remove some of them."""
 
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
     """Make a message durable; return whether it is new.
 
     Raises:
-        CheckpointNotFoundError: there is no such run, or it was cleared meanwhile.
+        CheckpointNotFoundError: the run does not exist, or was cleared meanwhile.
         EncodingError: a text in it cannot be recorded.
-        CheckpointStorageError: a request failed; it says whether the message may be there.
+        CheckpointStorageError: a request failed; the error says whether the message may exist.
     """
     keys = look(bucket, workflow_id)
     if not _is_a_run(bucket, keys, workflow_id):
@@ -54,13 +54,13 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
             workflow_id=workflow_id,
             operation="signal",
             is_outcome_unknown=True,
-            remedy=f"Send it again under the id {signal.signal_id!r}: then it is there once.",
+            remedy=f"Send it again under the id {signal.signal_id!r}: it is then stored once.",
         ) from error
     return is_new
 
 
 def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
-    """Return the messages for a run, in the order in which they were sent.
+    """Return the messages for a run in the order of sending.
 
     Raises:
         CheckpointCorruptedError: a message is damaged.
@@ -74,7 +74,7 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
     for _ in range(_LOOKS):
         wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
         bodies = [*bucket.get_all(wanted, workflow_id)]
-        if None not in bodies:  # else one was removed, perhaps for another one that was not listed yet
+        if None not in bodies:  # otherwise one was removed, perhaps replaced by one that was not listed yet
             break
     named = zip(wanted, bodies, strict=True)
     found = [read_signal(body, workflow_id, key) for key, body in named if body is not None]
@@ -118,7 +118,7 @@ def read_signal(body: bytes, workflow_id: str, key: str) -> Signal:
     try:
         line = unpacked(body)
         if line[-1:] != b"\n" or lines.opened(line[:-1], lines.START) is None:
-            raise _damaged(workflow_id, key, "its checksum does not hold")
+            raise _damaged(workflow_id, key, "its checksum does not match")
         said = json.loads(line)
         if said["workflow_id"] != workflow_id:
             raise _damaged(workflow_id, key, f"it is for another run, {said['workflow_id']!r:.80}")
@@ -127,7 +127,7 @@ def read_signal(body: bytes, workflow_id: str, key: str) -> Signal:
     except (InflationError, LookupError, TypeError, ValueError) as error:
         raise _damaged(workflow_id, key, f"it is malformed: {error!r:.80}") from error
     if signal_name(signal.signal_id) != _name(key):
-        raise _damaged(workflow_id, key, "it lies under the name of another message")
+        raise _damaged(workflow_id, key, "it has the name of another message")
     return signal
 
 

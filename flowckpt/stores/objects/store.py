@@ -2,7 +2,7 @@
 
 ::
 
-    runs/RUN/000001.000000000002/records/000000000017   one object a checkpoint, created where there is none
+    runs/RUN/000001.000000000002/records/000000000017   one object per checkpoint, created conditionally
 
 The protocol is in `claim` (claims and clears), `run_writer` (saves) and `attempt` (reading).
 """
@@ -55,13 +55,13 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
-    live_seconds = 10.0  # a note is a request
+    live_seconds = 10.0  # each note costs a request
 
     last_seen = in_runs(StoreBase.last_seen)
     renew = in_runs(StoreBase.renew)
 
 
-# Where a bucket is: `s3://bucket/prefix`, with options, and never with credentials.
+# The address of a bucket: `s3://bucket/prefix`, with options, never with credentials.
 #
 # ==================  =======================================================================================
 # `endpoint=URL`      another server than the provider's own; `http://…` allows it to be without TLS
@@ -69,7 +69,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
 # `request_seconds=N`  how long one request may take; 60 by default
 # ==================  =======================================================================================
 #
-# Credentials are where the provider's tools look for them in the environment; the library reads them, and we never do.
+# Credentials come from the environment, as for the provider's own tools; only the library reads them.
 
 SCHEMES = ("s3", "gs", "az")
 LOCAL = "objects+file"
@@ -78,21 +78,21 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
 
 
 def driver_at(url: str) -> tuple[Any, str]:
-    """Return the library's store of a URL, and how to show the place.
+    """Return the library's store for a URL, and its name in messages.
 
     Args:
         url: the URL.
 
     Raises:
-        StoreSpecError: it is not a URL of a bucket, or has an unknown option, or a password.
+        StoreSpecError: it is not a URL of a bucket, has an unknown option, or contains a password.
     """
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
     if "@" in parts.netloc:
         raise StoreSpecError(
-            f"the address of {shown} has a name or a password in it",
+            f"the address of {shown} contains credentials",
             spec=shown,
-            remedy="Credentials come from the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+            remedy="Pass credentials in the environment, for example in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     options = _options(parts.query, shown)
     if parts.scheme == LOCAL:
@@ -105,7 +105,7 @@ def driver_at(url: str) -> tuple[Any, str]:
         )
     config = {name: options[name] for name in ("endpoint", "region") if name in options}
     try:
-        from_url: Any = obstore.store.from_url  # its overloads are one a provider
+        from_url: Any = obstore.store.from_url  # it has one overload per provider
         driver = from_url(
             f"{parts.scheme}://{parts.netloc}{parts.path}",
             client_options={
@@ -113,7 +113,7 @@ def driver_at(url: str) -> tuple[Any, str]:
                 "timeout": timedelta(seconds=_seconds(options, shown)),
                 "allow_http": _is_without_tls(options),
             },
-            retry_config={"max_retries": 0},  # what is tried again, and for how long, is the bucket's business
+            retry_config={"max_retries": 0},  # `Bucket` does the retries
             **config,
         )
     except (BaseError, ValueError) as error:
@@ -129,7 +129,7 @@ def _options(query: str, shown: str) -> dict[str, str]:
             raise StoreSpecError(
                 f"unknown option {name!r} in the address of {shown}",
                 spec=shown,
-                remedy=f"Known are {', '.join(_OPTIONS[:-1])}. Credentials come from the environment.",
+                remedy=f"Use one of: {', '.join(_OPTIONS[:-1])}. Credentials come from the environment.",
             )
     return options
 
@@ -153,10 +153,10 @@ def _is_without_tls(options: Mapping[str, str]) -> bool:
 
 
 def _local(path: str, shown: str, *, is_accepted: bool) -> Any:
-    """Return a local directory, for tests: the library does not sync what it writes there."""
+    """Return a store in a local directory, for tests: the library does not sync its writes."""
     if not is_accepted:
         raise StoreSpecError(
-            f"{shown} would lose acknowledged checkpoints at a power cut: the library does not sync what it writes",
+            f"{shown} would lose acknowledged checkpoints in a power cut: the library does not sync its writes",
             spec=shown,
             remedy=f"Use 'file:{path}'. For tests, add '?allow_unsafe=true'.",
         )

@@ -227,7 +227,7 @@ class SqlRuns(SqlReader):
         )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Add a message for a run, whoever owns it; return whether it is new."""
+        """Add a message for a run, also one owned elsewhere; return whether it is new."""
         dialect = self.database.dialect
         return self.database.write(
             workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)

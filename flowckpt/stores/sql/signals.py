@@ -1,4 +1,4 @@
-"""The messages for the runs of an SQL store: rows that anybody may add, whoever owns the run."""
+"""The messages for the runs of an SQL store: rows that a process can add, also without owning the run."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Sealing: the bytes of a record are compressed, then encrypted or authenticated, between the encoder and the medium.
 
-Pure but for the reading of key files: bytes in, bytes out. A store gives the origin of the bytes (which store, run and
-segment they belong to) and keeps what comes back. Each record says itself what was done to it, so a reader needs no
-setting but the key; and records with and without it stand side by side.
+Pure except for reading key files: bytes in, bytes out. A store passes the origin of the bytes (their store, run and
+segment) and keeps the result. Each record describes its own sealing, so a reader needs no setting but the key, and
+sealed and plain records can be mixed.
 
-- `keys`: keys, rings and files of them, and what is derived from them.
-- `cipher`: packing, unpacking that is bounded, and AES-256-GCM, of the package `cryptography`.
-- `lines`: the lines of one segment, or of a write that has one writer; large values, which have files of their own.
-- `protection`: what a store was told to do.
+- `keys`: keys, key rings, key files, and derived keys.
+- `cipher`: packing, bounded unpacking, and AES-256-GCM of the package `cryptography`.
+- `lines`: the lines of one segment or of another write with a single writer; large values, which have their own files.
+- `protection`: the protection settings of a store.
 """
 
 from typing import TYPE_CHECKING

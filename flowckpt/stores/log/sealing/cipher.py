@@ -1,9 +1,9 @@
 """Packing, and AES-256-GCM over bytes of any length, by the package `cryptography`.
 
-A nonce is (number, part, whether it is the last part). The caller never gives one number twice to one key; parts are
-counted here. So no nonce comes twice under a key, nothing can be left out of the middle, and the end is known as one.
+A nonce is (number, part, whether it is the last part). The caller never uses a number twice with one key; parts are
+counted here. So no nonce is used twice under a key, no part can be removed from the middle, and the end is verified.
 
-Packing is by gzip or zstd: where it pays, marked in the record, and never unpacked beyond what the record says.
+Packing uses gzip or zstd, only if it saves enough. The record names the method and the size, which limits unpacking.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TAG = 16
 
 
 def check_installed() -> None:
-    """Refuse where the package is missing.
+    """Raise if the package is missing.
 
     Raises:
-        SettingError: it is.
+        SettingError: the package is missing.
     """
     try:
         _ = external.aead.AESGCM
@@ -46,12 +46,12 @@ class Cipher:
         self._aead = external.aead.AESGCM(key)
 
     def encrypted(self, data: bytes, number: int, bound: bytes) -> bytes:
-        """Return data encrypted and authenticated.
+        """Encrypt and authenticate data.
 
         Args:
             data: the bytes.
             number: never the same twice under this key.
-            bound: what the reader must give again for it to open.
+            bound: associated data, which the reader must pass again.
         """
         parts = max(1, -(-len(data) // PART))
         if parts == 1:
@@ -64,15 +64,15 @@ class Cipher:
         )
 
     def decrypted(self, data: bytes, number: int, bound: bytes) -> bytes:
-        """Return what was encrypted.
+        """Decrypt what `encrypted` returned.
 
         Args:
             data: what `encrypted` returned.
-            number: as then.
-            bound: as then.
+            number: the same as for `encrypted`.
+            bound: the same as for `encrypted`.
 
         Raises:
-            SealBrokenError: anything about it is another.
+            SealBrokenError: the data, the number, `bound` or the key differs.
         """
         whole = PART + TAG
         parts = max(1, -(-len(data) // whole))
@@ -84,9 +84,7 @@ class Cipher:
                 for part in range(parts)
             )
         except (external.cryptography_exceptions.InvalidTag, ValueError) as error:
-            raise SealBrokenError(
-                "it does not decrypt: it was changed, put elsewhere, or made by somebody without the key"
-            ) from error
+            raise SealBrokenError("it does not decrypt: it was changed, moved, or made without the key") from error
 
 
 def _nonce(number: int, part: int, *, is_last: bool) -> bytes:
@@ -98,14 +96,14 @@ COMPRESSIONS = ("none", GZIP, ZSTD, "auto")
 """The compressions of a store. `auto` is zstd if it is installed, else gzip."""
 
 LARGEST = 1 << 28
-"""More bytes than these are not packed; so a record that says that it unpacks to more is refused unread."""
+"""The most bytes that are packed; so a record that claims to unpack to more is refused unread."""
 
 _GZIP_WINDOW = 31
 _GAIN = 0.9
 
 
 def chosen(compression: str) -> str:
-    """Return the method that a setting means: `gzip`, `zstd`, or an empty string for none.
+    """Return the method for a setting: `gzip`, `zstd`, or an empty string for none.
 
     Args:
         compression: one of `COMPRESSIONS`.
@@ -117,7 +115,7 @@ def chosen(compression: str) -> str:
         raise SettingError(
             f"unknown compression {compression!r}",
             setting="compression",
-            remedy=f"Take one of {', '.join(COMPRESSIONS)}.",
+            remedy=f"Use one of {', '.join(COMPRESSIONS)}.",
         )
     if compression == "auto":
         return ZSTD if _has_zstd() else GZIP
@@ -127,12 +125,12 @@ def chosen(compression: str) -> str:
 
 
 def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
-    """Return data packed, or None if that does not pay.
+    """Compress data; None if that saves too little.
 
     Args:
         data: the bytes.
         method: `gzip` or `zstd`.
-        most: the largest share of the length that pays.
+        most: the largest acceptable ratio of packed to original length.
     """
     if len(data) > LARGEST:
         return None
@@ -145,19 +143,19 @@ def packed(data: bytes, method: str, *, most: float = _GAIN) -> bytes | None:
 
 
 def unpacked(data: bytes, method: str, size: int) -> bytes:
-    """Return what was packed.
+    """Decompress data.
 
     Args:
         data: the packed bytes.
-        method: how.
-        size: how many bytes it is; not one more is unpacked.
+        method: `gzip` or `zstd`.
+        size: the recorded length; no more bytes are unpacked.
 
     Raises:
-        SealBrokenError: it is something other than the record says.
+        SealBrokenError: the data does not match the method or the size.
         SettingError: the package of the method is missing.
     """
     if not 0 <= size <= LARGEST:
-        raise SealBrokenError(f"it says that it unpacks to {size} bytes, and more than {LARGEST} are never packed")
+        raise SealBrokenError(f"it claims to unpack to {size} bytes, but at most {LARGEST} are ever packed")
     if method == ZSTD:
         found, is_whole = _unpacked_zstd(data, size)
     elif method == GZIP:
@@ -165,7 +163,7 @@ def unpacked(data: bytes, method: str, size: int) -> bytes:
     else:
         raise SealBrokenError(f"it is packed by {method!r:.40}, which this version does not know")
     if len(found) != size or not is_whole:
-        raise SealBrokenError(f"it does not unpack to the {size} bytes that it says")
+        raise SealBrokenError(f"it does not unpack to the recorded {size} bytes")
     return found
 
 
@@ -198,7 +196,7 @@ def _has_zstd() -> bool:
 
 def _missing() -> SettingError:
     return SettingError(
-        "zstd needs the package backports.zstd below Python 3.14, which is not installed",
+        "zstd needs the package backports.zstd on Python before 3.14, which is not installed",
         setting="compression",
         remedy="pip install 'flowckpt[zstd]'",
     )

@@ -1,4 +1,4 @@
-"""Keys, and what is derived from them. A key itself never touches a record."""
+"""Keys and derived keys. A key itself is never used on a record."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PROVED = b"a key of this store: "
 
 
 def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> bytes:
-    """Return a key of its own for a purpose and an origin (HKDF of RFC 5869 with SHA-256).
+    """Derive a key for a purpose and an origin (HKDF of RFC 5869 with SHA-256).
 
     Args:
-        secret: the key that it comes from, random and whole.
-        origin: what it is bound to; each part counts with its length, so two lists never run into one.
-        purpose: what it is for.
-        length: how many bytes, up to 32.
+        secret: the master key, fully random.
+        origin: the parts it is bound to; each part is hashed with its length, so two lists never collide.
+        purpose: the use of the derived key.
+        length: the number of bytes, up to 32.
     """
     salt = b"".join(len(part).to_bytes(8, "big") + part for part in origin)
     extracted = hmac.digest(b"flowckpt v1" + salt, secret, "sha256")
@@ -44,13 +44,13 @@ def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> 
 
 @attrs.frozen
 class Key:
-    """A key: 32 random bytes, and what it is for.
+    """A key: 32 random bytes, and its use.
 
     Attributes:
         secret: the bytes; never shown.
-        use: `authenticate` or `encrypt`: what is done to records that are written with it.
-        created_at: when it was made, as text; empty where unknown.
-        id: what names it in records: 16 hex digits that follow from the secret, so a wrong key is known as one.
+        use: `authenticate` or `encrypt`: what is done to records written with this key.
+        created_at: when it was made, as text; empty if unknown.
+        id: its name in records: 16 hex digits derived from the secret, so a wrong key is recognised.
     """
 
     secret: bytes = attrs.field(repr=False)
@@ -62,11 +62,11 @@ class Key:
         if len(self.secret) != SECRET_BYTES:
             raise ValueError(f"a key has {SECRET_BYTES} bytes, not {len(self.secret)}")
         if self.use not in USES:
-            raise ValueError(f"a key is for one of {', '.join(USES)}, not {self.use!r}")
+            raise ValueError(f"the use of a key is one of {', '.join(USES)}, not {self.use!r}")
         object.__setattr__(self, "id", derived(self.secret, purpose=b"id", length=8).hex())
 
     def proof_for(self, store_id: str) -> str:
-        """Return what only a holder of the key can compute for a store, in hex; it reveals nothing of the key.
+        """Return a proof for a store, in hex, which only a holder of the key can compute; it reveals nothing about the key.
 
         Args:
             store_id: the store.
@@ -76,7 +76,7 @@ class Key:
 
 
 class KeyRing:
-    """The keys of a store, the newest first: it is the one that is written with; all of them are read with.
+    """The keys of a store, newest first. The newest is used for writing, all of them for reading.
 
     Args:
         keys: at least one.
@@ -97,19 +97,19 @@ class KeyRing:
 
     @property
     def newest(self) -> Key:
-        """The key that is written with."""
+        """The key used for writing."""
         return self.keys[0]
 
     def get(self, key_id: str) -> Key | None:
         """Return the key of an id, or None.
 
         Args:
-            key_id: what a record says.
+            key_id: the id in a record.
         """
         return next((key for key in self.keys if key.id == key_id), None)
 
 
-# Key files: one JSON document with one or several keys, the newest first, that only its owner can read;
+# Key files: one JSON document with one or several keys, newest first, readable only by its owner;
 # each key has id, use, created_at and secret (BASE64).
 
 
@@ -136,14 +136,14 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
         path: the file.
 
     Raises:
-        KeyFileError: it is missing, can be read by others, or is not a key file.
+        KeyFileError: the file is missing, readable by other users, or not a key file.
     """
     shown = os.fspath(path)
     if not shown:
         raise KeyFileError(
-            "the key file has no name: it was given as an empty text",
+            "the name of the key file is empty",
             path=shown,
-            remedy="Name the file, or leave the setting out for a store without a key.",
+            remedy="Name the file, or remove the setting for a store without a key.",
         )
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -154,7 +154,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
                 )
             if found.st_mode & _OTHERS:
                 raise KeyFileError(
-                    f"others than its owner may use the key file {shown}: its mode is {stat.S_IMODE(found.st_mode):04o}",
+                    f"the key file {shown} is accessible to other users: its mode is {stat.S_IMODE(found.st_mode):04o}",
                     path=shown,
                     remedy=f"Run: chmod 600 {shown}",
                 )
@@ -163,23 +163,23 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
         raise KeyFileError(
             f"the key file {shown} cannot be read: {error.strerror}",
             path=shown,
-            remedy=f"Make one with 'flowckpt store key new {shown}', or name the right one.",
+            remedy=f"Create one with 'flowckpt store key new {shown}', or correct the path.",
         ) from error
     if len(text) > _MOST_BYTES:
-        raise _no_key_file(shown, "it is larger than any")
+        raise _no_key_file(shown, "it is too large")
     return KeyRing(_parsed(text, shown))
 
 
 def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new: bool) -> None:
-    """Write a key file, mode 0600, durably: first under another name, so a crash leaves the old one or the new one.
+    """Write a key file, mode 0600, durably and atomically.
 
     Args:
         path: the file.
-        keys: the keys, the newest first.
-        is_new: refuse where the file exists; else it is replaced.
+        keys: the keys, newest first.
+        is_new: refuse to replace an existing file.
 
     Raises:
-        KeyFileError: it exists already, or cannot be written.
+        KeyFileError: the file already exists, or cannot be written.
     """
     target, shown = Path(path), os.fspath(path)
     draft = target.with_name(f".{target.name}.{token_hex(8)}")
@@ -190,7 +190,7 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
-                os.link(draft, target)  # never replaces: a key that is lost takes what it locked with it
+                os.link(draft, target)  # never replaces a file: records sealed with a lost key are lost
             else:
                 draft.replace(target)
             sync_directory(target.parent)
@@ -199,15 +199,15 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
                 draft.unlink()
     except FileExistsError as error:
         raise KeyFileError(
-            f"there is a file {shown} already",
+            f"the file {shown} already exists",
             path=shown,
-            remedy=f"Put a new key first in it with 'flowckpt store key rotate {shown}', or choose another name.",
+            remedy=f"Add a new key to it with 'flowckpt store key rotate {shown}', or choose another name.",
         ) from error
     except OSError as error:
         raise KeyFileError(
             f"the key file {shown} cannot be written: {error.strerror}",
             path=shown,
-            remedy="Choose a directory that exists and that you may write to.",
+            remedy="Choose an existing, writable directory.",
         ) from error
 
 
@@ -230,13 +230,13 @@ def _parsed(text: bytes, shown: str) -> list[Key]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise _no_key_file(shown, "it is not valid JSON") from None  # the cause would quote what may be a secret
+        raise _no_key_file(shown, "it is not valid JSON") from None  # the cause would quote text that may be a secret
     entries = document.get("keys") if isinstance(document, dict) and document.get("flowckpt") == "keys" else None
     if not isinstance(entries, list) or not entries:
         raise _no_key_file(shown, "it has no keys")
     keys = [_key(entry, number, shown) for number, entry in enumerate(entries, 1)]
     if len({key.id for key in keys}) < len(keys):
-        raise _no_key_file(shown, "it has one key twice")
+        raise _no_key_file(shown, "it has a duplicate key")
     return keys
 
 
@@ -250,11 +250,11 @@ def _key(entry: Any, number: int, shown: str) -> Key:
         except (Base64Error, UnicodeEncodeError):
             problem = "has a secret that is not base64"
         except ValueError as error:
-            problem = f"cannot be: {error}"
+            problem = f"is invalid: {error}"
         else:
             if entry.get("id", key.id) == key.id:
                 return key
-            problem = f"says that its id is {entry['id']!r:.40}, and its secret has the id {key.id}"
+            problem = f"has the id {entry['id']!r:.40}, but its secret has the id {key.id}"
     raise _no_key_file(shown, f"key {number} {problem}") from None
 
 
@@ -262,7 +262,7 @@ def _no_key_file(shown: str, detail: str) -> KeyFileError:
     return KeyFileError(
         f"{shown} is not a key file: {detail}",
         path=shown,
-        remedy=f"Restore it from where you keep your keys. 'flowckpt store key new {shown}' makes one for a new store.",
+        remedy=f"Restore it from your backup of the keys. 'flowckpt store key new {shown}' creates one for a new store.",
     )
 
 

@@ -1,31 +1,30 @@
-"""The lines of one segment, and large values, sealed: packed where that pays, then encrypted, or authenticated.
+"""Sealing of the lines of one segment, and of large values: packed if that saves enough, then encrypted or authenticated.
 
-A line's body is a JSON object without its closing brace, and is one again when it is sealed::
+A line's body is a JSON object without its closing brace, both before and after sealing::
 
     {"step_results":[…],…                               as it is
     {"packed":"zstd","size":70000,"data":"BASE64"       packed
     {"packed":"aes-gcm","data":"BASE64"                 encrypted
     {"packed":"zstd,aes-gcm","size":70000,"data":"…"    packed, then encrypted
-    …,"mac":"BASE64"                                    behind any of them that is not encrypted: authenticated
+    …,"mac":"BASE64"                                    after any of them that is not encrypted: authenticated
 
-What a line means is bound to it: the key is derived from the store, the run, the number of the segment and a random
-value in its header; and the line's number and the digest of the line before are authenticated with it. So a line opens
-at one place in the world.
+A line is bound to its place: the key is derived from the store, the run, the number of the segment and a random value
+in its header; the line's number and the digest of the line before are authenticated with it. So a line opens only there.
 
-The number of the line is the nonce of its encryption. It never comes twice under a key: a segment has one writer, which
-writes each number once; after any failure the writer is poisoned, and the run continues in a new segment, with a new
+The number of the line is the nonce of its encryption. It is never used twice under a key: a segment has one writer, which
+writes each number once. After any failure the writer is poisoned, and the run continues in a new segment with a new
 random value, and so with another key.
 
-Large values have files of their own, named after their content. What a value is, is proved by its SHA-256 in the record
-that names it; so a value is packed or encrypted, and never needs to be authenticated beside. How it is kept, its name says:
+Large values have their own files, named after their content. The record that names a value authenticates it by its
+SHA-256, so a value is only packed or encrypted. Its name shows its form:
 
 - `DIGEST`: as it is;
-- `DIGEST.gz`, `DIGEST.zst`: packed, a file that `zcat` or `zstdcat` reads;
-- `KEYED.sealed`: encrypted. `KEYED` is a keyed digest of the digest, so the name tells nothing of the content without the
-  key. Two runs of a store have the same name for the same value, and can share the file.
+- `DIGEST.gz`, `DIGEST.zst`: packed, readable with `zcat` or `zstdcat`;
+- `KEYED.sealed`: encrypted. `KEYED` is a keyed digest of the digest, so the name reveals nothing about the content without
+  the key. Two runs of a store use the same name for the same value, and can share the file.
 
-A sealed file is a line of JSON (which key, a random value, how it was packed) and the encrypted bytes. The random value
-makes the key that it is encrypted with its own.
+A sealed file is a line of JSON (key id, a random value, packing) and the encrypted bytes. The random value makes its
+encryption key unique.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from flowckpt.stores.log.sealing.protection import SealBrokenError
 from flowckpt.stores.log.segment import PACKED
 
 SMALLEST = 4096
-"""Bytes from which on a line may be packed; smaller ones stay readable."""
+"""The smallest line in bytes that may be packed; smaller ones stay readable."""
 
 _CIPHER = "aes-gcm"
 _DATA = b',"data":"'
@@ -57,7 +56,7 @@ _BASE64_PAYS = 0.66  # so that the base64 of it takes less than nine tenths of t
 
 @attrs.frozen
 class Origin:
-    """The purpose of a derived key: the place of its lines.
+    """The place of a segment's lines, to which a derived key is bound.
 
     Attributes:
         store_id: the store.
@@ -75,8 +74,8 @@ class Origin:
         """Return the key for a purpose at this place.
 
         Args:
-            key: where it comes from.
-            purpose: what it is for.
+            key: the master key.
+            purpose: the use of the derived key.
         """
         parts = (self.store_id, self.workflow_id, str(self.number), self.nonce)
         return derived(key.secret, *(part.encode("utf-8", "surrogatepass") for part in parts), purpose=purpose)
@@ -86,10 +85,10 @@ class LineSeal:
     """Seals and opens the lines of one segment.
 
     Args:
-        compression: `gzip`, `zstd`, or an empty string: how lines are packed that are large enough.
-        key: authenticates or encrypts, as its use says; None for neither.
-        origin: the place of the segment, where there is a key.
-        is_verified: whether what is opened is to be verified; not so without the key, where that is allowed.
+        compression: the packing of lines that are large enough: `gzip`, `zstd`, or an empty string for none.
+        key: authenticates or encrypts, according to its use; None for neither.
+        origin: the place of the segment, if there is a key.
+        is_verified: whether opened lines are verified; False without the key, if that is allowed.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class LineSeal:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The fields of a header that describe it; none without a key."""
+        """The header fields that describe the seal; empty without a key."""
         if self.key is None or self.origin is None:
             return {}
         store_id, nonce = self.origin.store_id, self.origin.nonce
@@ -118,7 +117,7 @@ class LineSeal:
 
     @property
     def nonce(self) -> str:
-        """The random part of its place; empty without a key."""
+        """The random part of the origin; empty without a key."""
         return "" if self.origin is None else self.origin.nonce
 
     @property
@@ -132,7 +131,7 @@ class LineSeal:
         return f"{'encrypted' if self._cipher is not None else 'authenticated'} with key {self.key.id}"
 
     def signed(self, body: bytes, number: int, previous: bytes) -> bytes:
-        """Return a body that stays readable, authenticated where there is a key: a header, a note.
+        """Return a readable body (a header, a note), authenticated if there is a key.
 
         Args:
             body: a JSON object without its closing brace.
@@ -142,7 +141,7 @@ class LineSeal:
         return body if self._mac_key is None else b'%b%b%b"' % (body, _MAC, self._mac(body, number, previous))
 
     def sealed(self, body: bytes, number: int, previous: bytes) -> bytes:
-        """Return a body as it is written.
+        """Return the sealed form of a body.
 
         Args:
             body: a JSON object without its closing brace.
@@ -164,15 +163,15 @@ class LineSeal:
         return self.signed(body, number, previous)
 
     def opened(self, body: bytes, number: int, previous: bytes) -> bytes:
-        """Return a body as it was given to be sealed.
+        """Return the original of a sealed body.
 
         Args:
-            body: what was written.
-            number: the place where it stands.
+            body: the sealed body.
+            number: the number of its line.
             previous: the digest of the line before.
 
         Raises:
-            SealBrokenError: it does not open there.
+            SealBrokenError: it does not open at that place.
         """
         if self._cipher is None:
             body = self.verified(body, number, previous)
@@ -189,11 +188,11 @@ class LineSeal:
 
         Args:
             body: what `signed` returned.
-            number: the place where it stands.
+            number: the number of its line.
             previous: the digest of the line before.
 
         Raises:
-            SealBrokenError: it does not hold.
+            SealBrokenError: the authentication does not match.
         """
         cut = len(body) - len(_MAC) - _MAC_LENGTH - 1
         if cut < 1 or body[cut : cut + len(_MAC)] != _MAC or body[-1:] != b'"':
@@ -201,24 +200,22 @@ class LineSeal:
         if self.is_verified and not hmac.compare_digest(
             self._mac(body[:cut], number, previous), body[cut + len(_MAC) : -1]
         ):
-            raise SealBrokenError(
-                "its authentication does not hold: it was changed, put elsewhere, or made by somebody without the key"
-            )
+            raise SealBrokenError("its authentication does not match: it was changed, moved, or made without the key")
         return body[:cut]
 
     def hidden(self, hint: bytes, number: int) -> bytes:
-        """Return a hint that lies open beside the segment: itself, or encrypted where the lines are.
+        """Return a hint that is stored next to the segment, encrypted if the lines are.
 
         Args:
             hint: the text.
-            number: never the same twice in a life of the segment's writer.
+            number: never the same twice for one writer.
         """
         if self._hints is None:
             return hint
         return b"%d:%b" % (number, b2a_base64(self._hints.encrypted(hint, number, b""), newline=False))
 
     def shown(self, hidden: bytes) -> bytes:
-        """Return a hint that was hidden.
+        """Return the original of a hidden hint.
 
         Args:
             hidden: what `hidden` returned.
@@ -241,18 +238,18 @@ class LineSeal:
 
 
 def inflated(body: bytes) -> bytes:
-    """Return a body that was packed and nothing else.
+    """Unpack a body that was only packed.
 
     Args:
-        body: one that begins with `PACKED`.
+        body: a body that starts with `PACKED`.
 
     Raises:
-        SealBrokenError: it does not unpack, or is encrypted.
+        SealBrokenError: it does not unpack, or is also encrypted.
     """
     mark, data = _parts(body)
     methods, size = _said(mark)
     if _CIPHER in methods:
-        raise SealBrokenError("it is encrypted, and its segment's header does not say so")
+        raise SealBrokenError("it is encrypted, but its segment's header names no encryption")
     return _unpacked(data, methods, size)
 
 
@@ -283,7 +280,7 @@ def _said(mark: bytes) -> tuple[list[str], int]:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SealBrokenError("it is neither a record nor a sealed one") from error
     if type(size) is not int:
-        raise SealBrokenError("it does not say how long it is")
+        raise SealBrokenError("its size is missing")
     return methods, size
 
 
@@ -297,7 +294,7 @@ class ValueSeal:
     """Seals and opens the large values of a store.
 
     Args:
-        store_id: returns which store it is, or None if it has no identity yet; asked only where there is a key.
+        store_id: returns the identity of the store, or None if it has none yet; called only if there is a key.
         ring: the keys, if there are any.
         compression: `gzip`, `zstd`, or an empty string.
     """
@@ -308,7 +305,7 @@ class ValueSeal:
         self._compression = compression
 
     def sealed(self, digest: str, content: bytes) -> tuple[str, bytes]:
-        """Return the name and the bytes of the file that keeps a value.
+        """Return the name and the bytes of the file for a value.
 
         Args:
             digest: SHA-256 of the content, in hex.
@@ -327,7 +324,7 @@ class ValueSeal:
 
     @staticmethod
     def most_bytes(size: int) -> int:
-        """Return the most bytes that the file of a value may have.
+        """Return the maximum size of the file for a value.
 
         Args:
             size: the length of the value.
@@ -335,7 +332,7 @@ class ValueSeal:
         return size + _MOST_HEADER + TAG * (size // PART + 1)
 
     def names(self, digest: str) -> list[str]:
-        """Return the names under which a value may be found, the likeliest first.
+        """Return the possible file names of a value, likeliest first.
 
         Args:
             digest: SHA-256 of the content, in hex.
@@ -347,7 +344,7 @@ class ValueSeal:
         return [*keyed, *plain] if self._ring.newest.use == ENCRYPT else [*plain, *keyed]
 
     def encrypted_name(self, digest: str) -> str | None:
-        """Return the one name that a value should have where values are encrypted; None if they are not.
+        """Return the file name of an encrypted value; None if values are not encrypted.
 
         Args:
             digest: SHA-256 of the content, in hex.
@@ -356,13 +353,13 @@ class ValueSeal:
         return None if key is None or key.use != ENCRYPT else self._name(key, digest)
 
     def opened(self, name: str, data: bytes, digest: str, size: int) -> bytes:
-        """Return the content of a file that keeps a value; the caller compares it with the digest.
+        """Return the value in a file; the caller compares it with the digest.
 
         Args:
             name: the file's name.
             data: its bytes.
             digest: SHA-256 of the content, in hex.
-            size: how long the content is.
+            size: the length of the value.
 
         Raises:
             SealBrokenError: it does not open.
@@ -382,7 +379,7 @@ class ValueSeal:
             raise SealBrokenError("the head of a sealed value is damaged") from error
         key = None if self._ring is None else self._ring.get(key_id)
         if key is None or methods.pop() != "aes-gcm" or len(methods) > 1:
-            raise SealBrokenError("the head of a sealed value is not of a key that is at hand")
+            raise SealBrokenError("the head of a sealed value names a key that is not available")
         found = self._cipher(key, nonce).decrypted(rest, 0, head + line_end + digest.encode())
         return unpacked(found, methods[0], size) if methods else found
 

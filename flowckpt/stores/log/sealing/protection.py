@@ -1,4 +1,4 @@
-"""Protection: what a store does to its bytes, and how it opens those that it finds."""
+"""Protection: how a store seals what it writes and opens what it reads."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class SealBrokenError(Exception):
-    """A record does not open: it was changed, put elsewhere, or made by somebody without the key.
+    """A record does not open: it was changed, moved, or made without the key.
 
     Args:
-        detail: what does not hold.
+        detail: what does not match.
     """
 
     def __init__(self, detail: str) -> None:
@@ -35,7 +35,7 @@ class SealBrokenError(Exception):
         self.detail = detail
 
 
-# What a store was told to do with the bytes that it keeps, and what it makes of the bytes that it finds.
+# The protection settings of a store, and the seals that follow from them.
 
 
 def _method(told: str) -> str:
@@ -44,13 +44,13 @@ def _method(told: str) -> str:
 
 @attrs.frozen(eq=False, repr=False)
 class Protection:
-    """The protection that a store was given.
+    """The protection settings of a store.
 
     Attributes:
-        ring: its keys; None for none.
+        ring: the keys, or None.
         compression: `gzip`, `zstd`, or an empty string.
-        is_trusting: whether runs are taken for true and whole although, with a key, they do not prove it: records that
-            were written without one, and an end that may be missing. What is sealed and broken stays refused.
+        is_trusting: whether runs are accepted although the key does not prove them complete and authentic: with records
+            written without a key, or with an end that may be missing. Sealed and broken records are still refused.
     """
 
     ring: KeyRing | None = None
@@ -63,10 +63,10 @@ class Protection:
 
 
 class Seals:
-    """The seals of one store: those for what is written, and those for what was found.
+    """The seals of one store, for writing and for reading.
 
     Args:
-        protection: what the store was told.
+        protection: the settings.
         store_id: returns the identity of the store, or None if it has none.
     """
 
@@ -75,7 +75,7 @@ class Seals:
         self._store_id = store_id
 
     def for_new(self, workflow_id: str, number: int, nonce: str) -> tuple[dict[str, Any], LineSeal | None]:
-        """Return what the header of a new segment says of its seal, and the seal; None if nothing is done.
+        """Return the header fields and the seal of a new segment; None if it is not sealed.
 
         Args:
             workflow_id: the run.
@@ -92,10 +92,10 @@ class Seals:
         return seal.said, seal
 
     def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
-        """Return the seals for a copy of what was found: what was encrypted stays so, under the newest key that encrypts.
+        """Return the seals for a copy: encrypted records stay encrypted, under the newest encrypting key.
 
         Args:
-            found: the seals of all that is copied.
+            found: the seals of everything that is copied.
         """
         ring = self.protection.ring
         encrypting = [seal.key for seal in found if seal is not None and seal.is_encrypting and seal.key is not None]
@@ -106,14 +106,14 @@ class Seals:
         return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
 
     def not_trusting(self) -> Seals:
-        """Return the same seals, for which each record must prove itself."""
+        """Return the same seals, but each record must be authenticated."""
         return Seals(attrs.evolve(self.protection, is_trusting=False), self._store_id)
 
     def would_make(self, seal: LineSeal | None) -> bool:
-        """Return whether what was found is sealed with the key that is written with, for the same use.
+        """Return whether a seal uses the current key for writing, for the same use.
 
         Args:
-            seal: how it is sealed; None if it is not.
+            seal: the seal; None for a plain segment.
         """
         if self.protection.ring is None:
             return seal is None
@@ -121,7 +121,7 @@ class Seals:
         return seal is not None and seal.key is not None and (seal.key.id, seal.key.use) == (newest.id, newest.use)
 
     def for_found(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
-        """Return the seal of a segment that was found; None if its header names none.
+        """Return the seal of an existing segment; None if its header names none.
 
         Args:
             workflow_id: the run.
@@ -130,11 +130,11 @@ class Seals:
             place: the segment's name, for errors.
 
         Raises:
-            SealBrokenError: what the header says of its seal cannot be.
-            ForeignRecordError: it is of another store.
+            SealBrokenError: the header's description of its seal is invalid.
+            ForeignRecordError: the segment belongs to another store.
             KeyMissingError: it is encrypted, and there is no key.
-            WrongKeyError: it was written with a key that is not at hand.
-            UnsupportedSchemaError: it is sealed in a way that this version does not know.
+            WrongKeyError: it was written with a key that is not available.
+            UnsupportedSchemaError: this version does not know its kind of seal.
         """
         said = header.get("seal")
         if said is None:
@@ -153,7 +153,7 @@ class Seals:
             raise KeyMissingError(workflow_id, key_id=key_id)
         if store != self._known_id():
             raise ForeignRecordError(
-                f"{place} of run {workflow_id!r} was written in the store {store}, and this is the store {self._known_id()}",
+                f"{place} of run {workflow_id!r} belongs to the store {store}, but this is the store {self._known_id()}",
                 workflow_id=workflow_id,
                 found=f"store {store}",
                 remedy="A file was copied between stores; put back the one that belongs here.",
@@ -161,26 +161,26 @@ class Seals:
         key = ring.get(key_id)
         if key is None:
             raise WrongKeyError(workflow_id, key_id=key_id, known=[each.id for each in ring.keys])
-        if key.use != use:  # a key that encrypts never stands for one that authenticates: they are two purposes
+        if key.use != use:  # an encrypting key is never used to authenticate
             key = attrs.evolve(key, use=use)
         return sealing.lines.LineSeal(key=key, origin=sealing.lines.Origin(store, workflow_id, number, nonce))
 
     def check_plain(self, workflow_id: str, place: str) -> None:
-        """Refuse what stands unauthenticated where it must not.
+        """Refuse a plain segment if there is a key.
 
         Args:
             workflow_id: the run.
             place: the segment's name.
 
         Raises:
-            UnauthenticatedRecordError: there is a key, and it was not said that plain records are trusted.
+            UnauthenticatedRecordError: there is a key, and plain records are not trusted.
         """
         if self.protection.ring is not None and not self.protection.is_trusting:
             raise UnauthenticatedRecordError(workflow_id, location=place)
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key, so that what is read must be authentic."""
+        """Whether there is a key, so that records must be authentic."""
         return self.protection.ring is not None
 
     def for_values(self) -> ValueSeal:
@@ -195,30 +195,28 @@ class Seals:
 
 
 PLAIN = Seals(Protection(), lambda: None)
-"""Nothing is sealed, and nothing is to be authenticated."""
+"""Seals that neither seal nor authenticate."""
 
 
-# From what a caller of a store says to its protection.
+# From the arguments of a store to its protection.
 
 
 def protection_of(
     key_file: str | os.PathLike[str] | None, given: KeyRing | None, compression: str, trust: bool
 ) -> Protection:
-    """Return what a store is to do.
+    """Return the protection for the arguments of a store.
 
     Args:
         key_file: a file with keys, or None.
         given: the keys themselves, or None.
         compression: `none`, `gzip`, `zstd` or `auto`.
-        trust: whether runs are taken for true that do not prove it.
+        trust: whether runs are accepted that are not authenticated.
 
     Raises:
         KeyFileError: the key file is missing, invalid, or readable by other users.
         SettingError: two sources of keys, no such compression, or a package that is missing.
     """
     if key_file is not None and given is not None:
-        raise SettingError(
-            "a store takes its keys from key_file or from keys, not from both", setting="keys", remedy="Give one."
-        )
+        raise SettingError("both key_file and keys were given", setting="keys", remedy="Give only one.")
     ring = given if key_file is None else sealing.keys.read_key_file(key_file)
     return Protection(ring, compression, is_trusting=trust)
