@@ -1,8 +1,8 @@
-"""The inputs of a workflow as the command line gives them, `-i K=V` and a file of them all, and the options of a resume.
+"""The inputs of a workflow from the command line (`-i K=V`, or a file), and the options of a resume.
 
-Secret inputs come from where no shell history, no process list and no screen shows them: `-i token=@env:NAME` reads an
-environment variable, `-i token=@file:PATH` a file, and `-i token=-` asks for it at a terminal, or reads a line of standard
-input. A secret input that is not given is looked for in `FLOWCKPT_SECRET_TOKEN`, and then asked for at a terminal.
+Secret inputs stay out of the shell history, the process list and the screen: `-i token=@env:NAME` reads an environment
+variable, `-i token=@file:PATH` a file, and `-i token=-` asks at a terminal, or reads a line of standard input. A secret
+input that is not given is read from `FLOWCKPT_SECRET_TOKEN`, or else asked for at a terminal.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from flowckpt.errors import InputError, TargetError
 def convert_inputs(
     workflow: Workflow[..., Any], texts: Mapping[str, str], document: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the inputs with the types that the workflow's parameters ask for.
+    """Return the inputs, converted to the types of the workflow's parameters.
 
     Args:
         workflow: the workflow.
-        texts: inputs as text, by name; they go before the document's. Those of secret inputs may say where the value is.
+        texts: inputs as text, by name; they take precedence over the document. Secret ones may name the place of the value.
         document: inputs from a JSON or TOML file.
 
     Raises:
@@ -66,7 +66,7 @@ def read_inputs_file(file: str) -> dict[str, Any]:
         file: a JSON file, a TOML file (by its name), or `-` for JSON on standard input.
 
     Raises:
-        InputError: it cannot be read, or is not an object.
+        InputError: the file cannot be read, or does not hold an object.
     """
     shown = "standard input" if file == "-" else file
     try:
@@ -101,7 +101,7 @@ def _converted(workflow: Workflow[..., Any], name: str, value: Any, convert: Cal
 
 @contextmanager
 def _refusing_misfits(what: str, name: str, definition: Callable[[], str]) -> Iterator[None]:
-    """Refuse a value that does not fit, and say where it does not."""
+    """Turn a misfit into an error that names its place."""
     try:
         yield
     except MisfitError as misfit:
@@ -114,7 +114,7 @@ def _refusing_misfits(what: str, name: str, definition: Callable[[], str]) -> It
 
 
 def _annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return what a parameter takes: its annotation, else the type of its default."""
+    """Return the type of a parameter: its annotation, else the type of its default."""
     annotation = workflow.hints.get(parameter.name, Any)
     if annotation is not Any:
         return annotation
@@ -128,18 +128,18 @@ def _definition(parameter: inspect.Parameter) -> str:
         said = f": {annotation}"
     else:
         said = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
-    said = said.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows where it keeps the class
+    said = said.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows the class's private module
     if isinstance(parameter.default, Secret):
         return f"{parameter.name}{said} = {HIDDEN}"
     default = "" if parameter.default is parameter.empty else f" = {short_value(parameter.default, 40)}"
     return f"{parameter.name}{said}{default}"
 
 
-# Outputs of steps as the command line gives them: `--set STEP=JSON`.
+# Outputs of steps on the command line: `--set STEP=JSON`.
 
 
 def edits_from_texts(texts: Mapping[str, str], option: str = "--set") -> dict[str, Callable[[Any], Any]]:
-    """Return for each step what makes its output, given the annotation of its function.
+    """Return, for each step, a function that converts its output, given the annotation of the step's function.
 
     Args:
         texts: JSON, by step.
@@ -158,27 +158,27 @@ def _parsed(step: str, text: str, option: str) -> Any:
         raise InputError(
             f"{option} {step}={text[:60]} is not JSON: {error}",
             parameter=step,
-            remedy=f"Text stands in double quotes: {option} '{step}=\"text\"'.",
+            remedy=f"Put text in double quotes: {option} '{step}=\"text\"'.",
         ) from error
 
 
 def _typed(step: str, value: Any, annotation: Any) -> Any:
-    said = "what the function of the step says that it returns"
+    said = "the return annotation of the step's function"
     with _refusing_misfits(f"the output of step {step!r}", step, lambda: said):
         return from_json(value, annotation)
 
 
-# The workflow of a command: from what is typed, or from what a run's record says.
+# The workflow of a command: typed, or recorded.
 
 
 def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
-    """Load a target as a user types it; return it with what the record shall say about where it is.
+    """Load a typed target; return its workflow and its description for the record.
 
     Args:
         text: `path/to/file.py[:workflow]` or `package.module[:workflow]`.
 
     Raises:
-        TargetError: there is no such workflow.
+        TargetError: the workflow does not exist.
     """
     described = parse_target(text)
     workflow = _loaded(described, text)
@@ -192,7 +192,7 @@ def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
 
 
 def target_in_words(described: Mapping[str, str]) -> str:
-    """Return where the record of a run says that its workflow is, and in which directory it was started."""
+    """Describe the recorded target of a run and the directory in which it was started."""
     place = described.get("file") or described.get("module")
     shown = f"the program {place}:{described.get('name', '')}" if place else "no program"
     return f"{shown} in directory {described.get('cwd') or '(not recorded)'}"
@@ -202,36 +202,36 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
     """Load the target of a run from its record.
 
     Args:
-        metadata: what the record says of the run.
+        metadata: the run's metadata.
         workflow_id: the run, for errors.
         is_accepted: whether a person has accepted the target of a run that was imported.
 
     Raises:
-        TargetError: the record names none, or it is not there; or the run was imported, and was not accepted.
+        TargetError: the record names no target, the target does not exist, or the run was imported and not accepted.
         UntrustedStoreError: another user can change the program.
     """
     described: Mapping[str, str] = metadata.get("target", {})
     if IMPORTED in metadata and not is_accepted:
         raise TargetError(
-            f"run {workflow_id!r} was imported: its record, which anybody may have written, names "
+            f"run {workflow_id!r} was imported: its record, whose author is unknown, names "
             f"{target_in_words(described)}",
             target=described.get("file") or described.get("module") or "",
-            remedy="Nothing of it was imported into this process. Look at the program, then 'flowckpt resume' with "
+            remedy="The program was not imported into this process. Inspect it, then run 'flowckpt resume' with "
             "--accept-import; or name the program yourself: --target.",
         )
     if not described.get("name") or not (described.get("file") or described.get("module")):
         raise TargetError(
-            f"the record of run {workflow_id!r} does not say where its workflow is",
+            f"the record of run {workflow_id!r} has no target",
             target="",
-            remedy="It was started by a program, from inside a function. Say where it can be loaded from "
-            "(--target path/to/file.py:workflow), or resume it from that program: engine.resume_sync(workflow, …).",
+            remedy="Its workflow was defined inside a function. Name a target "
+            "(--target path/to/file.py:workflow), or resume it from its program: engine.resume_sync(workflow, …).",
         )
     check_program(described)
     file, module = described.get("file", ""), described.get("module", "")
     moved = TargetError(
         f"there is no {f'module {module!r} and no ' if module else ''}file {file}, where run {workflow_id!r} has its workflow",
         target=file,
-        remedy="If it has moved, say where it is now: --target path/to/file.py:name"
+        remedy="If it has moved, name its new place: --target path/to/file.py:name"
         + (", or --target package.module:name." if module else "."),
     )
     is_there = not file or Path(file).is_file()
@@ -254,7 +254,7 @@ def _loaded(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
         raise TargetError(
             f"{shown} exits when it is imported (with {error.code!r:.80})",
             target=shown,
-            remedy="Put what it does as a program under: if __name__ == '__main__'.",
+            remedy="Put its main program under: if __name__ == '__main__'.",
         ) from error
 
 
@@ -267,8 +267,8 @@ def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -
     """Return the options of a resume or a plan.
 
     Args:
-        policy: the values of `policy_options`, and of others that are named as the fields of `RunOptions`.
-        by: who decides about steps in doubt; the user of the machine if not given.
+        policy: the values of `policy_options` and of other options named like fields of `RunOptions`.
+        by: who decides about steps in doubt; by default the user of the machine.
         **more: further fields.
     """
     if policy["done"] or policy["not_done"]:
@@ -277,7 +277,7 @@ def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -
 
 
 def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
-    """Return what `--done` says, by step."""
+    """Return the outputs of `--done`, by step."""
     pairs = tuple((step, f"{equals}{text}") for step, equals, text in (each.partition("=") for each in values))
     texts = {step: text[1:] if text else None for step, text in without_repeats(pairs, "--done").items()}
     makers = edits_from_texts({step: text for step, text in texts.items() if text is not None}, "--done")
@@ -289,16 +289,16 @@ _HINT = "Give it as @env:NAME or @file:PATH, or as - to be asked."
 
 
 def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any] | None:
-    """Return a secret input as it was given by `-i`, or in a file of inputs.
+    """Return the value of a secret input given by `-i` or in a file of inputs.
 
     Args:
         workflow: the workflow.
         name: the input.
-        given: a text, which may say where the value is, or a JSON value.
-        is_text: whether a text is read as a person writes values; else it is taken at its word.
+        given: a text, which may name the place of the value, or a JSON value.
+        is_text: whether a text is parsed as on the command line; otherwise it is taken literally.
 
     Raises:
-        InputError: there is nothing if it is said to be, or it does not fit the annotation. The value is not shown.
+        InputError: the named place has no value, or the value does not fit the annotation. The value is not shown.
     """
     if given is None:
         return None
@@ -308,13 +308,13 @@ def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text:
 
 
 def refuse_known_secrets(**given: Any) -> None:
-    """Refuse what is to be recorded if it holds the value of a secret input in the environment.
+    """Refuse to record the value of a secret input from the environment.
 
     Args:
         given: JSON trees, each under the name of its option.
 
     Raises:
-        InputError: it does.
+        InputError: a tree contains such a value.
     """
     known = KnownSecrets(value for name, value in os.environ.items() if name.startswith(VARIABLE))
     for name, value in given.items():
@@ -329,12 +329,12 @@ def refuse_known_secrets(**given: Any) -> None:
 def ask_for_secrets(
     workflow: Workflow[..., Any], names: Iterable[str], inputs: dict[str, Any], *, at_terminal: bool = True
 ) -> None:
-    """Add secret inputs that were not given: from their variables, else by asking for them.
+    """Add secret inputs that were not given, from their variables or by asking.
 
     Args:
         workflow: the workflow.
-        names: the secret inputs that are needed.
-        inputs: the inputs so far; what is found is put in. What is not found is left out.
+        names: the needed secret inputs.
+        inputs: the inputs so far; found values are added, missing ones are left out.
         at_terminal: whether a person may be asked.
     """
     for name in names:
@@ -348,7 +348,7 @@ def ask_for_secrets(
 
 
 def _fetched(name: str, text: str) -> str | None:
-    """Return what a text points to; None if it is the value itself."""
+    """Return the value at the place named by a text; None if the text is the value itself."""
     if text == "-":
         return _asked(name) if is_person_there() else _line_of_input(name)
     kind, _, place = text.partition(":")
@@ -356,9 +356,9 @@ def _fetched(name: str, text: str) -> str | None:
         found = os.environ.get(place)
         if found is None:
             raise InputError(
-                f"the secret input {name!r} is to be in the environment variable {place!r}, which is not set",
+                f"the secret input {name!r} names the environment variable {place!r}, which is not set",
                 parameter=name,
-                remedy="Set it, without a command line that shows its value.",
+                remedy="Set it, but not on a command line, which would show its value.",
             )
         return found
     if kind == "@file":
@@ -390,8 +390,8 @@ def _line_of_input(name: str) -> str:
 def _asked(name: str) -> str:
     """Ask at the terminal until something was typed.
 
-    Not by `click.prompt`: that asks first, and what is typed until the terminal has stopped to show it is thrown away,
-    a Ctrl-C with it. `getpass` asks when it is ready.
+    `click.prompt` shows the question first and then discards everything typed until echo is off, even Ctrl-C.
+    `getpass` shows the question when it is ready.
     """
     import getpass  # noqa: PLC0415 - most runs have no secret, and are not asked
 
@@ -399,7 +399,7 @@ def _asked(name: str) -> str:
         while not (line := getpass.getpass(f"{escaped(name)} (secret, not shown): ", sys.stderr)):
             pass
     except (KeyboardInterrupt, EOFError):
-        click.echo(err=True)  # the question's line is not ended by what was typed
+        click.echo(err=True)  # the typed line does not end the question's line
         raise click.Abort from None
     return line
 
@@ -410,7 +410,7 @@ def _secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: boo
         return Secret((from_text if is_text else from_json)(given, wanted))
     except MisfitError:
         pass
-    raise InputError(  # behind the handler: the cause holds the value
+    raise InputError(  # after the handler: the cause holds the value
         f"the secret input {name!r} of workflow {workflow.name!r} must be {expected_text(wanted)}, got {HIDDEN}",
         parameter=name,
         remedy=_HINT,

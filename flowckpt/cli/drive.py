@@ -1,4 +1,4 @@
-"""Driving a run from the command line: its progress, its result, and the exit code that says how it ended."""
+"""Driving a run from the command line: its progress, its result, and its exit code."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ from flowckpt.errors import (
 from flowckpt.execution.interrupts import RunInterrupted
 
 _NOTED = (StaleStepError, StepInDoubtError, WorkflowChangedError)
-"""The errors after which a run is listed as stale: it continues only if a person changes or decides something."""
+"""The errors after which a run is listed as stale: it needs a person."""
 _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
 
 
 @attrs.frozen(eq=False, repr=False)
 class Form(FieldEquality):
-    """The form in which a run is reported.
+    """The output format of a run.
 
     Attributes:
         as_json: one document at the end, on standard output.
@@ -96,11 +96,11 @@ def form_options(command: Callable[..., ExitCode | int]) -> Callable[..., ExitCo
 
 @attrs.frozen(eq=False, repr=False)
 class Resuming(FieldEquality):
-    """The facts about a resume beside its session.
+    """The facts about a resume apart from its session.
 
     Attributes:
         attempt: the attempt that it continues from.
-        line: the resume as it was typed.
+        line: the resume as typed.
         is_noted: whether the run is listed as stale if the resume stops until a person decides.
     """
 
@@ -114,12 +114,12 @@ Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
 
 @lazy_frozen(eq=False, repr=False)
 class _Ending(FieldEquality):
-    """How the driving of a run ended.
+    """How a driven run ended.
 
     Attributes:
-        result: the run's result, where it has one.
+        result: the run's result, if any.
         signal_name: the signal that stopped it, if one did.
-        notes: what is known beside that.
+        notes: further remarks.
         unwritten: why events could not be written to standard output; empty if all were.
     """
 
@@ -145,10 +145,10 @@ def follow(
         session: the start or the resume.
         workflow: its workflow.
         workflow_id: the run.
-        store: the store that it is in.
-        form: how it is told.
-        resuming: of a resume, what else is known.
-        ask: asks a person what to do where a step's function was edited, and returns what to continue with, if anything.
+        store: the store of the run.
+        form: the output format.
+        resuming: further facts of a resume.
+        ask: asks a person what to do if a step's function was edited, and returns the session to continue with, if any.
     """
     line = None if resuming is None else resuming.line
     try:
@@ -165,7 +165,7 @@ def follow(
         return code_of_error(error)
     result = ending.result
     if result is None:
-        say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
+        say(f"flowckpt: stopped at once by {ending.signal_name}; earlier checkpoints are intact")
         for note in ending.notes:
             say(note)
         show_resume_hint(workflow_id, store)
@@ -194,7 +194,7 @@ def follow(
 def _show_refusal(
     error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, resuming: Resuming | None
 ) -> None:
-    """Show why a run could not be started or resumed, and what to do; note that it needs a person if it does."""
+    """Show why a run could not be started or resumed, and what to do; note if it needs a person."""
     line = None if resuming is None else resuming.line
     _note_stop(error, session, workflow_id, resuming)
     if isinstance(error, STOPS) and line is not None:
@@ -208,14 +208,14 @@ def _show_refusal(
         show_error(error)
     if isinstance(error, FencedError) and not error.newest_attempt:
         show_what_is_left(workflow_id, session.store, store)
-    elif isinstance(error, _RESUMABLE) and line is None:  # a resume that was refused would be refused again
+    elif isinstance(error, _RESUMABLE) and line is None:  # a refused resume would be refused again
         show_resume_hint(workflow_id, store)
 
 
 def _note_stop(
     error: BaseException | None, session: Session, workflow_id: str, resuming: Resuming | None, *, attempt: int = 0
 ) -> None:
-    """Note that a run needs a person, or no longer does; a new attempt makes the notes of earlier ones void."""
+    """Note that a run needs a person, or no longer does; a new attempt voids earlier notes."""
     if resuming is None or not resuming.is_noted:
         return
     if not isinstance(error, _NOTED) and attempt != resuming.attempt:
@@ -229,7 +229,7 @@ def _note_stop(
             code = code_of_error(error)
             await recovery.note_stale(session.store, SystemClock(), info, code, error.message, noted_by="resume")
 
-    with contextlib.suppress(FlowckptError):  # it is only listed otherwise, and the resume has said it
+    with contextlib.suppress(FlowckptError):  # only the list would differ, and the resume has reported it
         waited(note())
 
 
@@ -270,7 +270,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
 
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
-    """Return whether a failed run did nothing that its resume would do differently; what was undone is run again."""
+    """Return whether the resume of a failed run would do the same again; undone steps run again."""
     is_undone = bool(result.undone) or isinstance(result.error, RunUndoneError)
     return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
 
@@ -295,7 +295,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
 
 
 def can_ask(options: RunOptions) -> bool:
-    """Return whether a person sits there, and has not said already what to do."""
+    """Return whether a person can be asked and has not already chosen."""
     is_open = options.on_code_change is None and not options.force
     return is_open and is_person_there()
 
@@ -309,6 +309,6 @@ def ask_about_import(workflow_id: str, shown: str) -> bool:
     """
     if not is_person_there():
         return False
-    say(f"Run '{escaped(workflow_id)}' was imported, and names {escaped(shown)}.")
+    say(f"Run '{escaped(workflow_id)}' was imported. It names {escaped(shown)}.")
     say("Approvals and signals that came with it do not count.")
     return click.confirm("Import this program and resume the run?", default=False, err=True)

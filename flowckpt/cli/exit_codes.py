@@ -67,9 +67,9 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.SaveConflictError: ExitCode.STORE_FAILED,
     errors.InputMismatchError: ExitCode.MISMATCH,
     errors.WorkflowChangedError: ExitCode.MISMATCH,
-    errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
+    errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits the program's type
     errors.StepInDoubtError: ExitCode.IN_DOUBT,
-    errors.CrashLoopError: ExitCode.IN_DOUBT,  # like a doubt: nothing continues until a person has looked
+    errors.CrashLoopError: ExitCode.IN_DOUBT,  # like a doubt: a person must decide
     errors.RunLockedError: ExitCode.LOCKED,
     errors.RunMovedOnError: ExitCode.LOCKED,
     errors.RunCancelledError: ExitCode.SIGTERM,
@@ -96,15 +96,15 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on
     Args:
         result: how it ended.
         signal_name: the signal that stopped it, if one did.
-        continue_on_save_error: whether it was asked to continue when a checkpoint cannot be saved: then the code says how the run
-            came to its own end, saved or not. That it was stopped, to be carried on, is said of a saved one alone.
+        continue_on_save_error: whether the run continues when a checkpoint cannot be saved: then the code reports the run's
+            own end, saved or not. Only a saved run counts as stopped and resumable.
     """
     if isinstance(result.error, errors.CheckpointCorruptedError) and not result.is_saved:
         return ExitCode.CORRUPT
     is_own_end = continue_on_save_error and result.status in ("completed", "failed")
     if isinstance(result.error, errors.CheckpointStorageError) or not (result.is_saved or is_own_end):
         return ExitCode.STORE_FAILED
-    if signal_name and result.status != "completed":  # one that came when all was done stopped nothing
+    if signal_name and result.status != "completed":  # a signal after the end stopped nothing
         return _BY_SIGNAL[signal_name]
     if isinstance(
         result.error,

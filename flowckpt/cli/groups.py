@@ -1,4 +1,4 @@
-"""The table of the commands, groups that load a command only when it is used, and commands within messages.
+"""The table of commands, groups that load a command only when it is used, and commands quoted in messages.
 
 `flowckpt --help` must stay fast, so nothing here imports a command, the engine or a store.
 """
@@ -85,7 +85,7 @@ _TOGETHER: Mapping[str, tuple[str, ...]] = {
 }
 """The modules of several commands; any other command has a module of its own name."""
 
-_GROUPS = {"store": "Check a store, see its size, remove what is old, and keep its keys."}
+_GROUPS = {"store": "Check, measure, repair and prune a store, and manage its keys."}
 
 
 def load_command(name: str) -> click.Command:
@@ -99,7 +99,7 @@ _BEFORE_COMMAND = "flowckpt.given_before_command"
 
 
 def given_before_command(context: click.Context, name: str) -> str | None:
-    """Return the value of `--store` or `--log-level` that stood before the command's name, if any."""
+    """Return the value of `--store` or `--log-level` given before the command's name, if any."""
     value: str | None = context.meta.get(_BEFORE_COMMAND, {}).get(name)
     return value
 
@@ -116,7 +116,7 @@ _COMMON = {
 
 
 def _common_options() -> list[click.Parameter]:
-    """Return the options that may stand before a command's name; the command converts and checks their values."""
+    """Return the options allowed before a command's name; the command converts and checks their values."""
     how: dict[str, Any] = {"expose_value": False, "callback": _remember}
     return [
         click.Option([name], metavar=metavar, help=f"{text} Also accepted after the command.", **how)
@@ -125,16 +125,16 @@ def _common_options() -> list[click.Parameter]:
 
 
 def near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
-    """Return the known words that a mistyped one is most like, the nearest first."""
+    """Return the known words nearest to a mistyped one, nearest first."""
     names = list(known)
-    for cutoff in (0.8, 0.6):  # the far ones only if none is near
+    for cutoff in (0.8, 0.6):  # distant words only if no near one exists
         if found := external.difflib.get_close_matches(word, names, n=most, cutoff=cutoff):
             return found
     return []
 
 
 class CommandGroup(click.Group):
-    """A group of the commands whose full names begin with its own name; it loads one when it is used."""
+    """A group of commands that share its name as a prefix; a command is loaded when it is used."""
 
     def __init__(self, name: str, about: str, **how: Any) -> None:
         self.prefix = "" if name == "flowckpt" else f"{name} "
@@ -161,13 +161,13 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an unknown one is an error that names the nearest."""
+        """Find the command; the error for an unknown one names the nearest."""
         if args[0] not in self.names and not args[0].startswith("-"):
             raise click.UsageError(f"unknown command {f'{self.prefix}{args[0]}'!r}; {self._nearest(args[0])}", ctx)
         return super().resolve_command(ctx, args)
 
     def _nearest(self, name: str) -> str:
-        """Return a sentence with the nearest commands; `prune` is near to `store prune`."""
+        """Return a sentence with the nearest commands; `prune` suggests `store prune`."""
         words: dict[str, list[str]] = {}
         for full in (
             *(() if self.prefix else self.names),
@@ -197,26 +197,26 @@ class CommandGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-# Messages come from parts that do not know the command line: they say 'flowckpt show RUN'. If the next command would not
+# Messages come from code that does not know the command line; they quote 'flowckpt show RUN'. If the next command would not
 # find the store of this one, `with_store` adds `--store`.
 
 _GIVEN = "flowckpt.given_store"
 _WITHOUT_STORE = ("store key", "config", "completion")
 _QUOTED = r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)"""
-"""A command between quotes, with quotes of the shell's within it or not."""
+"""A command between quotes, which may contain shell quotes."""
 
 _COMMAND = rf"\bflowckpt ({'|'.join(name for name in COMMANDS if name not in _WITHOUT_STORE)})\b(?![^'\"\n]* --store\b)"
 
 
 CHOSEN_RUN, OPENED_STORE = "flowckpt.chosen_run", "flowckpt.opened_store"
-"""In what a command remembers: what it works on, for an error that comes out of a record."""
+"""The key under which a command remembers its store and run, for errors about the content of a record."""
 
 
 def remember_store(given: str) -> None:
-    """Remember the store of the command that is under way; the first that is chosen counts.
+    """Remember the store of the running command; the first choice counts.
 
     Args:
-        given: what the next command needs on its line to find the same store, safe to show; empty for nothing.
+        given: the value of `--store` with which the next command finds the same store, safe to show; empty if not needed.
     """
     context = click.get_current_context(silent=True)
     if context is not None:
@@ -224,13 +224,13 @@ def remember_store(given: str) -> None:
 
 
 def with_store(text: str, context: click.Context | None = None) -> str:
-    """Return a message whose commands name the store if necessary, and differ from the quotes around them.
+    """Return a message whose quoted commands name the store if necessary, with unambiguous quotes.
 
-    A command stands between single quotes, or between double quotes where it has single ones itself.
+    A command is in single quotes, or in double quotes if it contains single ones.
 
     Args:
         text: the message.
-        context: of the command; that of the one under way where not given.
+        context: the context of the command; by default, of the running one.
     """
     context = context or click.get_current_context(silent=True)
     given = "" if context is None else context.meta.get(_GIVEN, "")

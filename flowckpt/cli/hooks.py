@@ -1,4 +1,4 @@
-"""Hooks: a command or a webhook for the end of a run, in a thread of its own, so that it can neither delay nor harm it."""
+"""Hooks: a command or a webhook for the end of a run, in its own thread, so that it cannot delay or harm the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 Target: TypeAlias = str | Sequence[str]
-"""A shell command, a command as a list, an http(s) URL, or `@env:NAME` for what that variable holds."""
+"""A shell command, a command as a list, an http(s) URL, or `@env:NAME` for the value of that variable."""
 
 TIMEOUT_SECONDS = 30.0
 MOST_TRIES = 3
@@ -58,21 +58,21 @@ _pending: list[threading.Thread] = []
 class Hooks:
     """A listener that runs a command or calls a webhook when a run ends.
 
-    `WorkflowEngine(listeners=[Hooks(on_failure="./notify.sh")])`. Each hook runs in a thread of its own: the run never
-    waits for it, and a failure of it is logged as a warning. At the end of the process, hooks under way are waited for.
+    `WorkflowEngine(listeners=[Hooks(on_failure="./notify.sh")])`. Each hook runs in its own thread: the run never waits
+    for it, and its failure is logged as a warning. At its end, the process waits for running hooks.
 
     A hook is a shell command, a command as a list of texts, an http or https URL, or `@env:NAME` for the command or URL
     in an environment variable. A command gets the event as JSON on standard input and the most important facts in
-    `FLOWCKPT_…` variables; a URL gets the JSON as a POST request. A hook that fails is tried three times in all; a
-    command that was stopped at the time limit is not tried again.
+    `FLOWCKPT_…` variables; a URL gets the JSON as a POST request. A failing hook is tried three times in total; a
+    command that exceeded the time limit is not tried again.
 
     Args:
         on_failure: for a run that failed.
         on_suspended: for a run that waits, or that a signal stopped.
         on_completed: for a run that completed.
         on_crash_loop: for a resume that was refused because the run crashed too often at the same step.
-        timeout: seconds for a hook with all its tries.
-        directory: where commands run; by default, the working directory of now.
+        timeout: seconds for a hook, including all tries.
+        directory: where commands run; by default, the current working directory.
         environment: variables for commands, added to those of the process.
 
     Raises:
@@ -128,7 +128,7 @@ class Hooks:
 
     def _start(self, name: str, target: Target, document: dict[str, Any]) -> None:
         call = _Call(name, target, document, self._timeout, self._directory, self._environment)
-        # Not a daemon: the end of a process waits for it, also that of a child of `multiprocessing`.
+        # Not a daemon: a process waits for it at its end, also a child of `multiprocessing`.
         thread = threading.Thread(target=call.deliver, name=f"flowckpt {name}")
         _pending.append(thread)
         try:
@@ -139,7 +139,7 @@ class Hooks:
 
 
 def wait_for_hooks() -> None:
-    """Wait for the hooks under way; each has its time limit."""
+    """Wait for running hooks; each has a time limit."""
     for thread in [*_pending]:
         thread.join()
 
@@ -153,7 +153,7 @@ def _checked(name: str, target: object) -> Target:
 
 
 def _document(event: Event) -> dict[str, Any]:
-    """Return an event as plain JSON; its output is left out if it is large, or only its type can write it."""
+    """Return an event as plain JSON, without an output that is large or that only its type can encode."""
     try:
         document: Any = event_document(event, Any)
         if len(json.dumps(document.get("output"))) <= _LARGEST_OUTPUT:
@@ -166,7 +166,7 @@ def _document(event: Event) -> dict[str, Any]:
 
 
 def _sentence(document: Mapping[str, Any]) -> str:
-    """Return what happened in one line, as chat programs show the field `text`."""
+    """Return a one-line summary, which chat programs show from the field `text`."""
     head = f"Run {document['workflow_id']} of {document['workflow_name']}"
     match document["hook"]:
         case "on_failure":
@@ -196,7 +196,7 @@ class _FailedError(Exception):
 
 @attrs.define
 class _Call:
-    """One hook under way."""
+    """A running hook."""
 
     name: str
     _target: Target
@@ -210,7 +210,7 @@ class _Call:
         self.deadline = time.monotonic() + self._timeout
 
     def deliver(self) -> None:
-        """Run the hook, a few times if it fails; a warning is all that is left of a failure."""
+        """Run the hook, with retries; log a failure as a warning."""
         try:
             tries, detail = self._tried()
             if detail:
@@ -220,7 +220,7 @@ class _Call:
             _pending.remove(threading.current_thread())
 
     def _tried(self) -> tuple[int, str]:
-        """Return how many tries were made, and what the last one failed with; empty if it did not fail."""
+        """Return the number of tries and the last failure; empty if it succeeded."""
         tries = 0
         for tries in range(1, MOST_TRIES + 1):
             try:
@@ -255,10 +255,10 @@ class _Call:
         """Run a command; its whole group is killed at the time limit.
 
         Raises:
-            _FailedError: it could not be started, or did not exit with 0.
+            _FailedError: it could not be started, exceeded the time limit, or did not exit with 0.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
-        # Files, not pipes: a command that reads nothing, or leaves a process that holds them, blocks nothing.
+        # Files, not pipes: a command that reads nothing, or leaves a process that holds them open, cannot block us.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
             given.write(f"{json.dumps(self._document)}\n".encode())
             given.seek(0)
@@ -288,7 +288,7 @@ class _Call:
                 raise _FailedError(f"the command exited with {code}{said}")
 
     def _variables(self) -> dict[str, str]:
-        """Return the environment of a command: without the secret inputs of the run, with the facts of the event."""
+        """Return the environment of a command: with the facts of the event, without the run's secret inputs."""
         document = self._document
         facts = {
             HOOK_VARIABLE: self.name,
@@ -310,7 +310,7 @@ class _Call:
         """POST the event to a URL.
 
         Raises:
-            _FailedError: there was no answer of success.
+            _FailedError: there was no successful response.
         """
         try:
             parts = urllib.parse.urlsplit(url)
@@ -337,7 +337,7 @@ class _Call:
             except Exception as error:
                 failures.append(error)
 
-        # A timeout of urllib is one for each read: a server that sends a byte now and then would never be given up.
+        # A timeout of urllib applies to each read: a server that sends a byte now and then would never time out.
         sending = threading.Thread(target=send, name=f"flowckpt {self.name}, sending", daemon=True)
         sending.start()
         sending.join(max(0.01, self._left()))
@@ -348,7 +348,7 @@ class _Call:
 
 
 def _failed_request(host: str | None, error: Exception) -> _FailedError:
-    """Return why a request failed. It names the host alone: a path may be a secret."""
+    """Return why a request failed. It names only the host, because the path may be secret."""
     if isinstance(error, urllib.error.HTTPError):
         error.close()
         is_final = error.code < 500 and error.code not in (408, 425, 429)
@@ -362,7 +362,7 @@ def _failed_request(host: str | None, error: Exception) -> _FailedError:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: urllib would drop the body of the request."""
+    """Follows no redirects, because urllib would drop the body of the request."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Refuse."""

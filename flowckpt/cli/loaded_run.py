@@ -1,4 +1,4 @@
-"""A run as a resume finds it: its record, its program, and the inputs that are given again."""
+"""A run to be resumed: its record, its program, and the inputs given again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RecordedRun(FieldEquality):
 
     Attributes:
         workflow_id: the run.
-        choice: which store it is in.
-        store: that store.
+        choice: the description of its store.
+        store: the opened store.
         latest: its newest checkpoint.
         workflow: its workflow, loaded.
-        target: where the workflow is, as typed; None if the record says it.
-        moved_to: the same for the record.
-        inputs: the inputs that were given again, by name.
+        target: the target as typed; None for the recorded one.
+        moved_to: the typed target in the form of the record.
+        inputs: the inputs given again, by name.
         base_path: the directory to which the run moves; None if it stays.
     """
 
@@ -67,18 +67,18 @@ def recorded_run(
         workflow_id: the run, as typed.
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
-        asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
-        is_here: whether the run is to continue in the current directory instead.
+        asks_for_secrets: whether to ask for needed secret inputs at a terminal.
+        is_here: whether the run continues in the current directory instead.
         accepts: called for an imported run with its id, and its program and directory; returns whether the run may continue.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
-        TargetError: there is no such workflow or directory, or the run was imported and is not accepted.
-        InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
+        CheckpointNotFoundError: the run does not exist.
+        TargetError: the workflow or directory does not exist, or the run was imported and is not accepted.
+        InputError: an input is unknown or does not fit, or the run is a task of a checkpoint manager.
     """
     store = opened(choice)
     try:
-        latest = latest_of(store, workflow_id)  # verified: what it names is imported
+        latest = latest_of(store, workflow_id)  # verified, because the target that it names is imported
     except CheckpointNotFoundError:
         workflow_id = chosen_run(store, workflow_id, is_unfinished=True)
         latest = latest_of(store, workflow_id)
@@ -97,14 +97,16 @@ def recorded_run(
         enter_directory(latest, workflow_id, is_here=is_here)
     values = convert_inputs(workflow, inputs or {})
     if workflow.secret_inputs:
-        at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
+        at_terminal = (
+            asks_for_secrets and latest.status is not Status.COMPLETED
+        )  # a completed run most likely needs no secrets
         ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
     here = str(Path.cwd()) if is_here else None
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, here)
 
 
 def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) -> str | None:
-    """Make the directory in which a run was started the current one: its steps and its evidence name paths from there.
+    """Change to the directory in which a run was started, to which relative paths of its steps and evidence refer.
 
     Args:
         latest: the newest checkpoint of the run.
@@ -112,10 +114,10 @@ def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) 
         is_here: whether to stay in the current directory.
 
     Returns:
-        The directory to which the run moves, or None if it stays where it was.
+        The directory to which the run moves, or None if it stays.
 
     Raises:
-        TargetError: there is no such directory here.
+        TargetError: the directory cannot be entered.
     """
     if is_here:
         return str(Path.cwd())
@@ -139,7 +141,7 @@ def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
     return [name for name in workflow.secret_inputs if recorded.get(name) == MARK and name not in defaulted]
 
 
-# The program of a recorded run, for commands that can do without it.
+# The program of a recorded run, for commands that may not need it.
 
 
 @lazy_frozen()
@@ -149,7 +151,7 @@ class ProgramAtNeed:
     Attributes:
         workflow_id: the run.
         latest: its newest checkpoint.
-        typed: the workflow of a target that was typed, and what the record shall say about where it is.
+        typed: the workflow of a typed target, and the description of that target for the record.
         base_path: the directory to which the run moves, or None if it stays where it was.
     """
 
@@ -160,7 +162,7 @@ class ProgramAtNeed:
 
     @property
     def moved_to(self) -> Mapping[str, str] | None:
-        """The place of a target that was typed; None without one."""
+        """The description of a typed target, or None."""
         return None if self.typed is None else self.typed[1]
 
     def loaded(self) -> Workflow[..., Any]:
@@ -178,7 +180,7 @@ class ProgramAtNeed:
         except UntrustedStoreError:
             raise
         except Exception as error:
-            warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
+            warn(f"the run's program cannot be loaded, so claims that need it cannot be checked: {error}")
             return None
 
 
@@ -188,15 +190,15 @@ def program_at_need(
     """Enter the directory in which a run was started, and return its program.
 
     Args:
-        store: where the run is.
+        store: the store of the run.
         workflow_id: the run.
-        target: where the workflow is now, as typed; None for where the record says.
+        target: the target as typed; None for the recorded one.
         is_here: whether to stay in the current directory.
         takes_tasks: whether it may be a task of a checkpoint manager.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        TargetError: there is no such target or directory.
+        TargetError: the target or directory does not exist.
         InputError: it is a task of a checkpoint manager, and may be none.
     """
     latest = latest_of(store, workflow_id)

@@ -1,4 +1,4 @@
-"""The command: whatever ends it becomes a message and an exit code."""
+"""The command: turns every outcome into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flowckpt.cli.render.terminal import (
 from flowckpt.errors import FlowckptError
 
 _LEAST_FILES = 16
-"""A loop takes four descriptors, and a store and its locks some more."""
+"""An event loop needs four descriptors; a store and its locks need some more."""
 
 _EXAMPLE = """\b
 Examples:
@@ -42,10 +42,10 @@ Examples:
 
 
 class Program(CommandGroup):
-    """The whole command: it also turns a reader that has gone, and errors of flowckpt, into exit codes."""
+    """The top-level group: also turns a closed output and errors of flowckpt into exit codes."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the group's own arguments; its help may go to a reader that has gone."""
+        """Parse the group's own arguments; its help may go to a closed output."""
         try:
             return super().make_context(*args, **kwargs)
         except BrokenPipeError:  # click would exit with 1, which is the code of a failed workflow
@@ -53,13 +53,13 @@ class Program(CommandGroup):
             raise OutputClosedError from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Invoke a command; what it prints may go to a reader that has gone."""
+        """Invoke a command; its output may be closed."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             abandon()
             raise OutputClosedError from None
-        except FlowckptError as error:  # here, where it is still known which store the command works on
+        except FlowckptError as error:  # here, the store of the command is still known
             show_error(error)
             return code_of_error(error)
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit.
 
     Args:
-        arguments: the command line behind the program's name; that of the process where not given.
+        arguments: the command line after the program's name; by default, that of the process.
     """
     open_missing_descriptors()
     if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < _LEAST_FILES:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             write_if_read(f"{json_text({'error': error, 'exit_code': int(code)}, indent=2)}\n")
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:  # prints of the user's, most likely: the run itself is not worse for it
+    except BrokenPipeError:  # most likely a print of the user's code: the run itself is unaffected
         abandon()
     except (OSError, ValueError, OutputFailedError) as error:
         say(f"flowckpt: standard output cannot be written: {error}")
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _wait_for_hooks(code: int) -> None:
-    """Wait for the hooks of a run that has ended; Ctrl-C leaves them."""
+    """Wait for the hooks of an ended run; Ctrl-C stops waiting."""
     if (hooks := sys.modules.get("flowckpt.cli.hooks")) is None:
         return
     try:
@@ -152,7 +152,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
     except FlowckptError as error:
         show_error(error)
         return code_of_error(error)
-    except OSError as error:  # no store's, which are its own errors: the help on a full disk, a directory that is gone
+    except OSError as error:  # stores raise their own errors, so this is help on a full disk, or a removed directory
         say(f"flowckpt: {escaped(str(error))}")
         return ExitCode.OUTPUT_FAILED
     except MemoryError:
@@ -163,7 +163,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
             say("flowckpt: no more threads can be started; saved checkpoints are intact")
             say("Raise the limit (ulimit -u, or that of the container), or end other programs.")
             return ExitCode.OUT_OF_MEMORY
-        say(f"flowckpt: this is an error of flowckpt itself: {escaped(f'{type(error).__name__}: {error}')}")
+        say(f"flowckpt: internal error: {escaped(f'{type(error).__name__}: {error}')}")
         say(escaped_lines("".join(traceback.format_exception(error))))
         say("Please report it with the lines above.")
         return ExitCode.INTERNAL
@@ -185,5 +185,7 @@ def _show_usage_error(error: click.UsageError) -> None:
 
 def _unknown_option(error: click.NoSuchOption) -> str:
     names = {each.strip("-"): each for each in error.possibilities or ()}
-    near = near_words(error.option_name.strip("-"), names)  # without the dashes, which make '--yes' like '--max-bytes'
+    near = near_words(
+        error.option_name.strip("-"), names
+    )  # without the dashes, which would make '--yes' similar to '--max-bytes'
     return f"unknown option {error.option_name!r}" + "".join(f"; did you mean {names[each]}?" for each in near)

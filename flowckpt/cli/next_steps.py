@@ -38,15 +38,15 @@ STOPS = (StaleStepError, StepInDoubtError, CrashLoopError, NotUndoableError)
 
 @attrs.frozen(eq=False, repr=False)
 class ResumeLine(FieldEquality):
-    """A resume as it was typed, so that the next one can be written down.
+    """A resume as typed, from which the next command line is built.
 
     Attributes:
         workflow_id: the run.
-        choice: the store that it is in.
-        options: how it was to be done.
+        choice: the store of the run.
+        options: the options of the resume.
         target: where the workflow is, as typed, or None.
         on_save_error: what to do when a checkpoint cannot be saved, or None.
-        inputs: the inputs that were typed, as text, without secret ones.
+        inputs: the typed inputs, as text, without secret ones.
     """
 
     workflow_id: str
@@ -57,10 +57,10 @@ class ResumeLine(FieldEquality):
     inputs: Mapping[str, str] = attrs.field(factory=dict)
 
     def command(self, *added: str, name: str = "resume") -> str:
-        """Return the command, ready for a shell and safe to show.
+        """Return the command, quoted for a shell and safe to show.
 
         Args:
-            *added: options beside those that were typed; they replace those of the same name.
+            *added: further options; they replace typed ones of the same name.
             name: the command.
         """
         words = ["flowckpt", name, *self.store_words()]
@@ -76,11 +76,11 @@ class ResumeLine(FieldEquality):
         return escaped(_joined([*words, self.workflow_id]))
 
     def store_words(self) -> list[str]:
-        """Return what names the store in a command, where it must be named."""
+        """Return the options that name the store in a command, if needed."""
         return ["--store", shown_spec(self.choice.given)] if self.choice.given else []
 
     def place_words(self) -> list[str]:
-        """Return what names the program and its directory in a command, if they were typed."""
+        """Return the options that name the program and its directory, if they were typed."""
         target = [] if self.target is None else ["--target", self.target]
         return [*target, *["--here"] * (self.options.base_path is not None)]
 
@@ -112,7 +112,7 @@ class ResumeLine(FieldEquality):
 
 
 def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list[str]:
-    """Return the ways on from a stale result, a sentence with a command each.
+    """Return the options after a stale result: one sentence with a command for each.
 
     Args:
         line: the resume.
@@ -121,7 +121,9 @@ def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list
     """
     options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
-    is_asked = bool(path) and set(kinds) == {CODE}  # the same call: its evidence is asked before its effect is repeated
+    is_asked = bool(path) and set(kinds) == {
+        CODE
+    }  # the same call: its evidence is checked before its effect is repeated
     unless = ", unless its evidence shows that it was done" if is_asked else ""
     return [
         f"Run it and what follows again{unless}: {line.command(*rerun)}",
@@ -134,13 +136,13 @@ def _ways_to_repeat(line: ResumeLine, path: str, options: Sequence[str]) -> list
     if not path:
         return []
     return [
-        f"Repeat its effect, whatever else holds: {line.command('--from', path)}",
+        f"Repeat its effect unconditionally: {line.command('--from', path)}",
         f"No default repeats it, nor does 'flowckpt recover' without {' and '.join(options)}.",
     ]
 
 
 def in_doubt_ways(line: ResumeLine, path: str, *, was_done: bool = False) -> list[str]:
-    """Return the ways forward from a step in doubt, or from one that was done and would run a second time."""
+    """Return the options for a step in doubt, or for a finished step that would run again."""
     if was_done:
         return [
             f"Keep its recorded result (with =JSON: another output): {line.command('--done', path)}",
@@ -154,49 +156,49 @@ def in_doubt_ways(line: ResumeLine, path: str, *, was_done: bool = False) -> lis
 
 
 def crash_loop_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a run that died too often at the same step."""
+    """Return the options after a crash loop."""
     return [
-        "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
-        f"Resume it, and count from the start: {line.command('--force')}",
+        "Find out why its process crashes: memory, native code, a limit of the machine.",
+        f"Resume it, and reset the crash count: {line.command('--force')}",
     ]
 
 
 def final_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a run that failed for good."""
+    """Return the options after a final failure."""
     return ["Start a new run.", f"Run everything again from a step on: {line.command('--from', 'STEP')}"]
 
 
 def changed_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a workflow that yields something other than the record says."""
+    """Return the options if the workflow yields other steps than recorded."""
     return [
         "Restore the code that wrote the record, and resume.",
         f"Run everything again from where they differ: {line.command('--force')}",
-        f"Run everything again from a step on: {line.command('--from', 'STEP')}",
+        f"Run everything again, starting at a step: {line.command('--from', 'STEP')}",
     ]
 
 
 def not_undoable_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from steps that are to be undone and whose code no longer says how."""
+    """Return the options if the code no longer says how to undo some steps."""
     words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
     leave = escaped(_joined(["flowckpt", "cancel", *words]))
     return [
-        "Restore the code that did them, and resume.",
-        f"Undo the others, and tell these as failures: {line.command('--force')}",
-        f"End the run, and leave as it is what its steps did: {leave}",
+        "Restore the code that ran them, and resume.",
+        f"Undo the others, and report these as failures: {line.command('--force')}",
+        f"End the run without undoing its steps: {leave}",
     ]
 
 
 def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
-    """Return the way on from a resume that lacks secret inputs."""
+    """Return the options for a resume that lacks secret inputs."""
     given = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
     return [
-        f"Put it into the environment, and: {line.command(*given)}",
+        f"Set it in the environment, then run: {line.command(*given)}",
         "@file:PATH reads it from a file, and - asks for it.",
     ]
 
 
 def mismatch_ways(line: ResumeLine, error: InputMismatchError) -> list[str]:
-    """Return the ways forward from inputs that differ from the recorded ones."""
+    """Return the options for inputs that differ from the recorded ones."""
     if not error.names or not line.inputs.keys() >= {*error.names}:
         return [error.remedy]
     words = [*line.store_words(), *line.place_words()]
@@ -204,7 +206,7 @@ def mismatch_ways(line: ResumeLine, error: InputMismatchError) -> list[str]:
     fork = _joined(["flowckpt", "fork", *words, *["--"] * line.workflow_id.startswith("-"), line.workflow_id])
     return [
         f"Resume with the recorded inputs: {line.command()}",
-        f"Make a new run with these inputs, which reuses the results that are still valid: {escaped(fork)}",
+        f"Create a new run with these inputs, which reuses results that are still valid: {escaped(fork)}",
     ]
 
 
@@ -227,7 +229,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
 
 
 def kinds_of(error: StaleStepError) -> frozenset[str]:
-    """Return what moved.
+    """Return the kinds of change that made a result stale.
 
     Args:
         error: the error of a resume that stopped.
@@ -235,13 +237,13 @@ def kinds_of(error: StaleStepError) -> frozenset[str]:
     return frozenset(reason.partition(":")[0] for reason in error.reasons)
 
 
-# The command that carries a run on, for a run that stopped early.
+# The command that resumes a run that stopped early.
 
 
 def show_resume_hint(
     workflow_id: str, store: StoreChoice, *, more: str = "", handled: HandledFailure | None = None
 ) -> None:
-    """Show the command that resumes the run, perhaps with an option that it needs, or the ways after a handled failure."""
+    """Show the command that resumes the run, or the options after a handled failure."""
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
     elif handled is None:
@@ -252,22 +254,22 @@ def show_resume_hint(
 
 
 def resume_command(workflow_id: str, store: StoreChoice) -> str:
-    """Return the command that carries a run on, ready for a shell."""
+    """Return the command that resumes a run, quoted for a shell."""
     return command_line("resume", store, workflow_id)
 
 
 def handled_ways(line: str, handled: HandledFailure) -> list[str]:
-    """Return why a resume runs nothing after a failure that the workflow handled, and the two ways forward.
+    """Return why a resume runs nothing after a handled failure, and the two options.
 
     Args:
-        line: the command that runs everything again from the failed step on.
+        line: the command that runs everything again, starting at the failed step.
         handled: the failure.
     """
     path, (first, *more) = escaped(handled.path), map(escaped, handled.followed_by)
     others = f" and {len(more)} more" if more else ""
     return [
         f"The workflow handled the failure of {path}: it ran {first}{others} after it. A resume keeps that and runs nothing.",
-        f"Run it again from {path} on: {line}",
+        f"Run it again, starting at {path}: {line}",
         f"  That does not undo {first}{others}.",
         "Or start a new run.",
     ]
@@ -278,10 +280,10 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[str] = ()) -> str:
-    """Return a command on the same store, ready for a shell.
+    """Return a command on the same store, quoted for a shell.
 
     Args:
-        name: the command, as `store trust`.
+        name: the command, such as `store trust`.
         store: the store.
         *words: its arguments.
         options: its options.
@@ -297,14 +299,14 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     return escaped(_joined([*line, *words]))
 
 
-# What a suspended run waits for, for people: what it is, and the very commands that continue.
+# The waits of a suspended run, for people, with the commands that continue it.
 
 
 _MOST = 8
 
 
 def wait_lines(waits: Sequence[Wait]) -> list[str]:
-    """Write what a run waits for."""
+    """Return lines that describe the waits of a run."""
     lines = []
     for wait in waits[:_MOST]:
         lines.append(f"waiting: {escaped(str(wait))}")

@@ -22,11 +22,11 @@ shown: list[dict[str, str]] = []
 
 
 def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> None:
-    """Show an error and its remedy on standard error, and flowckpt's own traceback where the settings ask for it.
+    """Show an error and its remedy on standard error, and flowckpt's own traceback if the settings ask for it.
 
     Args:
         error: the error.
-        remedies: what to do about it, safe to show, where that is better known here; else what the error says.
+        remedies: what to do about it, safe to show; by default, the remedy of the error.
     """
     if _is_traceback_shown():
         with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
@@ -42,7 +42,11 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
 def _is_traceback_shown() -> bool:
     try:
         return bool(settings.command_settings()["traceback"])
-    except (SettingError, UntrustedStoreError, OSError):  # most likely the very error shown; or the directory is gone
+    except (
+        SettingError,
+        UntrustedStoreError,
+        OSError,
+    ):  # most likely the error that is shown; or the directory is gone
         return False
 
 
@@ -50,10 +54,10 @@ _HANDLER = "flowckpt: standard error of the command"
 
 
 def show_messages(level: str) -> None:
-    """Show the messages of the package from here on; once, however often it is asked for.
+    """Start showing log messages of the package; further calls have no effect.
 
     Args:
-        level: the least level, as `warning`.
+        level: the lowest level, such as `warning`.
     """
     import logging  # noqa: PLC0415 - the help of a command needs none
 
@@ -77,7 +81,7 @@ def show_messages(level: str) -> None:
 
 
 def show_warnings() -> None:
-    """Show the warnings of the package from here on, where nothing else was asked for."""
+    """Start showing warnings of the package, unless another level is set."""
     show_messages("warning")
 
 

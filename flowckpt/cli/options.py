@@ -48,7 +48,7 @@ class KeyValue(_ParamType):
     name = "K=V"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Split the text; a value that has been split already is taken as it is."""
+        """Split the text; return a pair unchanged."""
         if isinstance(value, tuple):
             return value
         key, equals, text = str(value).partition("=")
@@ -61,10 +61,10 @@ class _Name(_ParamType):
     """A text that is not empty."""
 
     what: ClassVar[str]
-    """The word for it in an error."""
+    """Its name in an error."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take any text but none."""
+        """Refuse an empty text."""
         if not value:
             self.fail(f"{self.what} cannot be empty", param, ctx)
         return str(value)
@@ -84,7 +84,7 @@ class RunName(_Name):
         self.is_unfinished = is_unfinished
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Say where ids are shown."""
+        """Return the message for a missing id."""
         return "Give an id, a unique prefix of one, or --last; 'flowckpt list' shows the ids"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -99,7 +99,7 @@ class RunName(_Name):
 
 
 class NewRunName(_ParamType):
-    """The id that a run is to have: the one rule of ids holds."""
+    """The id for a new run."""
 
     name = "run"
 
@@ -111,7 +111,7 @@ class NewRunName(_ParamType):
 
 
 class StepName(_Name):
-    """A step of the run that stands before it: a path, or a name; a shell can complete it."""
+    """A step (a path or a name) of the run given before it; a shell can complete it."""
 
     name = "step"
     what = "the name of a step"
@@ -131,7 +131,7 @@ class AgeText(_ParamType):
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Take what can be read as an age."""
+        """Parse an age."""
         from flowckpt.core.system.numbers import age_of  # noqa: PLC0415 - only one command asks
 
         try:
@@ -146,7 +146,7 @@ class TargetName(_ParamType):
     name = "target"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Leave it to the shell, which knows files."""
+        """Let the shell complete files."""
         return [external.shell_completion.CompletionItem(incomplete, type="file")]
 
 
@@ -156,7 +156,7 @@ class HostAndPort(_ParamType):
     name = "host:port"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take what names a host and a port."""
+        """Check a host and a port."""
         host, _, port = str(value).rpartition(":")
         if not host or not (port.isascii() and port.isdigit()):
             self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
@@ -169,7 +169,7 @@ class MirrorSpec(_ParamType):
     name = "spec"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take what can be a mirror."""
+        """Check the description of a mirror."""
         if not Mirror().takes(value):
             self.fail(f"{value!r} is not {Mirror.said}", param, ctx)
         return str(value)
@@ -180,9 +180,9 @@ class SecondsRange(click.FloatRange):
 
     Args:
         least: the smallest.
-        most: the largest; none where not given.
-        min_open: whether the smallest itself is out of it.
-        has_infinity: whether `inf` is in it.
+        most: the largest; unlimited by default.
+        min_open: whether to exclude the smallest itself.
+        has_infinity: whether to accept `inf`.
     """
 
     name = "number of seconds"
@@ -194,7 +194,7 @@ class SecondsRange(click.FloatRange):
         self.has_infinity = has_infinity
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Take a number of seconds."""
+        """Parse a number of seconds."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds) or (math.isinf(seconds) and not self.has_infinity):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
@@ -229,7 +229,7 @@ _LONG = 10
 
 
 class Command(click.Command):
-    """A command: one that takes RUN takes `--last` instead, and a long help page shows its options by section.
+    """A command. It accepts `--last` instead of RUN, and a long help page shows its options by section.
 
     Its help ends with a paragraph of examples, which the help page shows after the options.
     """
@@ -246,7 +246,7 @@ class Command(click.Command):
             self.params.append(click.Option(["--last"], is_flag=True, expose_value=False, help=said))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; with `--last`, all of them but RUN were given."""
+        """Parse the arguments; `--last` takes the place of RUN."""
         if any(each.name == "last" for each in self.params) and "--last" in args:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
             if given.get("last"):
@@ -262,7 +262,7 @@ class Command(click.Command):
         return unexpected
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, by section where there are many."""
+        """Write the options, by section if there are many."""
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in (*_SECTIONS, "Options")}
         for each in options:
@@ -287,7 +287,7 @@ _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
 
 
 class SettingOption(click.Option):
-    """An option of the table of settings: where the command line has none, the settings say its value.
+    """An option whose default comes from the settings.
 
     Args:
         declarations: its spellings.
@@ -300,7 +300,7 @@ class SettingOption(click.Option):
         self.setting = setting
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Look at the command line, the options before the command, then at the settings (not for a shell)."""
+        """Take the value from the command line, the options before the command, or (not for completion) the settings."""
         value, source = super().consume_value(ctx, opts)
         if source is ParameterSource.DEFAULT and (before := given_before_command(ctx, self.setting)) is not None:
             return before, ParameterSource.COMMANDLINE
@@ -314,7 +314,7 @@ class SettingOption(click.Option):
 
 
 def setting_option(name: str, **how: Any) -> Callable[[F], F]:
-    """Return what adds the option of a setting to a command; the table says everything about it."""
+    """Return a decorator that adds the option of a setting to a command."""
     setting = SETTINGS[name]
     return click.option(
         setting.option,
@@ -330,7 +330,7 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return what adds several options to a command, in their order on the help page."""
+    """Return a decorator that adds several options to a command, in their order on the help page."""
 
     def add(command: F) -> F:
         for option in reversed(options):
@@ -407,8 +407,8 @@ input_option = click.option(
     metavar="K=V",
     type=KeyValue(),
     multiple=True,
-    help="An input of the workflow, converted by its annotation; lists and objects as JSON. A secret one as "
-    "@env:NAME, as @file:PATH, or as - to be asked.",
+    help="An input of the workflow, converted by its annotation; lists and objects as JSON. Give a secret as "
+    "@env:NAME, @file:PATH, or - to be asked for it.",
 )
 
 wait_option = click.option(
@@ -425,16 +425,16 @@ program_options = together(
     click.option(
         "--target",
         type=TargetName(),
-        help="The place of the workflow now, as for run; by default as recorded at the start.",
+        help="The target, if the workflow has moved. Default: as recorded at the start.",
     ),
     click.option(
         "--here",
         "is_here",
         is_flag=True,
-        help="Use the current directory from now on, not the one in which the run was started.",
+        help="From now on, run in the current directory instead of the one in which the run was started.",
     ),
 )
-"""The place of the program of a run now."""
+"""Where the program of a run is now."""
 
 verify_option, network_option = setting_option("verify"), setting_option("allow_network")
 executor_option = setting_option("executors")
@@ -453,7 +453,7 @@ rollback_option = click.option(
 cache_option = click.option(
     "--no-cache",
     is_flag=True,
-    help="Run steps with .cache() although another run has a result that they could take.",
+    help="Run steps with .cache() even if another run has a result that they could take.",
 )
 
 policy_options = together(
@@ -468,20 +468,20 @@ policy_options = together(
         "from_step",
         metavar="STEP",
         type=StepName(),
-        help="Run everything again from this step on: its path, or its name.",
+        help="Run this step and everything after it again. STEP is a path or a name.",
     ),
     click.option(
         "--done",
         metavar="STEP[=JSON]",
         multiple=True,
-        help="The effect of this step in doubt happened: take JSON as its output, else what its .adopt() makes. "
+        help="Settle a step in doubt as done, with JSON as its output (default: what its .adopt() returns). "
         "Recorded; repeatable.",
     ),
     click.option(
         "--not-done",
         metavar="STEP",
         multiple=True,
-        help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
+        help="Settle a step in doubt as not done, so that it runs. Recorded; repeatable.",
     ),
     click.option("--force", is_flag=True, help="Run again every step at which the resume would stop."),
     cache_option,
@@ -517,11 +517,11 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     """Return the descriptions of executors by name.
 
     Args:
-        texts: as they were typed, or set.
+        texts: the descriptions, as typed or set.
 
     Raises:
         click.UsageError: a name is given twice.
-        ExecutorError: a description describes no executor.
+        ExecutorError: a description is invalid.
         SettingError: a name is not valid.
     """
     found = without_repeats(tuple(map(named_executor, texts)), "--executor")
@@ -533,7 +533,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def user_name() -> str:
-    """Return the name of the machine's user; an empty text if it does not say."""
+    """Return the user name; empty if it is unknown."""
     try:
         return external.getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a table of users
@@ -546,7 +546,7 @@ def parsed_json(text: str, option: str, example: str) -> Any:
     Args:
         text: the text.
         option: the option, for the error.
-        example: how the option gives a text.
+        example: an example with a text.
 
     Raises:
         click.UsageError: it is not JSON.
@@ -554,7 +554,7 @@ def parsed_json(text: str, option: str, example: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        said = f"{option} is not JSON: {error}; a text needs quotes of its own: {example}"
+        said = f"{option} is not JSON: {error}; put a text in double quotes: {example}"
         raise click.UsageError(said) from None
 
 

@@ -1,4 +1,4 @@
-"""A store as a command reads it that runs nothing, and the files that commands write."""
+"""Stores and runs for commands that run nothing, and the files that commands write."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from flowckpt.stores.base import Ability, Finding, RunSurvey, StoreBase
 
 T = TypeVar("T")
 _OFFERED = 1_000
-"""The number of newest runs that a shell completes: it waits for them."""
+"""The number of newest runs offered for completion, which must be fast."""
 
 
 def opened_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
-    """Open the store that a command works on.
+    """Open the store of a command.
 
     Args:
-        option: what the command line says, or None.
+        option: the option of the command line, or None.
         runs_nothing: whether the command runs no code, whatever the store contains.
 
     Raises:
@@ -52,7 +52,7 @@ def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
 def opened_run(
     option: str | None, typed: str, *, runs_nothing: bool = False, is_unfinished: bool = False
 ) -> tuple[StoreBase, str]:
-    """Open the store that a command works on, and return it with the id of the run that was typed.
+    """Open the store of a command, and return it with the id of the typed run.
 
     For the arguments and errors, see `opened_store` and `chosen_run`.
     """
@@ -61,39 +61,39 @@ def opened_run(
 
 
 def waited(work: Coroutine[Any, Any, T]) -> T:
-    """Do one thing with a store, in a loop where nothing else runs."""
+    """Run one store operation in an event loop without other tasks."""
     with asyncio.Runner() as runner:
         return run_alone(runner, work)
 
 
 def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:
-    """Return the runs of a store, the one started last first, and those that cannot be read.
+    """Return the runs of a store, most recently started first, and the unreadable ones.
 
     Args:
         store: the store.
-        wanted: which of the runs; all where not given.
+        wanted: the filter; all by default.
     """
     return waited(store.survey_runs(wanted))
 
 
 LAST = "\0last"
-"""Stands for the id of a run where `--last` was given: no shell can pass such a text."""
+"""Represents `--last` as a run id: no shell can pass this text."""
 
 RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
 _SHOWN = 5
 
 
 def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> str:
-    """Return the id of the run that was typed: the id itself, a unique prefix of it, or `LAST`.
+    """Return the id of a typed run.
 
     Args:
         store: the store.
-        typed: what was typed.
-        is_unfinished: whether the last run is one that can be resumed; a task of a CheckpointManager cannot.
+        typed: an id, a unique prefix of one, or `LAST`.
+        is_unfinished: whether `LAST` means the last run that can be resumed, which excludes tasks of a CheckpointManager.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        click.UsageError: several ids begin so.
+        click.UsageError: several ids have that prefix.
     """
     run = _chosen(store, typed, is_unfinished=is_unfinished)
     if (context := click.get_current_context(silent=True)) is not None:
@@ -113,7 +113,7 @@ def _chosen(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
         return found[0]
     if found:
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-        raise click.UsageError(f"{len(found)} runs begin with {typed!r}: {shown}")
+        raise click.UsageError(f"{len(found)} runs start with {typed!r}: {shown}")
     lowered = {each.lower(): each for each in ids}
     if near := near_words(typed.lower(), lowered):
         raise CheckpointNotFoundError(typed, remedy=f"Did you mean {lowered[near[0]]!r}? See 'flowckpt list'.")
@@ -123,7 +123,7 @@ def _chosen(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
 def _exists(store: StoreBase, workflow_id: str) -> bool:
     try:
         return waited(store.describe_run(workflow_id)) is not None
-    except FlowckptError:  # it is damaged, or a key is missing: what is done with it says so
+    except FlowckptError:  # it is damaged, or a key is missing: the command reports that later
         return True
 
 
@@ -133,7 +133,7 @@ def _last_run(store: StoreBase, *, is_unfinished: bool) -> str:
     if not runs:
         code = tell_left_out(survey.unreadable)
         if code is ExitCode.DONE:
-            why = "is left to resume: each is completed or running, or there is none" if is_unfinished else "exists"
+            why = "can be resumed: all are completed or running, or the store is empty" if is_unfinished else "exists"
             say(f"flowckpt: no run {why}")
         raise click.exceptions.Exit(code or ExitCode.NOT_FOUND)
     return max(runs, key=lambda info: info.updated_at).workflow_id
@@ -157,10 +157,10 @@ def owner_of(store: StoreBase, workflow_id: str) -> Owner | None:
 
 
 def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
-    """Return the newest runs whose id has the prefix, each with a word about it; for a shell, so without errors.
+    """Return the newest runs whose id has the prefix, each with a description; for a shell, so without errors.
 
     Args:
-        prefix: what was typed so far.
+        prefix: the text typed so far.
         option: the store on the command line, or None.
     """
     try:
@@ -179,7 +179,7 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
     """Return the recorded steps of a run whose path has the prefix; for a shell, so without errors.
 
     Args:
-        prefix: what was typed so far.
+        prefix: the text typed so far.
         workflow_id: the run.
         option: the store on the command line, or None.
     """
@@ -191,17 +191,17 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
     return [path for path in paths if path.startswith(prefix) and path.isprintable()]
 
 
-# Runs that a command had to leave out, because their records are damaged: named, and told by the exit code.
+# Runs that a command leaves out because their records are unreadable: they are named, and set the exit code.
 
 
 _MOST = 8
 
 
 def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
-    """Report the runs that were left out and why, and return the exit code; the readable ones were shown before.
+    """Report the runs that were left out, and return the exit code.
 
     Args:
-        findings: what the list of a store left out. One for which a key is missing is told, and is not damage.
+        findings: the unreadable runs. A run whose key is missing is reported, but does not count as damaged.
     """
     for finding in findings[:_MOST]:
         say(f"flowckpt: {escaped(finding.workflow_id)} is left out: {escaped(finding.detail)}")
@@ -216,32 +216,28 @@ def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
 
 
 def tell_unreadable(names: Sequence[str]) -> ExitCode:
-    """Name the runs that are damaged, if any, and return the exit code.
+    """Report damaged runs, if any, and return the exit code.
 
     Args:
-        names: their ids, or where they lie where the id cannot be read.
+        names: their ids, or their places if the id is unreadable.
     """
     return tell_left_out([Finding(name, "corrupt", "its record is damaged") for name in names])
 
 
 def _point_at_check(count: int) -> None:
     what = "A run is" if count == 1 else f"{count} runs are"
-    say(
-        with_store(
-            f"{what} damaged, and nothing was done with {'it' if count == 1 else 'them'}. See 'flowckpt store check'."
-        )
-    )
+    say(with_store(f"{what} damaged and skipped. See 'flowckpt store check'."))
 
 
 MISNAMED = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
 )
-"""Errors of a path that cannot be written; another error is one of the disk."""
+"""Errors of a path that cannot be written; other errors are failures of the disk."""
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write a whole file that only its owner can read; a symbolic link is not followed.
+    """Write a file that only its owner can read, without following a symbolic link.
 
     Raises:
         click.UsageError: the path cannot be written.

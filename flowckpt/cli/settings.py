@@ -1,4 +1,4 @@
-"""The settings of the command that is under way, and the store that it works on."""
+"""The settings and the store of the running command."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _KEY = "flowckpt.cli.config"
 
 @attrs.frozen(eq=False, repr=False)
 class StoreChoice(FieldEquality):
-    """The store that a command works on.
+    """The store of a command.
 
     Attributes:
-        spec: its description, with an absolute path, so that a step that changes the directory changes nothing.
-        given: what stands on the command line, where the next command would not find the same store without it.
-        key_file: the file with its keys, as an absolute path; None for none.
-        compression: how it packs what it writes.
+        spec: its description, with an absolute path, so that steps may change the directory.
+        given: the value of `--store`, if the next command needs it to find the same store.
+        key_file: the absolute path of its key file, or None.
+        compression: the compression of its records.
         mirror: the description of its mirror; empty without one.
         on_mirror_error: what to do if the mirror cannot take a checkpoint.
-        mirror_words: the options of the mirror on the command line, where the next command needs them.
+        mirror_words: the options of the mirror, if the next command needs them.
     """
 
     spec: str
@@ -55,7 +55,7 @@ class StoreChoice(FieldEquality):
 
     @property
     def shown(self) -> str:
-        """The description as it may be shown: without a password."""
+        """The description without passwords."""
         return shown_spec(self.spec)
 
     def place_of(self, workflow_id: str) -> str:
@@ -64,7 +64,7 @@ class StoreChoice(FieldEquality):
         return str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
 
     def places_of(self, workflow_id: str) -> tuple[str, str]:
-        """Return where a run is stored, and the same with its mirror."""
+        """Return where a run is stored, without and with its mirror."""
         place = self.place_of(workflow_id)
         return place, f"{place}, mirrored in {shown_spec(self.mirror)}" if self.mirror else place
 
@@ -72,7 +72,7 @@ class StoreChoice(FieldEquality):
         """Open the store, with its keys and its mirror.
 
         Raises:
-            StoreSpecError: a description is invalid, or the mirror cannot protect what the store protects.
+            StoreSpecError: a description is invalid, or the mirror cannot encrypt although the store does.
             SettingError: the mirror is the store itself.
         """
         store = open_store(self.spec, key_file=self.key_file, compression=self.compression)
@@ -88,7 +88,7 @@ class StoreChoice(FieldEquality):
 
 
 def command_settings() -> Settings:
-    """Return the settings as they were when the command began: a step may change the directory.
+    """Return the settings at the start of the command; a step may have changed the directory since.
 
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
@@ -113,19 +113,19 @@ def _with_databases(settings: Settings) -> Settings:
 
 
 def is_set_already(name: str, value: Any) -> bool:
-    """Return whether the next command would find a value without its option."""
+    """Return whether the next command would use a value without its option."""
     return bool(command_settings()[name] == value)
 
 
 def choose_store(
     option: str | None, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> StoreChoice:
-    """Return the store to work on.
+    """Return the store of the command.
 
     Args:
-        option: what the command line says, or None.
-        environ: the environment; the process's own where not given.
-        directory: where to look from; the working directory where not given.
+        option: the option of the command line, or None.
+        environ: the environment; the process's own by default.
+        directory: where to start looking; the working directory by default.
 
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
@@ -152,7 +152,7 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
 
     Args:
         found: the settings.
-        other: the store that the command line names instead of that of the settings; empty if it names none.
+        other: the store on the command line that replaces that of the settings; empty if there is none.
     """
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
@@ -168,7 +168,7 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     if other or _NEARER.index(store.source) < _NEARER.index(mirror.source):
         if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
             meta["flowckpt.told_of_mirror"] = True
-            said = "belongs to the store that is set with it, so this run has no mirror; --mirror names one"
+            said = "belongs to the store of the settings, so this run has no mirror; --mirror names one"
             say(escaped(f"flowckpt: warning: the mirror of {mirror.place} {said}"))
         return "", on_error, tuple(words)
     return mirror.value, on_error, tuple(words)
@@ -179,7 +179,7 @@ NO_COLOR = "flowckpt.no_color"
 
 
 def color_allowed() -> bool:
-    """Return whether terminals may be drawn on, as the command line and the settings say.
+    """Return whether colours and drawing on terminals are allowed.
 
     Raises:
         SettingError: a setting is unknown, or has an invalid value.
@@ -197,12 +197,12 @@ def _of_engine(settings: Settings) -> dict[str, Any]:
 def listeners_setting(
     choice: StoreChoice | None, settings: Settings | None = None, *, is_reported: bool = False
 ) -> list[Listener]:
-    """Return the listeners that are set: hooks, and telemetry. Within a hook, there are no hooks: it would start itself.
+    """Return the configured listeners: hooks and telemetry. There are no hooks inside a hook, which would start itself.
 
     Args:
-        choice: the store of the runs, for a `flowckpt` command in a hook; None for one that only the program knows.
+        choice: the store of the runs, for `flowckpt` commands in a hook; None for one that only the program knows.
         settings: the settings; those of the command by default.
-        is_reported: whether the crash loop of the run was reported before, and its hook does not run.
+        is_reported: whether the run's crash loop was already reported, so that its hook does not run.
 
     Raises:
         SettingError: a setting is unknown or invalid, or the extra `otel` is missing.
@@ -231,7 +231,7 @@ def listeners_setting(
 def command_engine(
     store: StoreBase, choice: StoreChoice, on_save_error: str | None, *, is_reported: bool = False
 ) -> WorkflowEngine:
-    """Return the engine with which a command drives a run; for the arguments, see `listeners_setting`.
+    """Return the engine of a command; for the arguments, see `listeners_setting`.
 
     Raises:
         SettingError: a setting is unknown or invalid.
@@ -241,7 +241,7 @@ def command_engine(
 
 
 def store_variables(choice: StoreChoice) -> dict[str, str]:
-    """Return the environment with which a `flowckpt` process finds the same store: a command line is seen by everybody."""
+    """Return the environment with which a `flowckpt` process finds the same store; command lines are visible to all users."""
     found = {"FLOWCKPT_STORE": choice.spec, "FLOWCKPT_COMPRESSION": choice.compression}
     if choice.key_file is not None:
         found["FLOWCKPT_KEY_FILE"] = choice.key_file
@@ -249,7 +249,7 @@ def store_variables(choice: StoreChoice) -> dict[str, str]:
     return found
 
 
-# For programs that want what the command has: an engine and options from the environment and `pyproject.toml`.
+# For programs: an engine and options from the environment and `pyproject.toml`, as for the command.
 
 
 def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **arguments: Any) -> WorkflowEngine:

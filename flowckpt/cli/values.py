@@ -1,7 +1,7 @@
-"""One value of the command line or of a JSON file, made into what an annotation says.
+"""Conversion of a value from the command line or a JSON file to the type of an annotation.
 
-Text (`-i limit=5`) is converted as a person means it; JSON is taken at its word: `"5"` is not an integer there.
-A value that does not fit is refused with what was expected; nothing is guessed and nothing is cut off.
+Text (`-i limit=5`) is parsed; JSON is taken literally: `"5"` is not an integer there. The error for a value that does
+not fit names the expected type; nothing is guessed or truncated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class MisfitError(Exception):
     """A value does not fit an annotation.
 
     Attributes:
-        expected: what would have fitted, for people.
-        place: where in the value, as `[2].name`; empty for all of it.
+        expected: the expected type, for people.
+        place: the place in the value, such as `[2].name`; empty for the whole value.
         got: the value at that place.
     """
 
@@ -40,11 +40,11 @@ class MisfitError(Exception):
 
 
 def from_text(text: str, annotation: Any) -> Any:
-    """Return the value that a text means under an annotation.
+    """Convert a text to the type of an annotation.
 
     Args:
-        text: what stands behind the `=`.
-        annotation: the parameter's annotation; `Any` takes the text itself.
+        text: the text after the `=`.
+        annotation: the parameter's annotation; for `Any`, the text itself is returned.
 
     Raises:
         MisfitError: it does not fit.
@@ -66,7 +66,7 @@ def from_text(text: str, annotation: Any) -> Any:
 
 
 def from_json(value: Any, annotation: Any) -> Any:
-    """Return the value that a JSON (or TOML) value means under an annotation.
+    """Convert a JSON (or TOML) value to the type of an annotation.
 
     Raises:
         MisfitError: it does not fit.
@@ -90,7 +90,7 @@ def from_json(value: Any, annotation: Any) -> Any:
 
 
 def expected_text(annotation: Any) -> str:
-    """Say what an annotation takes, for people: `an integer`, `one of red, green`."""
+    """Describe an annotation for people: `an integer`, `one of red, green`."""
     bare = bare_type(annotation)
     if typing.get_origin(bare) in UNIONS:
         return " or ".join(expected_text(member) for member in typing.get_args(bare))
@@ -116,7 +116,7 @@ def _plain(choice: Any) -> Any:
     return choice.name if isinstance(choice, enum.Enum) else choice
 
 
-# --- leaves: what one piece of text can say --------------------------------------------------------------------------
+# --- leaves: single texts --------------------------------------------------------------------------
 
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
@@ -161,11 +161,11 @@ _EXPECTED: dict[Any, str] = {
     set: "a list",
     frozenset: "a list",
 }
-_RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # code that names their classes has imported them
+_RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # code that uses their classes has imported them
 
 
 def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:
-    """Return what reads one piece of text as this type, refusing what does not fit; None where JSON is needed."""
+    """Return the function that parses a text as this type; None if the type needs JSON."""
     read: Any = bare
     if not isinstance(bare, type):
         return None
@@ -186,7 +186,7 @@ def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:
 
 
 def _member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
-    """Return the member of that name, or of that value."""
+    """Return the member with a name, or with a value."""
     if isinstance(text, str) and text in cls.__members__:
         return cls.__members__[text]
     for member in cls:
@@ -198,7 +198,7 @@ def _member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
 def _leaf_from_json(value: Any, bare: Any, reader: Callable[[str], Any]) -> Any:
     if issubclass(bare, enum.Enum):
         return _member(value, bare)
-    if type(value) is bare:  # TOML has times of its own
+    if type(value) is bare:  # TOML has its own times
         return value
     is_number = type(value) in (int, float)
     if is_number and (bare in (timedelta, complex) or bare.__module__ in _RARE_MODULES[:3]):
@@ -225,7 +225,7 @@ def _chosen(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
 
 
 def _union_from_text(text: str, bare: Any) -> Any:
-    """Try the members as they are written, text last: it would take anything."""
+    """Try the members in order, but text last, because it accepts anything."""
     members = list(typing.get_args(bare))
     takes_text = any(bare_type(member) is str or _is_anything(bare_type(member)) for member in members)
     if type(None) in members:
@@ -241,7 +241,7 @@ def _union_from_text(text: str, bare: Any) -> Any:
 
 
 def _union_from_json(value: Any, bare: Any) -> Any:
-    """Try the member of the value's own type first, then the others as they are written."""
+    """Try the member of the value's own type first, then the others in order."""
     misfits = []
     for member in sorted(typing.get_args(bare), key=lambda each: bare_type(each) is not type(value)):
         try:
@@ -252,7 +252,7 @@ def _union_from_json(value: Any, bare: Any) -> Any:
     raise deepest if deepest.place else MisfitError(expected_text(bare), value)
 
 
-# --- what is composed of others --------------------------------------------------------------------------------------
+# --- composed types --------------------------------------------------------------------------------------
 
 _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
     list: list,
@@ -328,7 +328,7 @@ def _object(value: Any, cls: Any, bare: Any) -> Any:
 
 
 def _fields(cls: Any) -> dict[str, str] | None:
-    """Return how the fields of a class are called by its constructor, and by their annotations."""
+    """Return the names of a class's fields in its constructor and in its annotations."""
     if attrs.has(cls):
         return {field.alias or field.name: field.name for field in attrs.fields(cls) if field.init}
     if dataclasses.is_dataclass(cls):
@@ -341,7 +341,7 @@ def _fields(cls: Any) -> dict[str, str] | None:
 def _built(build: Callable[[], Any], value: Any, cls: type) -> Any:
     try:
         return build()
-    except Exception as error:  # a validator of the user's, or a missing argument
+    except Exception as error:  # the user's validator, or a missing argument
         raise MisfitError(f"{expected_text(cls)} ({error})", value) from error
 
 

@@ -34,7 +34,7 @@ from flowckpt.engine.session.respond import Sent
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
-"""The ends from which a resume can continue; a complete run takes nothing."""
+"""The ends from which a resume can continue; a completed run takes no signals."""
 
 
 def resume_option(command: F) -> F:
@@ -48,29 +48,29 @@ def resume_option(command: F) -> F:
 
 
 def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:
-    """Tell what was sent, and what continues the run.
+    """Report the sent message, and how the run continues.
 
     Args:
         sent: the message.
-        said: what was done, in a few words.
+        said: a short description.
         store: the store of the run.
-        as_json: as one document.
+        as_json: whether to print one JSON document.
     """
     if as_json:
         write_document(sent.to_document())
         return
-    write(f"{escaped(said)}\n" if sent.is_new else f"it was sent before under the id {escaped(sent.signal_id)}\n")
+    write(f"{escaped(said)}\n" if sent.is_new else f"already sent under the id {escaped(sent.signal_id)}\n")
     if sent.pending_before:
         count = sent.pending_before
-        lie = "signal of this name lies" if count == 1 else "signals of this name lie"
-        say(f"{count} {lie} there already; this one is for a later wait.")
+        what = "earlier signal of this name is" if count == 1 else "earlier signals of this name are"
+        say(f"{count} {what} still pending; this one is for a later wait.")
     elif sent.kind is WaitKind.SIGNAL and not sent.owner and sent.status in _ENDED:
         said = _ENDED[sent.status]
-        say(f"The run {said}, so nothing takes it now. It is kept: a resume that comes to a wait of its name takes it.")
+        say(f"The run {said}, so the signal is kept until a resume reaches a wait of its name.")
     elif sent.kind is WaitKind.SIGNAL and not sent.is_awaited and not sent.owner:
-        say("The run does not wait for it yet; it is kept until it does.")
+        say("The run is not waiting for it yet; the signal is kept until it does.")
     if sent.owner:
-        say(f"The run is live, and takes it by itself: {escaped(sent.owner)}.")
+        say(f"The run is live and will take it: {escaped(sent.owner)}.")
     elif sent.is_awaited:
         say(f"Resume with: {resume_command(sent.workflow_id, store)}")
 
@@ -78,15 +78,15 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
 def followed(
     context: click.Context, sent: Sent, said: str, store: str | None, *, is_to_resume: bool, as_json: bool
 ) -> int:
-    """Resume the run after a message to it, or tell what continues it.
+    """Resume the run after a message to it, or show how it continues.
 
     Args:
-        context: of the command.
+        context: the context of the command.
         sent: the message.
-        said: what was done, in a few words.
-        store: the option that the command was given.
+        said: a short description.
+        store: the store option of the command.
         is_to_resume: whether to resume the run, unless it is live.
-        as_json: as one document.
+        as_json: whether to print one JSON document.
     """
     if not is_to_resume or sent.owner:
         tell_sent(sent, said, choose_store(store), as_json=as_json)
@@ -98,15 +98,15 @@ def followed(
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-# The command that answers an approval, made twice: `approve` and `reject` differ in a word and in what they say.
+# The commands `approve` and `reject`, which differ only in their texts.
 
 
 def answer_command(name: str, *, is_approved: bool, explained: str, comment: str) -> click.Command:
-    """Return the command that answers what a run asks for.
+    """Return a command that answers an approval.
 
     Args:
         name: the command's name.
-        is_approved: whether it says yes.
+        is_approved: whether it approves.
         explained: its help.
         comment: a comment for the examples.
     """
@@ -151,8 +151,8 @@ Examples:
 
 _APPROVE_HELP = """Approve what a run asks for. NAME is the approval's name, or the path of its step.
 
-The facts that the approval is bound to are checked first: if they differ from what the run has asked for, nothing is
-recorded and the exit code is 10. They are checked once more before the run uses the approval.
+The evidence of the approval is checked first: if it differs from the run's request, nothing is recorded and the exit
+code is 10. It is checked again before the run uses the approval.
 """
 
 approve_command = answer_command("approve", is_approved=True, explained=_APPROVE_HELP, comment="looks good")
@@ -164,7 +164,7 @@ approve_command = answer_command("approve", is_approved=True, explained=_APPROVE
 @click.option("--data", metavar="JSON", help="The data of the signal, as JSON; none by default.")
 @by_option
 @click.option(
-    "--id", "signal_id", metavar="ID", help="Names this very signal: sent again under the same id, it is there once."
+    "--id", "signal_id", metavar="ID", help="An id for the signal: sent again under the same id, it is stored once."
 )
 @click.option(
     "--wait",
@@ -173,7 +173,7 @@ approve_command = answer_command("approve", is_approved=True, explained=_APPROVE
     is_flag=False,
     flag_value=math.inf,
     metavar="[SECONDS]",
-    help="Wait for the reply of the run, as long as it takes or so many seconds, and print it as JSON.",
+    help="Wait for the run's reply, at most SECONDS (inf: forever), and print it as JSON.",
 )
 @resume_option
 @json_option
@@ -191,11 +191,10 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Send a signal to a run. It is made durable, and taken once, by the first wait of its NAME.
+    """Send a signal to a run. It is durable, and the first wait of its NAME takes it, once.
 
-    A signal that comes early is kept until the run waits for it. The run may be live in another process, suspended or
-    crashed; one that is complete takes no signals (exit code 2). With --wait, the reply is printed; exit code 75 means
-    that there is none.
+    An early signal is kept until the run waits for it. The run may be live in another process, suspended or crashed; a
+    completed run takes no signals (exit code 2). With --wait, the reply is printed; exit code 75 means that none came.
 
     Examples:
       flowckpt signal nightly go
@@ -204,7 +203,7 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt signal shop price --data '"tea"' --wait 30
     """
     if patience is not None and is_to_resume:
-        raise click.UsageError("--wait and --resume exclude each other: the resume of the run prints its own output")
+        raise click.UsageError("--wait and --resume exclude each other: --resume prints the output of the run")
     show_warnings()
     checkpoints, run = opened_run(store, run, is_unfinished=True)
     carried = None if data is None else parsed_json(data, "--data", "--data '\"yes\"'")

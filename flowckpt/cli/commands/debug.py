@@ -124,7 +124,7 @@ def _text(history: RunHistory, shown: Mapping[str, Any]) -> str:
 
 def _headline(history: RunHistory, path: str, location: str) -> str:
     where = f"at step {path!r}" if path else "where it raised an error"
-    return escaped(f"run {history.workflow_id}: the workflow {history.workflow.name} stands {where}, {location}")
+    return escaped(f"run {history.workflow_id}: the workflow {history.workflow.name} is stopped {where}, {location}")
 
 
 class _Session:
@@ -135,12 +135,12 @@ class _Session:
         self._debugger: Any = None
 
     def run(self, at: str) -> None:
-        """Open the debugger at a step, and follow the history as far as it is asked to."""
+        """Open the debugger at a step, and continue through the history on request."""
         self._debugger = _debugger_class()(skip=["flowckpt", "flowckpt.*"], nosigint=True)
         try:
             self._history.travel(at, self._stop)
         except Exception:
-            if not self._debugger.quitting:  # else it is how a debugger ends the program
+            if not self._debugger.quitting:  # otherwise this is how a debugger ends the program
                 raise
         finally:
             sys.settrace(None)
@@ -166,21 +166,21 @@ class _Session:
 
 
 def _debugger_class() -> Any:
-    """Return a debugger that knows generators which stand at a `yield`: IPython's at a terminal, if it is installed."""
+    """Return a debugger for generators suspended at a `yield`: IPython's at a terminal, if it is installed."""
     base: Any = pdb.Pdb
     if sys.stdin.isatty():
         with suppress(ImportError):
             base = importlib.import_module("IPython.core.debugger").Pdb
 
     class HistoryDebugger(base):  # type: ignore[misc]
-        """Shows the frames of the workflow alone."""
+        """Shows only the frames of the workflow."""
 
         frames: Sequence[FrameType] = ()
         moment: Moment | None = None
         is_followed = quitting = False
 
         def stand_at(self, stop: Stop) -> None:
-            """Take commands in a generator that stands at a `yield`."""
+            """Take commands in a generator suspended at a `yield`."""
             self.frames, self.moment = stop.frames, stop.moment
             self.reset()
             self.botframe = sys._getframe()
@@ -200,7 +200,7 @@ def _debugger_class() -> Any:
             return shown, len(shown) - 1
 
         def setup(self, f: FrameType | None, tb: TracebackType | None) -> Any:
-            """Offer the step beside the locals."""
+            """Add the step to the locals."""
             kept = super().setup(f, tb)
             if self.moment is not None and self.moment.path:
                 self.curframe_locals["_step"] = self.moment

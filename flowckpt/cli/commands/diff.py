@@ -20,15 +20,15 @@ _DIFFERENT = 1
 @click.command("diff", cls=Command)
 @click.argument("old", metavar="RUN[@CHECKPOINT]", type=RunName())
 @click.argument("new", metavar="RUN[@CHECKPOINT]", type=RunName())
-@click.option("--exit-code", "as_code", is_flag=True, help="Exit with 1 where anything differs, as git diff does.")
+@click.option("--exit-code", "as_code", is_flag=True, help="Exit with 1 if anything differs, as git diff does.")
 @json_option
 @store_option
 @color_option
 def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | None) -> int:
-    """Show what differs: steps, their outputs leaf by leaf, inputs, snapshot, evidence, status.
+    """Compare two runs or checkpoints: steps, outputs value by value, inputs, snapshot, evidence, status.
 
-    CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint of the run. Times
-    and durations are not compared. Exits with 0, also if something differs, unless --exit-code is given.
+    CHECKPOINT is an id (its newest checkpoint counts) or a sequence; by default, the run's newest checkpoint. Times and
+    durations are not compared. Exits with 0 even if something differs, unless --exit-code is given.
 
     Examples:
       flowckpt diff monday tuesday
@@ -51,18 +51,18 @@ def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | 
 _SIGNS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
 _COLORS = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
 _DIGESTED = ("code", "arguments")
-"""Aspects of which a record keeps only digests, so that no values can be shown."""
+"""Aspects recorded only as digests, so that no values can be shown."""
 _MOST = 20
 
 
 def diff_text(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff, *, is_colored: bool) -> str:
-    """Write what differs: one line a leaf.
+    """Return the differences, one line per value.
 
     Args:
         old: the first checkpoint.
         new: the second.
-        diff: what differs between them.
-        is_colored: whether there may be colours.
+        diff: their differences.
+        is_colored: whether colours are allowed.
     """
     lines = [_colored(f"- {_name(old)}", ChangeKind.REMOVED, is_colored=is_colored)]
     lines.append(_colored(f"+ {_name(new)}", ChangeKind.ADDED, is_colored=is_colored))
@@ -117,7 +117,7 @@ def _colored(line: str, kind: ChangeKind, *, is_colored: bool) -> str:
 
 
 def diff_document(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff) -> dict[str, object]:
-    """Return what differs as plain JSON: what `diff --json` prints."""
+    """Return the document that `diff --json` prints."""
     return {
         "old": old.to_document(),
         "new": new.to_document(),

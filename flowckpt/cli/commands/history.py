@@ -55,11 +55,11 @@ def rollback_command(
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Make an earlier checkpoint the one to resume from. Runs nothing; later checkpoints stay in the store.
+    """Make a run resume from an earlier checkpoint. Runs nothing; later checkpoints stay in the store.
 
-    CHECKPOINT is an id, of which the newest counts, or a sequence. The evidence of every result up to it is checked
-    first: if a claim does not hold, or cannot be checked, nothing changes and the exit code is 10. Later checkpoints
-    stay visible in show --history.
+    CHECKPOINT is an id (its newest checkpoint counts) or a sequence. The evidence of every result up to it is checked
+    first: if a claim does not hold or cannot be checked, nothing changes and the exit code is 10. Later checkpoints stay
+    visible in show --history.
 
     Examples:
       flowckpt rollback nightly clean
@@ -81,7 +81,7 @@ def rollback_command(
 def _rollback_lines(done: RolledBack) -> list[str]:
     place = f"checkpoint {escaped(done.checkpoint_id)} (sequence {done.sequence})"
     if not done.is_new:
-        return [f"run {escaped(done.workflow_id)} stands at {place} already: nothing was changed"]
+        return [f"run {escaped(done.workflow_id)} is already at {place}: nothing was changed"]
     lines = [f"run {escaped(done.workflow_id)} is back at {place}"]
     lines.append(f"results: {done.steps} count, {len(done.dropped)} no longer count")
     lines += [f"no longer counts: {shortened(path, 80)}" for path in done.dropped[:_MOST_DROPPED]]
@@ -95,14 +95,14 @@ def _rollback_lines(done: RolledBack) -> list[str]:
 @click.option(
     "--checkpoint",
     metavar="ID",
-    help="Start from this checkpoint, by its id or sequence; also from one that was left behind.",
+    help="Start from this checkpoint, by its id or sequence, even if the run no longer uses it.",
 )
 @click.option(
     "--from",
     "from_step",
     metavar="STEP",
     type=StepName(),
-    help="Take over only what comes before this step: its path, or its name.",
+    help="Copy only the results before this step. STEP is a path or a name.",
 )
 @click.option(
     "--set",
@@ -110,7 +110,7 @@ def _rollback_lines(done: RolledBack) -> list[str]:
     metavar="STEP=JSON",
     type=KeyValue(),
     multiple=True,
-    help="Put this in the place of a step's recorded output, converted by its function's annotation.",
+    help="Replace a step's recorded output, converted by its function's annotation.",
 )
 @input_option
 @click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="Id of the new run; by default a new ULID.")
@@ -133,10 +133,10 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Make a new run that starts from the history of another, perhaps with edits. Runs nothing; resume continues it.
+    """Create a run that starts from another run's history, with edits if you like. Runs nothing; resume continues it.
 
-    The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
-    checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.
+    The source is only read: it may be running, failed or completed. The evidence of every copied result is checked first:
+    if it does not hold or cannot be checked, no run is created and the exit code is 10.
 
     Examples:
       flowckpt fork nightly --from clean
@@ -174,7 +174,7 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _fork_lines(made: Forked) -> list[str]:
     at = f"{escaped(made.source_id)} at checkpoint {escaped(made.checkpoint_id)} (sequence {made.sequence})"
-    lines = [f"run {escaped(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it was there already")]
+    lines = [f"run {escaped(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it already existed")]
     said = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
     lines.append(f"{said}, {len(made.dropped)} left out")
     lines += [f"edited: {shortened(path, 80)}" for path in made.edited]

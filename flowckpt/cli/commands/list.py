@@ -19,7 +19,7 @@ from flowckpt.maintenance.recovery import STALE_STATUSES
 _STALE = "stale"
 _HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "NOW", "TAGS")
 _NOW = _HEADER.index("NOW")
-"""A column that is left out if it is empty."""
+"""Columns that are left out if they are empty."""
 
 
 @click.command("list", cls=Command)
@@ -28,11 +28,11 @@ _NOW = _HEADER.index("NOW")
     "statuses",
     type=click.Choice([*map(str, Status), _STALE]),
     multiple=True,
-    help="Only runs of this status; repeatable. Stale ones need a person: resume or recover stopped at them.",
+    help="Only runs with this status; repeatable. Stale: resume or recover stopped because the run needs a person.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
-@click.option("--waiting", "is_waiting", is_flag=True, help="Only runs that wait, each with all that it waits for.")
+@click.option("--waiting", "is_waiting", is_flag=True, help="Only waiting runs, each with all its waits.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most N runs.")
 @json_option
 @store_option
@@ -46,12 +46,12 @@ def list_command(
     as_json: bool,
     store: str | None,
 ) -> int:
-    """List the runs of the store, the one started last first.
+    """List the runs of the store, most recently started first.
 
-    A run is crashed if its record says running and its process is gone. It is in a crash loop if it died so often at
-    the same step that a resume needs --force. It is a task if a CheckpointManager made it: only the program that made
-    it continues it. It is stale if resume or recover stopped because it needs a person. A run whose record
-    cannot be read is named on standard error, and the exit code is 11; the others are listed.
+    A run is crashed if its record says running but its process is gone. It is in a crash loop if it crashed so often at
+    the same step that a resume needs --force. It is a task if a CheckpointManager created it: only that program continues
+    it. It is stale if resume or recover stopped because the run needs a person. Runs with unreadable records are named on
+    standard error, and the exit code is 11; the others are listed.
 
     Examples:
       flowckpt list
@@ -103,14 +103,14 @@ def _tag(text: str) -> tuple[str, str | None]:
 
 
 def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
-    """Return what a run is at and which process runs it, or what it waits for."""
+    """Return the current step of a run and its process, or its waits."""
     if info.owner is not None and not is_whole:
         process = f"process {info.owner.pid} on {info.owner.host}"
         return process if live is None or not live.steps else f"{_at(live)} ({process})"
     if live is not None and live.steps and not is_whole:
         return f"died in {_at(live)}"
     if not info.waits:
-        return "started, and not run yet" if is_not_begun(info.metadata, info.attempt) else ""
+        return "created, not run yet" if is_not_begun(info.metadata, info.attempt) else ""
     if is_whole:
         return "; ".join(wait.said for wait in info.waits)
     first, more = info.waits[0].said, len(info.waits) - 1
@@ -118,7 +118,7 @@ def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
 
 
 def _at(live: LiveNote) -> str:
-    """Return the step that started last, and how far it is."""
+    """Return the step that started last, and its progress."""
     step, others = live.steps[-1], len(live.steps) - 1 + live.more
     said = f", {step.said}" if step.said else ""
     return f"{step.path}, started {ago_text(step.since)}{said}{f', and {others} more' if others else ''}"

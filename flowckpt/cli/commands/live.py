@@ -31,16 +31,16 @@ from flowckpt.engine.session.session import Session
 
 
 class _ProgramNeededError(Exception):
-    """No process runs it, so its program must say what is to be undone."""
+    """No process runs it, so its program must define what to undo."""
 
 
 @click.command("cancel", cls=Command)
 @click.argument("run", type=RunName(is_unfinished=True))
-@click.option("--no-rollback", is_flag=True, help="Leave what its steps did as it is. Needs no program.")
+@click.option("--no-rollback", is_flag=True, help="Do not undo any steps. Needs no program.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Undo what can be undone, although the code no longer says it of every step; the others are named.",
+    help="Undo what can be undone, even if the code no longer says how to undo every step; the others are named.",
 )
 @wait_option
 @input_option
@@ -103,9 +103,9 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 @json_option
 @store_option
 def checkpoint_command(run: str, patience: float, as_json: bool, store: str | None) -> None:
-    """Have a live run save a checkpoint at the end of its present step, before a deployment or a reboot.
+    """Have a live run save a checkpoint when its current step ends, for example before a deployment or a reboot.
 
-    Steps without .checkpoint() are saved with the next checkpoint only; this one makes their results durable now.
+    Results of steps without .checkpoint() are saved only with the next checkpoint; this command makes them durable now.
 
     Examples:
       flowckpt checkpoint nightly
@@ -142,10 +142,10 @@ def tag_command(
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Add, change or remove tags of a run, whether it is live, waiting or has ended.
+    """Add, change or remove tags of a run, even while it is live or after it has ended.
 
-    The tags are part of the record: the command saves a checkpoint that differs only in them. The process of a live run
-    saves it at the end of its present step.
+    The tags are part of the record: the command saves a checkpoint that differs only in them. A live run's process saves
+    it when its current step ends.
 
     Examples:
       flowckpt tag nightly reviewed=yes

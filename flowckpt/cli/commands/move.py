@@ -1,4 +1,4 @@
-"""Runs out of a store and into another one: `flowckpt export`, `import` and `copy`."""
+"""Moving runs between stores: `flowckpt export`, `import` and `copy`."""
 
 from __future__ import annotations
 
@@ -60,17 +60,18 @@ from flowckpt.stores.open import shown_spec
     "-o",
     "--output",
     metavar="FILE|DIR",
-    help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (existing, or "
-    "ending in /) for one JSON document a checkpoint.",
+    help="A file for the whole run (compressed if it ends in .gz; - is standard output), or a directory (existing, or "
+    "ending in /) for one JSON document per checkpoint.",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @store_option
 def export_command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> int:
-    """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
+    """Write a run to a file that can be kept, read, and resumed elsewhere after 'flowckpt import'.
 
-    -o FILE writes the whole run: every attempt and checkpoint, large values, and the place of its workflow. Without
-    -o the command prints the newest checkpoint as one JSON document, for people and for git. The store is only read.
-    If the store has a key, that file is signed with it. The file is never encrypted. An existing file is replaced only with --force; in a directory, equal documents stay.
+    -o FILE writes the whole run: every attempt and checkpoint, large values, and its target. Without -o, the command
+    prints the newest checkpoint as one JSON document, for people and for git. The store is only read.
+    If the store has a key, the file is signed with it. The file is never encrypted. An existing file is replaced only with
+    --force; in a directory, identical documents stay.
 
     Examples:
       flowckpt export nightly -o nightly.run.gz
@@ -92,9 +93,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
     except FileExistsError as error:
         if is_directory and Path(str(output)).is_file():
             raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
-        raise click.UsageError(
-            f"{error.filename} is there already, and was not touched; --force replaces it"
-        ) from error
+        raise click.UsageError(f"{error.filename} already exists; --force replaces it") from error
     except OSError as error:
         said = f"{output} cannot be written: {error.strerror or error}"
         if error.errno in MISNAMED:
@@ -102,9 +101,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
         say(f"flowckpt: {escaped(said)}")
         return ExitCode.OUTPUT_FAILED
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
-        warn(
-            "the store is encrypted, and what was exported is not: anyone who can read it reads all that the run holds"
-        )
+        warn("the store is encrypted, but the export is not: anyone who can read the file can read the whole run")
     return ExitCode.DONE
 
 
@@ -128,7 +125,7 @@ def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, i
 
 def _warn(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> None:
     if is_signable and store.keys is not None and not done.signed_by:
-        warn(f"the file is not signed: an import that was not signed brought run {done.workflow_id} in")
+        warn(f"the file is not signed, because run {done.workflow_id} comes from an unsigned import")
     if done.owner is not None:
         warn(
             f"run {done.workflow_id} is running in {done.owner}: this is the run as of its checkpoint "
@@ -167,9 +164,9 @@ _COUNT = click.IntRange(min=1)
     "new_id",
     type=NewRunName(),
     metavar="NEW",
-    help="The run id here; by default that in the file, or a new ULID for a checkpoint.",
+    help="The id of the imported run. Default: the id in the file, or a new ULID for a checkpoint.",
 )
-@click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
+@click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file (uncompressed size).")
 @click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
 @click.option("--max-records", type=_COUNT, default=_DEFAULT.max_records, help="Refuse more lines.")
 @click.option("--max-attempts", type=_COUNT, default=_DEFAULT.max_attempts, help="Refuse higher attempts.")
@@ -189,10 +186,10 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run continues.
+    """Import a file of 'flowckpt export': a whole run, or one checkpoint, from which a new run continues.
 
-    The whole file is verified before anything is written, and the run appears at once or not at all; after a kill,
-    repeat the command. An equal run that exists already stays as it is. The command runs nothing: flowckpt resume
+    The whole file is verified before anything is written, and the run appears completely or not at all; after a kill,
+    repeat the command. An identical run in the store stays unchanged. The command runs nothing: flowckpt resume
     continues the run.
 
     Examples:
@@ -225,13 +222,13 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _import_lines(done: ImportedRun) -> list[str]:
     name = escaped(done.workflow_id)
-    said = f"imported {name}" if done.is_new else f"{name} is there already, the very same: nothing to do"
+    said = f"imported {name}" if done.is_new else f"{name} already exists and is identical: nothing to do"
     lines = [
         f"{said} {size_of_run(done)}",
         f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
     ]
     if done.workflow_name != MANAGED:
-        lines.append("held: nothing of it runs until a person resumes it with --accept-import")
+        lines.append("held: nothing runs until a person resumes it with --accept-import")
         if done.is_new:
             lines.append(
                 f"its approvals and signals must be given again: {done.unauthenticated}"
@@ -253,19 +250,21 @@ def _import_lines(done: ImportedRun) -> list[str]:
 @click.command("copy", cls=Command)
 @click.argument("runs", metavar="RUN…", type=RunName(), nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the store.")
-@click.option("--to", metavar="STORE", required=True, help="The store to copy to, as sqlite:FILE or file:DIRECTORY.")
-@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="The id that the copy is to have; for one run.")
+@click.option(
+    "--to", metavar="STORE", required=True, help="The store to copy to, such as sqlite:FILE or file:DIRECTORY."
+)
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="The id of the copy; only with one run.")
 @json_option
 @store_option
 def copy_command(
     runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None
 ) -> int:
-    """Copy runs to another store: every attempt and checkpoint and all large values, as they are.
+    """Copy runs to another store: every attempt, checkpoint and large value, unchanged.
 
-    The source is only read; the other store and its directories are created if missing. Each run appears there at
-    once or not at all, and an equal run that exists already is skipped; so after a kill, repeat the command. A run
-    that cannot be copied is reported and does not stop the others; the exit code is that of the first one. A database
-    takes no runs of a store with a key.
+    The source is only read; the other store and its directories are created if missing. Each run appears there completely
+    or not at all, and an identical run is skipped; so after a kill, repeat the command. A run that cannot be copied is
+    reported and does not stop the others; the exit code is that of the first failure. Runs of a store with a key cannot
+    be copied to a database.
 
     Examples:
       flowckpt copy nightly --to sqlite:runs.db
@@ -273,9 +272,9 @@ def copy_command(
       flowckpt copy --all --to file:/backup/flowckpt
     """
     if bool(runs) is is_all:
-        raise click.UsageError("say which runs to copy: their ids, or --all")
+        raise click.UsageError("name the runs to copy: their ids, or --all")
     if new_id is not None and len(runs) != 1:
-        raise click.UsageError("--id is for the copy of one run")
+        raise click.UsageError("--id needs exactly one run")
     source, place = opened_store(store, runs_nothing=True), choose_store(to)
     target = _opened_target(to, choose_store(store))
     wanted = list(dict.fromkeys(runs))
@@ -310,7 +309,7 @@ def copy_command(
 
 
 def _fault(store: StoreBase, run: str) -> FlowckptError | None:
-    """Return why a store cannot tell whether it has a run."""
+    """Return the error of looking up a run in a store, or None."""
     try:
         waited(store.load_latest(run))
     except FlowckptError as error:
@@ -319,12 +318,12 @@ def _fault(store: StoreBase, run: str) -> FlowckptError | None:
 
 
 def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
-    say(f"flowckpt: the fault is in {escaped(store.shown)}, which is to be copied to; the source is as it was")
+    say(f"flowckpt: the failure is in {escaped(store.shown)}, the store to copy to; the source is unchanged")
     show_error(error)
 
 
 def _opened_target(to: str, source: StoreChoice) -> StoreBase:
-    """Open the store that is copied to; one that cannot keep what the key protects is refused, and the way is named."""
+    """Open the store to copy to; refuse a store without keys if the source has one."""
     choice = choose_store(to)
     try:
         return opened_store(choice.spec, runs_nothing=True)
@@ -332,7 +331,7 @@ def _opened_target(to: str, source: StoreChoice) -> StoreBase:
         if choice.key_file is None:
             raise
         raise StoreSpecError(
-            f"{error.message}; a copy would not be protected any more, so nothing was copied",
+            f"{error.message}; the copy would be unprotected, so nothing was copied",
             spec=error.spec,
             remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
             f"and then, without one, flowckpt import --store {shlex.quote(shown_spec(to))} FILE. The exported file is "
@@ -343,7 +342,7 @@ def _opened_target(to: str, source: StoreChoice) -> StoreBase:
 def _say(done: CopiedRun, *, as_json: bool) -> None:
     name = escaped(done.workflow_id)
     if not as_json:
-        said = f"copied {name}" if done.is_new else f"{name} is there already, the very same"
+        said = f"copied {name}" if done.is_new else f"{name} already exists and is identical"
         write(f"{said} {size_of_run(done)}\n")
     if done.owner is not None:
         warn(

@@ -28,7 +28,9 @@ from flowckpt.cli.settings import choose_store
 @click.command("plan", cls=Command)
 @click.argument("run", type=RunName(is_unfinished=True), required=False)
 @click.argument("step", type=StepName(), required=False)
-@click.option("--all", "is_all", is_flag=True, help="Plan every unfinished run of the store, as before a deployment.")
+@click.option(
+    "--all", "is_all", is_flag=True, help="Plan every unfinished run of the store, for example before a deployment."
+)
 @policy_options
 @input_option
 @program_options
@@ -46,17 +48,17 @@ def plan_command(
     store: str | None,
     **policy: Any,
 ) -> int:
-    """Show what a resume with the same options would do, step by step, and why. Run nothing and change nothing.
+    """Show what a resume with the same options would do, step by step, and why. Runs and changes nothing.
 
-    With STEP, show everything that speaks for or against the recorded result of one step: its code, arguments,
-    version, evidence, and the steps before it. STEP is a path, or a name (its first use).
+    With STEP, explain the decision about one step: its code, arguments, version, evidence, and the steps before it. STEP
+    is a path, or a name (its first use).
 
-    With --all, show for each unfinished run whether a resume would stop, and why; with --target, for those of that
-    workflow. A run that would only run steps again does not count.
+    With --all, show for each unfinished run (with --target, only of that workflow) whether a resume would stop, and why.
+    A run that would only run steps again does not count.
 
     The exit code is 0 if nothing is stale and 10 if something is. If the resume would stop, the exit code is that of the
-    resume: 10 for a stale result, 14 if the workflow yields something other than recorded, 15 for a step in doubt, and 1
-    for a run that stopped while it was being undone.
+    resume: 10 for a stale result, 14 if the workflow yields other steps than recorded, 15 for a step in doubt, and 1 for
+    a run that stopped during its undo.
 
     Examples:
       flowckpt plan nightly

@@ -37,14 +37,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command("recover", cls=Command)
 @click.option("--once", is_flag=True, help="Resume what is due now, then exit (the default).")
-@click.option("--watch", is_flag=True, help="Keep looking until a signal stops it.")
+@click.option("--watch", is_flag=True, help="Keep polling until a signal stops it.")
 @click.option(
     "--every",
     type=SecondsRange(0.05, 86_400),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: the time between two looks.",
+    help="With --watch: seconds between two polls.",
 )
 @click.option(
     "--jobs",
@@ -76,13 +76,13 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Resume every run whose process is gone, or whose time to continue has come.
+    """Resume every run whose process is gone or whose wake-up time has come.
 
-    Each run is resumed in a process of its own, in the directory that it was started in, as flowckpt resume does it.
-    Several recoverers, on several machines, share the work: each run is taken by one of them. A run that cannot be
-    resumed (a program that is not here, a secret that is not given) is reported and left as it is. A run that needs a
+    Each run is resumed in its own process, in the directory in which it was started, as by flowckpt resume. Several
+    recoverers, also on several machines, share the work: each run is resumed by one of them. A run that cannot be
+    resumed (its program or a secret is missing here) is reported and left unchanged. A run that needs a
     person (edited code, an effect that would be repeated, a step in doubt) is reported once, and listed by flowckpt list
-    --status stale. The exit code is 0 if every run ended well, waits again, or was reported before; else 1.
+    --status stale. The exit code is 0 if every run succeeded, waits again, or was reported before; else 1.
 
     Examples:
       flowckpt recover
@@ -134,7 +134,7 @@ async def _recover(
     *,
     shows_output: bool,
 ) -> str:
-    """Recover; return the name of the signal that stopped it, or an empty text."""
+    """Recover runs; return the name of the signal that stopped it, or an empty text."""
     stopped_by: list[str] = []
     tell = say if every is None else _tell_with_time
     if every is not None:
@@ -150,7 +150,7 @@ async def _recover(
             found.append(recovered)
             if not recovered.is_reported:
                 tell(_line(recovered))
-        elif recovered.exit_code is not None:  # it was said to be resumed
+        elif recovered.exit_code is not None:  # its start was reported
             tell(f"{_name(recovered)}: {recovered.detail}; not resumed here")
 
     recoverer = Recoverer(
@@ -162,7 +162,7 @@ async def _recover(
         shuffle=random.shuffle,
         on_start=lambda run: tell(f"{_name(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"),
         on_end=ended,
-        on_trouble=lambda error: tell(f"flowckpt: {escaped(error.message)}; looking again"),
+        on_trouble=lambda error: tell(f"flowckpt: {escaped(error.message)}; trying again"),
     )
 
     def stop(number: signal.Signals) -> None:
@@ -205,7 +205,7 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
         said = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
         say(f"flowckpt: {said}")
     elif not reported:
-        say(f"flowckpt: no run in {choice.shown} is to be resumed")
+        say(f"flowckpt: no run in {choice.shown} is due")
 
 
 def _watching(choice: StoreChoice, workflows: tuple[str, ...], every: float, jobs: int) -> str:

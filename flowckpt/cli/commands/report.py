@@ -51,7 +51,7 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
       flowckpt report nightly -o public/nightly.html
     """
     if opens and output == "-":
-        raise click.UsageError("--open needs a file: leave out -o -")
+        raise click.UsageError("--open needs a file: omit -o -")
     opened, run = opened_run(store, run, runs_nothing=not plan)
     found = stored_run(opened, run)
     decisions, note = foreseen(run, store) if plan else ({}, "")
@@ -68,12 +68,12 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
 
 
 def run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> RunReport:
-    """Return the report of a run as its store has it.
+    """Return the report of a run from its store.
 
     Args:
-        store: where it is.
+        store: the store of the run.
         run: the run.
-        found: what the store has of it.
+        found: the stored run.
         **more: the comparison and the plan, as `report_of` takes them.
     """
     facts: Any = {"waits": found.waits, **attrs.asdict(found.hints, recurse=False)}
@@ -81,7 +81,7 @@ def run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> Run
 
 
 def plain_name(run: str) -> str:
-    """Return an id as the name of a file in the current directory: neither hidden nor a path, and of a possible length."""
+    """Return a file name for an id: not hidden, without a path, and not too long."""
     return _NOT_PLAIN.sub("_", run).lstrip(".- ")[:60] or "run"
 
 
@@ -93,11 +93,11 @@ def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
 
 
 def foreseen(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
-    """Return what a resume would do with each step, and why, by path; and the plan in one line, or why there is none."""
+    """Return the decision of a resume about each step, by path, and a summary of the plan, or why it failed."""
     try:
         plan = planned_run(recorded_run(choose_store(store), run), RunOptions()).plan.to_document()
     except FlowckptError as error:
-        return {}, f"No plan could be made: {error.message}"
+        return {}, f"The plan failed: {error.message}"
     return planned_steps(plan), plan_sentence(plan)
 
 
@@ -121,10 +121,10 @@ def graph_command(
     inputs: tuple[tuple[str, str], ...],
     store: str | None,
 ) -> None:
-    """Draw the steps of a workflow or of a run, and which output went into which argument.
+    """Draw the steps of a workflow or a run, and which output is used by which step.
 
-    For a run, the graph comes from its record. For a workflow, no step runs: the graph ends where the workflow itself
-    looks at the output of a step.
+    For a run, the graph comes from its record. For a workflow, no step runs: the graph ends where the workflow's own code
+    uses the output of a step.
 
     Examples:
       flowckpt graph pipeline.py:etl
@@ -133,7 +133,7 @@ def graph_command(
     """
     if _is_target(target_or_run):
         if plan:
-            raise click.UsageError(f"{target_or_run} is a workflow, and --plan needs a run")
+            raise click.UsageError(f"--plan needs a run, but {target_or_run} is a workflow")
         workflow, _ = typed_target(target_or_run)
         graph = graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
     else:
@@ -162,7 +162,7 @@ def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *,
             raise error from None
         return graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
     if inputs:
-        raise click.UsageError(f"{run} is a run, and its inputs are recorded: leave out -i")
+        raise click.UsageError(f"{run} is a run, whose inputs are recorded: omit -i")
     found = stored_run(opened, run)
     timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.hints.begun)
     decisions, said = foreseen(run, store) if is_planned else ({}, "")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command("resume", cls=Command)
 @click.argument("run", type=RunName(is_unfinished=True))
-@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what the resume would do, like plan, and run nothing.")
 @policy_options
 @by_option
 @click.option("--comment", metavar="TEXT", default="", help="With --done and --not-done: the reason; recorded.")
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     metavar="N",
     help="Resume only if N is the newest attempt; otherwise the exit code is 75.",
 )
-@click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that has the run
+@click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that owns the run
 @executor_option
 @click.option(
     "--accept-import",
     is_flag=True,
-    help="Resume an imported run for the first time (by default: ask). Approvals and signals in its file count only if it "
+    help="Allow the first resume of an imported run (default: ask). Approvals and signals in its file count only if it "
     "was signed with a key of the store.",
 )
-@click.option("--steal", is_flag=True, help="Take over the run even though another process owns it.")
+@click.option("--steal", is_flag=True, help="Take over the run even if another process owns it.")
 @rollback_option
 @form_options
 @store_option
@@ -127,7 +127,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def _ask(error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine) -> tuple[Session, Resuming] | None:
-    """Ask what to do about edited code; return the session that does it, or None to leave the run."""
+    """Ask what to do about edited code; return the session for the answer, or None to stop."""
     chosen = render.plan.ask_about_code(error, recorded, line.options)
     if chosen is None:
         return None

@@ -60,9 +60,9 @@ _BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
     type=click.Choice(["fail", "resume", "return"]),
     default="fail",
     show_default=True,
-    help="With --id, if the store has the run: fail, resume it, or return how it ended and run nothing.",
+    help="With --id, if the run exists: fail, resume it, or return its recorded result without running anything.",
 )
-@click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
+@click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label for the run.")
 @setting_option("every")
 @setting_option("interval")
 @setting_option("on_save_error")
@@ -72,10 +72,8 @@ _BESIDE_CRASHES = {*_BESIDE_CHECK - {"same_process"}, "crashes", "answers"}
 @executor_option
 @rollback_option
 @cache_option
-@click.option(
-    "--check", is_flag=True, help="Store nothing: run it once in memory, drive it again, and report what differs."
-)
-@click.option("--same-process", is_flag=True, help="With --check: do not drive it in a second process, too.")
+@click.option("--check", is_flag=True, help="Store nothing: run it in memory, replay it, and report differences.")
+@click.option("--same-process", is_flag=True, help="With --check: do not also replay it in a second process.")
 @click.option(
     "--crashes",
     is_flag=True,
@@ -110,18 +108,17 @@ def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> int:
     """Start a run of a workflow.
 
-    TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be left out if there is only one.
+    TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be omitted if there is only one.
 
     With --id and --if-exists resume, the same line starts a run, resumes it, and returns its output once it has
     completed: for cron, systemd and other schedulers. The workflow and the inputs must be those of the first time.
 
-    With --check, the steps run once, so give the workflow inputs that do no harm. The workflow is then driven from its
-    record again, in this process and in a second one, in which text is hashed differently: code that depends on the
-    order of a set shows. The exit code is 0 if nothing differs, 14 if something does, and 1 if the run failed and
-    nothing differs up to there.
+    With --check, the steps run once, so choose harmless inputs. The workflow is then replayed from its record, in this
+    process and in a second one with another hash seed, which reveals code that depends on the order of a set. The exit
+    code is 0 if nothing differs, 14 if something does, and 1 if the run failed without a difference.
 
-    With --check --crashes, the steps run hundreds of times, and files are as before at the end. The exit code is 14 if
-    the output, a file, or the number of calls with an effect differs from an uninterrupted run.
+    With --check --crashes, the steps run hundreds of times; files are restored at the end. The exit code is 14 if the
+    output, a file, or the number of calls with an effect differs from an uninterrupted run.
 
     Examples:
       flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
@@ -155,7 +152,7 @@ def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 def _typed(
     target: str, texts: dict[str, str], document: Any
 ) -> tuple[Workflow[..., Any], dict[str, str], dict[str, Any]]:
-    """Return the workflow of a target, the target as it is recorded, and the inputs as their types want them."""
+    """Return the workflow of a target, the target for the record, and the converted inputs."""
     workflow, described = typed_target(target)
     return workflow, described, convert_inputs(workflow, texts, document)
 
@@ -167,11 +164,11 @@ def _needed(workflow: Workflow[..., Any]) -> list[str]:
 
 
 def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_run: bool) -> Resuming | None:
-    """Look whether the run is there; one that is to be resumed continues in the directory in which it was started.
+    """Return whether the run exists; if it is to be resumed, enter the directory in which it was started.
 
     Raises:
-        TargetError: it was imported, or its directory cannot be entered.
-        InputError: it is a task of a checkpoint manager.
+        TargetError: the run was imported, or its directory cannot be entered.
+        InputError: the run is a task of a checkpoint manager.
     """
     latest = waited(opened(choice).load_latest(run))
     if latest is None:
@@ -187,7 +184,7 @@ def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_ru
 def _refuse_useless_options(
     run: str | None, if_exists: str, check: bool, crashes: bool, same_process: bool, *, has_answers: bool
 ) -> None:
-    """Refuse options that have no effect as they were given.
+    """Refuse combinations in which an option has no effect.
 
     Raises:
         UsageError: an option has no effect.

@@ -108,9 +108,9 @@ FILES = {
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @json_option
 def init_command(directory: Path, as_json: bool) -> int:
-    """Write a pipeline, its test and settings that run as they are.
+    """Write a working pipeline with its test and settings.
 
-    Files that exist are kept. DIRECTORY is made if it does not exist; the current one by default.
+    Existing files are kept. DIRECTORY is created if missing; the current one by default.
 
     Examples:
       flowckpt init
@@ -145,7 +145,7 @@ def init_command(directory: Path, as_json: bool) -> int:
 
 
 _PATH_OF_URL = re.compile(r"^(https?://)(?:[^/?#]*@)?([^/?#]*).*", re.IGNORECASE | re.DOTALL)
-"""A webhook: its path is often a secret, as that of a chat program is."""
+"""A webhook, whose path is often secret."""
 
 _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 
@@ -156,7 +156,7 @@ _HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
 def config_command(as_json: bool) -> None:
     """Show each setting, its value here, and where it comes from: the environment, pyproject.toml, or the default.
 
-    Passwords of stores and paths of webhooks are hidden. Exits with 2 where a setting is unknown or has an invalid value.
+    Passwords of stores and paths of webhooks are hidden. Exits with 2 if a setting is unknown or has an invalid value.
 
     Examples:
       flowckpt config
@@ -219,7 +219,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options and run ids.
+    """Print the script that completes commands, options and run ids in a shell.
 
     Examples:
       eval "$(flowckpt completion bash)"
@@ -229,5 +229,5 @@ def completion_command(shell: str) -> None:
     cls = get_completion_class(shell)
     assert cls is not None
     completion = cls(group, {}, "flowckpt", "_FLOWCKPT_COMPLETE")
-    script = ShellComplete.source(completion)  # the plain one: that of bash would start a bash to ask its version
+    script = ShellComplete.source(completion)  # the base class: the one for bash would start bash to get its version
     write("".join(f"{line.removesuffix(chr(59))}\n" for line in script.strip().splitlines()))

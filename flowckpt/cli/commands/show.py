@@ -73,29 +73,29 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
     "at",
     metavar="STEP",
     type=StepName(),
-    help="Also one step, by its path or name, and the steps within it, with the whole output or error.",
+    help="Also one step, by its path or name, and the steps inside it, with the complete output or error.",
 )
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of the checkpoints only those of attempt N.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Show only checkpoints of attempt N.")
 @click.option(
     "--reason",
     "reasons",
     type=click.Choice([str(reason) for reason in Reason]),
     multiple=True,
-    help="Of the checkpoints only those taken for this reason; may be given again.",
+    help="Show only checkpoints taken for this reason; repeatable.",
 )
 @click.option(
     "--verified",
     type=click.Choice([*_ANSWERS]),
-    help="Of the checkpoints only those whose evidence held, did not hold, or that have none.",
+    help="Show only checkpoints whose evidence held (yes), did not hold (no), or that have none.",
 )
 @click.option(
-    "--history", is_flag=True, help="Also each attempt with all that it recorded, what no longer counts included."
+    "--history", is_flag=True, help="Also each attempt with everything that it recorded, including superseded results."
 )
 @click.option(
     "--generations",
     is_flag=True,
-    help="Also the generations of a run that continues by continue_as(), the oldest first.",
+    help="Also the generations of a run that uses continue_as(), oldest first.",
 )
 @json_option
 @store_option
@@ -114,7 +114,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> None:
-    """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history.
+    """Show one run: its status, inputs and output, and on request its steps, checkpoints and history.
 
     Examples:
       flowckpt show nightly --steps
@@ -163,7 +163,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 def _selected(
     checkpoints: Sequence[CheckpointRef], attempt: int | None, reasons: Collection[str], verified: str | None
 ) -> list[CheckpointRef]:
-    """Return the checkpoints that the options ask for."""
+    """Return the checkpoints selected by the options."""
     return [
         reference
         for reference in checkpoints
@@ -174,13 +174,13 @@ def _selected(
 
 
 def _show_below(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str]) -> None:
-    """Write a table below what is there."""
+    """Write a table after an empty line."""
     write("\n")
     show_table(header, rows, wrapped=wrapped)
 
 
 def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_unfolded: bool) -> None:
-    """Write steps, and what their evidence claims."""
+    """Write steps and their claims."""
     branches = step_tree(results, is_unfolded=is_unfolded)
     if rows := [*map(_branch_row, branches), *map(_started_row, in_flight)]:
         _show_below(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"))
@@ -189,7 +189,7 @@ def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_u
 
 
 def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None) -> None:
-    """Write a step and those within it, and its whole output or error; the one that ended the run stands at the top."""
+    """Write a step, the steps inside it, and its complete output or error."""
     _show_steps(results, (), is_unfolded=False)
     if ended is None or ended.path != path:
         lines = _whole_lines(next(result for result in results if result.path == path))
@@ -197,7 +197,7 @@ def _show_step(path: str, results: Sequence[StepResult], ended: StepError | None
 
 
 def _whole_lines(result: StepResult) -> list[str]:
-    """Return the whole output of a step, as JSON of its recorded form, or its whole error."""
+    """Return the complete output of a step, as recorded JSON, or its complete error."""
     if result.error is not None:
         return _error_lines(result.error, [result])
     text = json_text(plain_tree(result.held_output, "output"), indent=2)
@@ -206,7 +206,7 @@ def _whole_lines(result: StepResult) -> list[str]:
 
 def _show_checkpoints(wanted: Sequence[CheckpointRef]) -> None:
     if not wanted:
-        say("flowckpt: no such checkpoint in this run")
+        say("flowckpt: no checkpoint of this run matches")
         return
     _show_below(_CHECKPOINTS, [*map(_checkpoint_row, wanted[::-1])], wrapped=("CHECKPOINT",))
 
@@ -269,9 +269,9 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
         f"stored at: {escaped(place)}",
     ]
     if is_task(latest) and run.status is not Status.COMPLETED:
-        lines.append("task: of a CheckpointManager; the program that made it continues it when it is run again")
+        lines.append("task: of a CheckpointManager; run its program again to continue it")
     if IMPORTED in latest.metadata:
-        lines.append("held: it was imported, and nothing of it runs until a person resumes it with --accept-import")
+        lines.append("held: it was imported; nothing runs until a person resumes it with --accept-import")
     if run.owner is not None:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
@@ -317,7 +317,7 @@ def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
 
 
 def _live_lines(live: LiveNote | None) -> list[str]:
-    """Return what runs now, or what ran when the process died."""
+    """Return the steps that run now, or that ran when the process died."""
     if live is None:
         return []
     lead = "running now" if live.is_running else "in flight when the process died"
@@ -332,7 +332,7 @@ def _live_lines(live: LiveNote | None) -> list[str]:
 
 
 def _origin_lines(run: StoredRun) -> list[str]:
-    """Return where the run comes from: another run, or an earlier checkpoint of its own."""
+    """Return the origin of the run: another run, or one of its earlier checkpoints."""
     latest, lines = run.latest, []
     for key in ("rolled_back_to", "forked_from"):
         if point := latest.metadata.get(key):
@@ -342,7 +342,7 @@ def _origin_lines(run: StoredRun) -> list[str]:
     if started_by := latest.metadata.get(STARTED_BY):
         lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
         if is_not_begun(latest.metadata, latest.attempt) and run.owner is None:
-            lines.append("due: no process has run it yet; 'flowckpt recover' does")
+            lines.append("due: no process has run it yet; 'flowckpt recover' starts it")
     return lines
 
 
@@ -363,7 +363,7 @@ def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
 
 
 def _signal_lines(run: StoredRun) -> list[str]:
-    aside = "set aside, as it does not fit"
+    aside = "set aside: it does not fit"
     return [*map(_signal_line, run.signals), *(_signal_line(signal, aside) for signal in run.set_aside)]
 
 
@@ -419,7 +419,7 @@ def _started_row(path: str) -> list[str]:
 
 
 def _claims(results: Sequence[StepResult], *, is_unfolded: bool) -> list[list[str]]:
-    """Return the rows of the evidence; the claims of members of a large map are counted, unless they are unfolded."""
+    """Return the rows of the evidence; claims of a large map's members are only counted, unless `--members` is given."""
     claimed = [(result.path, row) for result in results for row in _claim_rows(result)]
     if is_unfolded:
         return [row for _, row in claimed]
@@ -485,7 +485,7 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
 
 
 def _looked_at(held: Any, place: str) -> Any:
-    """Return a recorded value; one of a type that only its program knows, as the record has it."""
+    """Return a recorded value; a value whose type only the program knows stays in its recorded form."""
     try:
         return look(held)
     except DecodingError:

@@ -1,4 +1,4 @@
-"""The commands that keep a store: `flowckpt store …`."""
+"""The commands that maintain a store: `flowckpt store …`."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ from flowckpt.stores.queries import store_statistics
 @mirror_option
 @store_option
 def check_command(run: str | None, as_json: bool, store: str | None) -> int:
-    """Read all of the store, or of one run, and verify it. Nothing is changed.
+    """Read and verify the whole store, or one run. Changes nothing.
 
-    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, with 13 where
-    something could not be read now, and with 2 where a key is missing without which nothing can be said.
+    A notice is harmless, for example a record that a crash cut short. Exits with 11 if something is corrupt, with 13 if
+    something could not be read now, and with 2 if a key is missing.
 
-    A record whose digests fit, but that holds what flowckpt never writes, is corrupt too.
+    A record with matching digests but content that flowckpt never writes is corrupt, too.
 
-    A store with a mirror is compared with it: a notice says what the mirror lacks, and a mirror with another history of
-    a run counts as corrupt.
+    A store with a mirror is compared with it: a notice names what the mirror lacks; a different history in the mirror
+    counts as corrupt.
 
     Examples:
       flowckpt store check
@@ -109,11 +109,11 @@ def _line(finding: Finding) -> str:
 @mirror_option
 @store_option
 def repair_command(run: str, as_json: bool, store: str | None) -> None:
-    """Set the damaged part of a run aside, and keep everything that is intact.
+    """Set the damaged parts of a run aside, and keep everything that is intact.
 
-    The run as it was is kept beside it: in a directory or bucket under damaged/, in a database in tables named
-    damaged_…. The command prints where, what is lost, and the checkpoint from which the run resumes. An intact run is
-    not changed. A mirror is brought level with the run.
+    The original is kept: in a directory or bucket under damaged/, in a database in tables named damaged_…. The command
+    prints its place, what is lost, and the checkpoint from which the run resumes. An intact run is not changed. A mirror
+    is updated.
 
     Examples:
       flowckpt store repair nightly
@@ -133,7 +133,7 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
         write(escaped(f"{run} is intact ({left}): nothing was changed") + "\n")
         return
     write("".join(escaped(f"lost: {each}") + "\n" for each in done.lost))
-    write(escaped(f"set aside: the run as it was, in {done.aside}") + "\n")
+    write(escaped(f"set aside: the original, in {done.aside}") + "\n")
     write(escaped(f"repaired: {run} ({left})") + "\n")
     say(f"See what a resume would run: {command_line('plan', choice, run)}")
 
@@ -146,17 +146,17 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
     default=10,
     show_default=True,
     metavar="N",
-    help="How many of the newest days, the largest and the slowest.",
+    help="How many of the newest days, largest runs and slowest steps to show.",
 )
 @json_option
 @store_option
 @color_option
 def stats_command(run: str | None, limit: int, as_json: bool, store: str | None) -> int:
-    """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
+    """Show statistics of the store or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
-    The figures include results that no longer count. Sizes are those of records, without large values; "stored" is all
-    that the medium takes, which a bucket cannot tell. A run whose record cannot be read is left out and named, and the
-    exit code is 11.
+    The statistics include superseded results. Sizes are those of records, without large values; "stored" is the size on
+    the medium, which is unknown for a bucket. A run with an unreadable record is left out and named, and the exit code
+    is 11.
 
     Examples:
       flowckpt store stats
@@ -179,14 +179,14 @@ def stats_command(run: str | None, limit: int, as_json: bool, store: str | None)
 @click.command("pin", cls=Command)
 @click.argument("run", type=RunName())
 @click.argument("checkpoint", required=False)
-@click.option("--unpin", is_flag=True, help="Take the pin away again.")
+@click.option("--unpin", is_flag=True, help="Remove the pin.")
 @json_option
 @store_option
 def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: str | None) -> None:
-    """Keep a checkpoint whatever is pruned, and its run with it. Only clear removes it.
+    """Protect a checkpoint and its run from pruning. Only clear removes them.
 
-    CHECKPOINT is an id, of which the newest counts, or a sequence; by default the newest checkpoint. A live run can
-    be pinned, too.
+    CHECKPOINT is an id (its newest checkpoint counts) or a sequence; by default, the newest checkpoint. The run may be
+    live.
 
     Examples:
       flowckpt store pin nightly
@@ -219,7 +219,7 @@ def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, st
     if is_changed:
         write(f"{'unpinned' if unpin else 'pinned'} {place} of {escaped(run)}\n")
     else:
-        write(f"{place} of {escaped(run)} {'was not pinned' if unpin else 'is pinned already'}: nothing was changed\n")
+        write(f"{place} of {escaped(run)} {'was not pinned' if unpin else 'is already pinned'}: nothing was changed\n")
 
 
 _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
@@ -234,13 +234,13 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
     help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints (of a task, committed steps).",
 )
 @click.option(
-    "--older-than", type=AgeText(), metavar="AGE", help="Only what was saved longer ago, as 90s, 45m, 12h, 30d or 2w."
+    "--older-than", type=AgeText(), metavar="AGE", help="Only what is older than AGE, such as 90s, 45m, 12h, 30d or 2w."
 )
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With RUN: only checkpoints whose records do not fit into N bytes beside the newer ones.",
+    help="With RUN: only checkpoints whose records, with all newer ones, exceed N bytes.",
 )
 @click.option(
     "--status",
@@ -250,7 +250,7 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
     help="Only runs with this status. Default: completed, because all others can be resumed.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, with sizes, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, with sizes, and remove nothing.")
 @json_option
 @store_option
 def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
@@ -264,14 +264,13 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Remove completed runs that are not needed any more, and free unused space.
+    """Remove completed runs that are no longer needed, and free unused space.
 
-    A run, or with RUN one of its checkpoints, is removed only if it meets every given condition. Without --keep,
-    --older-than and --max-bytes nothing is removed: the command only frees space. Runs that a process owns, and runs
-    with a pinned checkpoint, always stay. Of the checkpoints of RUN the newest, the newest verified and the pinned
-    ones always stay, and the one from which a task of a CheckpointManager continues; so do all results. A run whose
-    record cannot be read stays and is named, and the exit code is 11. Damage of RUN that no longer counts only keeps its
-    space from being freed, with a warning.
+    A run (with RUN: a checkpoint) is removed only if it meets every given condition. Without --keep, --older-than and
+    --max-bytes, nothing is removed: the command only frees space. Runs that a process owns and runs with a pinned
+    checkpoint always stay. With RUN, the newest, the newest verified and the pinned checkpoints always stay, and the one
+    from which a task of a CheckpointManager continues; so do all results. A run with an unreadable record stays and is
+    named, and the exit code is 11. If only superseded parts of RUN are damaged, their space is not freed, with a warning.
 
     Examples:
       flowckpt store prune --older-than 30d --dry-run
@@ -283,14 +282,14 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     has_filter = bool(statuses) or workflow is not None
     if run is not None:
         if has_filter:
-            raise click.UsageError("--status and --workflow choose among runs, and a run is named")
+            raise click.UsageError("--status and --workflow select runs; omit them with RUN")
         conditions: dict[str, Any] = {"keep": keep, "older_than": older_than, "max_bytes": max_bytes}
         _prune_one(store, run, conditions, is_dry_run=dry_run, as_json=as_json)
         return ExitCode.DONE
     if max_bytes is not None:
-        raise click.UsageError("--max-bytes chooses among the checkpoints of a run, and no run is named")
+        raise click.UsageError("--max-bytes selects checkpoints of a run; name a RUN")
     if has_filter and keep is None and older_than is None:
-        raise click.UsageError("say which of them go: --keep N, --older-than AGE, or --keep 0 for all")
+        raise click.UsageError("choose what to remove: --keep N, --older-than AGE, or --keep 0 for all")
     checkpoints = opened_store(store, runs_nothing=True)
     verb = "would remove" if dry_run else "removed"
     report = waited(
@@ -352,7 +351,7 @@ def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dr
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, the command does not ask either.")
 @store_option
 def clear_command(run: str, yes: bool, store: str | None) -> None:
-    """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it.
+    """Remove a run with all its checkpoints, irrevocably. A store with a key requires the key.
 
     Examples:
       flowckpt store clear nightly
@@ -368,7 +367,7 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
     except (
         WrongKeyError,
         UnauthenticatedRecordError,
-    ) as error:  # likewise: a key of an old run may be lost for good
+    ) as error:  # the same: a key of an old run may be lost
         if isinstance(error, WrongKeyError) and error.is_whole_store:
             raise
         what = "its record cannot be read"
@@ -388,16 +387,17 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
 @click.option(
     "--use",
     type=click.Choice([ENCRYPT, AUTHENTICATE]),
-    help="Use of the new key: encrypt (the default of new), or authenticate alone, which leaves records readable. "
+    help="Use of the new key: encrypt (the default of new), or only authenticate, which leaves records readable. "
     "A rotation keeps the use of the newest key.",
 )
 @json_option
 def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
-    """Make a key file, put a new key first in it, or show its keys without their secrets.
+    """Create a key file, add a new key to it, or show its keys without their secrets.
 
-    new makes the file, readable by its owner alone. Name it to the other commands by FLOWCKPT_KEY_FILE, or by key_file
-    in pyproject.toml. rotate puts a new key first: what is written from then on is sealed with it, and what is older is
-    still read with the others; flowckpt store prune seals what is older with the new key, too. Keep a copy of the file where the store is not: without it, what is encrypted is lost.
+    new creates the file, readable only by its owner. Pass it to other commands by FLOWCKPT_KEY_FILE, or by key_file in
+    pyproject.toml. rotate adds a new key: new records are sealed with it, and older ones are still read with the others;
+    flowckpt store prune also seals older records with the new key. Keep a copy of the file outside the store: without it,
+    encrypted records are lost.
 
     Examples:
       flowckpt store key new ~/.flowckpt.key
@@ -407,7 +407,7 @@ def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
     """
     if action == "show":
         if use is not None:
-            raise click.UsageError("--use is for new and rotate")
+            raise click.UsageError("--use needs new or rotate")
         ring = read_key_file(file)
     else:
         before = read_key_file(file).keys if action == "rotate" else ()
@@ -424,7 +424,7 @@ def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
     if action == "new":
         say(
             escaped(
-                f"Keep a copy of {file} where the store is not. To use it: export FLOWCKPT_KEY_FILE={Path(file).absolute()}"
+                f"Keep a copy of {file} outside the store. To use it: export FLOWCKPT_KEY_FILE={Path(file).absolute()}"
             )
         )
 
@@ -439,10 +439,10 @@ _MOST_RUNS = 10
 def trust_command(run: str, yes: bool, store: str | None) -> None:
     """Accept a run whose records are not authenticated by the key.
 
-    Use it for a run that began before the store had a key, and for a run whose end cannot be proved, for example
-    after the restore of a backup without its head- files. The command adds a segment, sealed with the key, that holds
-    the digest of the whole run. Sealed data that does not open is still refused. The output lists what was trusted,
-    what was verified, and what is lost.
+    Use it for a run that started before the store had a key, and for a run whose end cannot be proved, for example after
+    restoring a backup without its head- files. The command adds a segment, sealed with the key, that holds the digest of
+    the whole run. Sealed data that does not open is still refused. The output lists what was trusted, what was verified,
+    and what is lost.
 
     Examples:
       flowckpt store trust nightly
@@ -451,37 +451,37 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
     choice = choose_store(store)
     checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
     if not isinstance(checkpoints, FileCheckpointStore) or choice.key_file is None:
-        raise click.UsageError("trust is for a file store with a key: name the key file by FLOWCKPT_KEY_FILE")
+        raise click.UsageError("trust needs a file store with a key: set FLOWCKPT_KEY_FILE")
     run = chosen_run(checkpoints, run)
     latest = latest_of(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         for line in _said_of(checkpoints.runs.trust_report(run), "would be"):
             say(line)
         what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
-        asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
+        asked = f"Trust run {escaped(run)} ({escaped(what)}) as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")
             return
     found = waited(checkpoints.trust(run))
     counts = f"{found.checkpoints} checkpoints, {found.results} results"
     if found.is_proved:
-        write(f"{escaped(run)} proves itself with the key ({counts}): nothing was to be taken on trust\n")
+        write(f"{escaped(run)} is already authenticated by the key ({counts}): nothing was changed\n")
     else:
         write(f"trusted {escaped(run)} as it is now ({counts})\n")
     write("".join(f"{line}\n" for line in _said_of(found, "was")))
     if found.message:
-        warn(f"its messages stay refused: {found.message}. Remove the file, and send the message again")
+        warn(f"its messages are still refused: {found.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
-        say(f"Still refused, as each was written without a key: {escaped(listed(others, _MOST_RUNS))}")
-        say(f"Look at each, and if it is what it should be: {command_line('store trust', choice, others[0])}")
+        say(f"Still refused, because they were written without a key: {escaped(listed(others, _MOST_RUNS))}")
+        say(f"Inspect each run; if it is correct: {command_line('store trust', choice, others[0])}")
 
 
 def _said_of(found: TrustReport, verb: str) -> list[str]:
     lines = []
     if found.plain and not found.is_proved:
-        lines.append(f"  {verb} taken on trust, written without a key: {', '.join(found.plain)}")
+        lines.append(f"  {verb} trusted, written without a key: {', '.join(found.plain)}")
     if not found.is_proved:
-        lines.append(f"  lost: {found.lost or 'nothing that the record tells of'}")
+        lines.append(f"  lost: {found.lost or 'nothing known from the record'}")
     elif found.plain:
         lines.append(f"  held, and proved by what a sealed one says of it: {', '.join(found.plain)}")
     if found.sealed:

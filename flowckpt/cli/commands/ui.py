@@ -31,7 +31,7 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 @click.option(
     "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of the certificate."
 )
-@click.option("--allow-plain-http", is_flag=True, help="Listen on other addresses than this machine's without TLS.")
+@click.option("--allow-plain-http", is_flag=True, help="Allow other addresses than this machine's without TLS.")
 @store_option
 def ui_command(
     port: int,
@@ -46,7 +46,7 @@ def ui_command(
     """Serve a page that lists runs, shows them live, and answers approvals and signals.
 
     It listens on this machine only, and its address contains a random token. Actions start the same commands that you
-    would type; a run that they resume continues when the page is closed. Needs the extra: pip install "flowckpt[web]".
+    would type; a resumed run continues after the page is closed. Needs the extra: pip install "flowckpt[web]".
 
     Examples:
       flowckpt ui
@@ -95,21 +95,21 @@ def ui_command(
 
 
 def _refuse_unsafe(host: str, cert: Path | None, key: Path | None, *, allow_plain_http: bool) -> None:
-    """Refuse to listen where others could read along.
+    """Refuse to listen if others could read the traffic.
 
     Raises:
-        UsageError: they could.
+        UsageError: others could read the traffic.
     """
     if (cert is None) != (key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together")
+        raise click.UsageError("give both --tls-cert and --tls-key")
     if not (_is_local(host) or cert or allow_plain_http):
         raise click.UsageError(
-            f"on {host} others could read along: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
+            f"on {host}, others could read the traffic: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
         )
 
 
 def accepted_hosts(host: str, port: int, *, is_secure: bool) -> set[str]:
-    """Return the `Host` headers that name this server; browsers leave out the port that is the scheme's own."""
+    """Return the `Host` headers that name this server; browsers omit the scheme's default port."""
     names = {"localhost", "127.0.0.1", "[::1]", _in_address(host).lower()}
     if not _is_local(host):
         names |= {socket.getfqdn().lower(), socket.gethostname().lower()}

@@ -57,12 +57,12 @@ _SUMMED = {
 _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not checked again": "bright_black"}
 _CHUNKS_A_JOB = 4
 _UNANSWERED = (VerdictStatus.CANNOT_CHECK, VerdictStatus.REFUSED)
-"""Answers that may change once the program is loaded: it lends functions, and knows its databases."""
+"""Answers that may change once the program is loaded, because it registers functions and databases."""
 
 
 @click.command("verify", cls=Command)
 @click.argument("run", type=RunName())
-@click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
+@click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; by default, the latest checkpoint.")
 @setting_option("jobs")
 @verify_option
 @network_option
@@ -81,12 +81,12 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     as_json: bool,
     store: str | None,
 ) -> int:
-    """Check the recorded evidence of each step against the world now. Changes nothing of the record.
+    """Check the recorded evidence of each step against the world now. The record is not changed.
 
     The answers count in the figures of store stats, and show --json has the time of the last verification.
 
-    The program of the run is loaded only for claims that only the program can answer. Exits with 10 where a step's
-    evidence does not hold, or cannot be checked.
+    The program of the run is loaded only for claims that need it. Exits with 10 if a step's evidence does not hold or
+    cannot be checked.
 
     Examples:
       flowckpt verify nightly
@@ -160,7 +160,7 @@ def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_color
             lines.append(f"  as a whole it {word}: {escaped(each.report.reason)}")
     counts = _counts(found)
     if not counts["total"]:
-        lines.append("there is nothing to check: no recorded result has evidence")
+        lines.append("nothing to check: no recorded result has evidence")
         return lines
     said = [f"{counts[key]} {word}" for key, word in _SUMMED.items() if counts[key] or key == "verified"]
     lines.append(f"claims: {', '.join(said)}")
@@ -172,12 +172,12 @@ def _colored(line: str, *, is_colored: bool) -> str:
     return f"{click.style(word, fg=_COLORS.get(word))}{colon}{rest}" if is_colored else line
 
 
-# The check of the recorded evidence against the world, without running anything of the run.
+# The check of the recorded evidence against the world, without running any step.
 
 
 @attrs.frozen
 class Checked:
-    """The evidence of a step, or of the checkpoint itself, as the world answers it now.
+    """The current state of the evidence of a step or of the checkpoint itself.
 
     Attributes:
         path: the step; empty for the checkpoint.
@@ -189,7 +189,7 @@ class Checked:
 
     @property
     def holds(self) -> bool:
-        """Whether a resume would take it for true."""
+        """Whether a resume would accept it."""
         return self.report.verified or self.report.outcome == "no_evidence"
 
     def to_document(self) -> dict[str, Any]:
