@@ -247,7 +247,7 @@ def trial(root: Path, command: str, number: int, error: int) -> tuple[str, int, 
         wrong.append("a traceback")
     if code == ExitCode.CORRUPT or "corrupt" in out + err:
         wrong.append("an error of the system is called damage")
-    messages = len(re.findall(r"^flowckpt: (?!the fault is in )", err, re.MULTILINE))  # of two stores, first which
+    messages = len(re.findall(r"^flowckpt: (?!the failure is in )", err, re.MULTILINE))  # of two stores, first which
     if code not in (0, 1, 3, 10) and not (err.strip() or out.strip()):
         wrong.append("no message")
     if messages > 1:

@@ -320,9 +320,9 @@ def refuse_known_secrets(**given: Any) -> None:
     for name, value in given.items():
         if place := known.place_in(value, f"the {name}"):
             raise InputError(
-                f"{place} holds the value of a secret input ({VARIABLE}…), and would be recorded",
+                f"{place} contains the value of a secret input ({VARIABLE}…), and would be recorded",
                 parameter=name,
-                remedy="Leave it out, or name the secret instead of its value.",
+                remedy="Omit it, or name the secret instead of its value.",
             )
 
 
@@ -371,9 +371,9 @@ def _fetched(name: str, text: str) -> str | None:
             ) from None
     if text.startswith("@"):
         raise InputError(
-            f"the secret input {name!r} begins with @, and is neither @env:NAME nor @file:PATH",
+            f"the secret input {name!r} starts with @, but is neither @env:NAME nor @file:PATH",
             parameter=name,
-            remedy="Put a value that begins with @ into a variable or a file.",
+            remedy="Put a value that starts with @ into a variable or a file.",
         )
     return None
 

@@ -165,7 +165,7 @@ def crash_loop_ways(line: ResumeLine) -> list[str]:
 
 def final_ways(line: ResumeLine) -> list[str]:
     """Return the options after a final failure."""
-    return ["Start a new run.", f"Run everything again from a step on: {line.command('--from', 'STEP')}"]
+    return ["Start a new run.", f"Run everything again, starting at a step: {line.command('--from', 'STEP')}"]
 
 
 def changed_ways(line: ResumeLine) -> list[str]:

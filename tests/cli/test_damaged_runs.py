@@ -65,14 +65,12 @@ def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt
         assert "flowckpt: two is left out" in ran.err and "'flowckpt store check --store sqlite:runs.db'" in ran.err
     ran = flowckpt("store", "check", *store).expect(11)
     assert "corrupt: two: the record of run 'two' is corrupt at runs" in ran.out and "ok: one: " in ran.out
-    assert f"is kept by {library()}, journal mode {journal_mode()[0]}\n" in ran.err
+    assert f"is stored in {library()}, journal mode {journal_mode()[0]}\n" in ran.err
 
 
 def test_a_file_that_is_no_database_is_named_once_and_as_the_fault_of_the_target(runs):
     ran = runs("copy", "--all", "--to", "sqlite:pipeline.py").expect(11)
-    assert (
-        ran.err.count("pipeline.py, which is to be copied to") == ran.err.count("it is not a database of SQLite") == 1
-    )
+    assert ran.err.count("pipeline.py, the store to copy to") == ran.err.count("it is not a database of SQLite") == 1
     assert "record of run" not in ran.err and ran.out == ""
     ran = runs("store", "check", "--store", "sqlite:pipeline.py").expect(11)
     assert ran.out.count("it is not a database of SQLite") == 1

@@ -70,7 +70,7 @@ def test_locals_are_those_at_the_yield_and_no_step_runs(shell):
     shell("run", "etl.py:etl", "--id", "good", "-i", "token=topsecret99").expect(0)
     log = shell.log()
     shown = shell("debug", "good", "--at", "transform", "--locals").expect(0).out.splitlines()
-    assert shown[0].startswith("run good: the workflow etl stands at step 'transform', ")
+    assert shown[0].startswith("run good: the workflow etl is stopped at step 'transform', ")
     assert shown[1:] == ["  rows = [0, 1, 2]", "  where = 'inside'", "the step calls transform([0, 1, 2])"]
     document = shell("debug", "good", "--locals", "--json").expect(0).document  # a completed run: its last step
     assert (document["path"], document["locals"]["more"], document["error"]) == ("transform[1]", "3", None)
@@ -98,7 +98,7 @@ def test_a_failed_run_stops_where_it_failed_with_its_call_at_hand(shell):
     shell("run", "etl.py:etl", "--id", "bad", "-i", "factor=5").expect(1)
     asked = commands("p _step.args, _step.kwargs", "p _step.function(*_step.args, factor=1)", "p _step.call()")
     said = shell("debug", "bad", stdin=asked).expect(0).out
-    assert "stands at step 'transform[1]'" in said and "it failed: ValueError: too large" in said
+    assert "is stopped at step 'transform[1]'" in said and "it failed: ValueError: too large" in said
     assert "(([0, 2, 4],), {'factor': 5})" in said and "(Pdb) [0, 2, 4]" in said and "*** ValueError: too large" in said
 
 

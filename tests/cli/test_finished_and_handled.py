@@ -44,7 +44,7 @@ def transfer():
 """
 WAYS = [
     "The workflow handled the failure of deposit: it ran refund after it. A resume keeps that and runs nothing.",
-    "Run it again from deposit on: flowckpt resume --from deposit one",
+    "Run it again, starting at deposit: flowckpt resume --from deposit one",
     "  That does not undo refund.",
     "Or start a new run.",
 ]

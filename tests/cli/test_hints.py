@@ -165,7 +165,7 @@ def test_an_export_replaces_a_file_only_when_told_to(flowckpt, tmp_path):
     flowckpt("export", "one", "-o", "all/").expect(0)
     flowckpt("export", "one", "-o", "all/").expect(0)  # the very same
     before = sorted((file.name, file.read_bytes()) for file in (tmp_path / "all").iterdir())
-    assert "is there already" in flowckpt("export", "two", "-o", "all/").expect(2).err
+    assert "already exists" in flowckpt("export", "two", "-o", "all/").expect(2).err
     assert sorted((file.name, file.read_bytes()) for file in (tmp_path / "all").iterdir()) == before
     assert "is a file" in flowckpt("export", "one", "-o", "file/").expect(2).err
     flowckpt("export", "one", "-o", "/dev/null").expect(0)

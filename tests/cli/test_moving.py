@@ -26,7 +26,7 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
     assert "Resume only one of the two" in said.err
     assert "flowckpt resume --store sqlite:there.db one --accept-import" in said.err
     said = crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(0)
-    assert "the very same: nothing to do" in said.out
+    assert "already exists and is identical: nothing to do" in said.out
     (tmp_path / "ready").touch()
     document = crashed("resume", "one", "--accept-import", "--store", "sqlite:there.db", "--json").expect(0).document
     assert (document["output"], document["attempt"], document["steps"]["restored"]) == (1000, 2, 1)

@@ -95,7 +95,7 @@ def test_a_run_that_no_process_has_run_yet_is_listed_so_and_recovered(shop):
         PROGRAM.replace('    yield step("tell")', '    killed_once()\n    yield step("tell")')
     )
     shop("run", "shop.py:orders", "--id", "orders").expect(-9)
-    assert "started, and not run yet" in shop("list").expect(0).out
+    assert "created, not run yet" in shop("list").expect(0).out
     [bill] = [each["workflow_id"] for each in shop("list", "--workflow", "invoice", "--json").expect(0).document]
     assert "no process has run it yet" in shop("show", bill).expect(0).out
     shop("cancel", "orders", "--no-rollback").expect(0)

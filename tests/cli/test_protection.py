@@ -65,14 +65,14 @@ def test_without_the_key_or_with_another_one_nothing_is_called_corrupt_and_nothi
 
 def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     flowckpt(*RUN).expect(1)
-    assert "name the key file" in flowckpt("store", "trust", "r").expect(2).err
+    assert "set FLOWCKPT_KEY_FILE" in flowckpt("store", "trust", "r").expect(2).err
     flowckpt("store", "key", "new", "key", "--use", "authenticate").expect(0)
     refused = flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(11)
     assert "flowckpt store trust r" in refused.err
     assert "corrupt: r:" in flowckpt("store", "check", FLOWCKPT_KEY_FILE="key").expect(11).out
     assert flowckpt("store", "trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == (
         "trusted r as it is now (3 checkpoints, 2 results)\n"
-        "  was taken on trust, written without a key: 00000001.jsonl\n"
+        "  was trusted, written without a key: 00000001.jsonl\n"
         "  lost: nothing that the record tells of\n"
     )
     (flowckpt.directory / "ready").touch()
@@ -170,11 +170,11 @@ def test_trust_says_what_it_took_and_which_runs_are_still_refused_and_hints_name
     )
     ran = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)
     assert "taken on trust, written without a key: 00000001.jsonl" in ran.out
-    assert "Still refused, as each was written without a key: s" in ran.err
+    assert "Still refused, because they were written without a key: s" in ran.err
     assert ran.err.rstrip().endswith("flowckpt store trust --store file:st s")
     again = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)
-    assert "r proves itself with the key" in again.out
-    assert "held, and sealed with the key: 00000002.jsonl" in again.out
+    assert "r is already authenticated by the key" in again.out
+    assert "verified, sealed with the key: 00000002.jsonl" in again.out
     assert "'flowckpt store trust s'" in flowckpt("show", "s", FLOWCKPT_STORE="file:st", **told).expect(11).err
     next((flowckpt.directory / "st/runs/r").glob("head-*")).unlink()
     refused = flowckpt("show", "r", "--store", "file:st", **told).expect(11)
@@ -192,7 +192,7 @@ def test_the_way_out_of_an_encrypted_store_is_named_and_an_export_says_that_it_i
     assert not (flowckpt.directory / "runs.db").exists()
     for output in ((), ("-o", "-"), ("-o", "r.run"), ("-o", "docs/"), ("--checkpoint", "fetch", "-o", "f.json")):
         ran = flowckpt("export", "r", *output, "--store", "file:st", **told).expect(0)
-        assert "warning: the store is encrypted, and what was exported is not" in ran.err, output
+        assert "warning: the store is encrypted, but the export is not" in ran.err, output
         assert "warning" not in ran.out
     json.loads(flowckpt("export", "r", "--store", "file:st", **told).expect(0).out)
     assert "imported r" in flowckpt("import", "r.run", "--store", "sqlite:runs.db").expect(0).out

@@ -80,9 +80,9 @@ def test_the_checkpoints_of_a_run_go_and_it_is_resumed_as_before(shop):
         (("--status", "running", "--keep", "0"), "--status"),
         (("--status", "failed"), "--keep 0 for all"),
         (("one", "--keep", "0"), "flowckpt store clear"),
-        (("one", "--status", "failed"), "a run is named"),
+        (("one", "--status", "failed"), "omit them with RUN"),
         (("one", "--max-bytes", "0"), "--max-bytes"),
-        (("--max-bytes", "100"), "no run is named"),
+        (("--max-bytes", "100"), "name a RUN"),
     ],
     ids=["negative", "no age", "running", "no criterion", "none of one", "status of one", "no bytes", "bytes of runs"],
 )

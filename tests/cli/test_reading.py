@@ -233,7 +233,7 @@ def test_a_command_takes_a_prefix_of_an_id_or_the_last_run_and_suggests_the_near
     assert wrong.code == (2 if "trust" in command else 12)
     if wrong.code == 12:
         assert "no run 'nightly-9'" in wrong.err and "Did you mean 'nightly-" in wrong.err
-        assert "2 runs begin with 'nightly'" in filled(*command.replace("RUN", "nightly").split()).expect(2).err
+        assert "2 runs start with 'nightly'" in filled(*command.replace("RUN", "nightly").split()).expect(2).err
     words = command.split()
     words.remove("RUN")
     for given in ([*words, "--last"], command.replace("RUN", "on").split()):

@@ -80,7 +80,7 @@ def test_a_signal_is_kept_told_and_taken_once(remote):
     remote("run", "program.py:asks", "--id", "r").expect(3)
     sent = remote("signal", "r", "go", "--data", '{"rows": [1]}', "--by", "ann", "--id", "monday", "--json").expect(0)
     assert (sent.document["is_new"], sent.document["is_awaited"]) == (True, True)
-    assert "sent before under the id monday" in remote("signal", "r", "go", "--id", "monday").expect(0).out
+    assert "already sent under the id monday" in remote("signal", "r", "go", "--id", "monday").expect(0).out
     assert "signal not taken yet: go by ann" in remote("show", "r").expect(0).out
     assert remote("recover", "--json").expect(0).document["counts"] == {"completed": 1}
     assert remote.log() == ["took {'rows': [1]}"]

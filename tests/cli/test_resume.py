@@ -67,7 +67,7 @@ def test_a_workflow_without_a_place(flowckpt, tmp_path):
     )
     subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=flowckpt.environment, check=True, timeout=120)
     ran = flowckpt("resume", "two").expect(2)
-    assert "does not say where its workflow is" in ran.err and "--target" in ran.err
+    assert "has no target" in ran.err and "--target" in ran.err
     (tmp_path / "ready").touch()
     flowckpt("resume", "two", "--target", "pipeline.py:hidden").expect(0)
     flowckpt("resume", "one").expect(0)

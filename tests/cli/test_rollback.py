@@ -72,7 +72,7 @@ def test_the_document(shop):
     }
     again = shop("rollback", "one", "3", "--json").expect(0).document
     assert again["is_new"] is False and again["checkpoint_id"] == "clean"
-    assert "stands at checkpoint clean (sequence 3) already" in shop("rollback", "one", "clean").expect(0).out
+    assert "is already at checkpoint clean (sequence 3)" in shop("rollback", "one", "clean").expect(0).out
 
 
 def test_what_is_not_there(shop):

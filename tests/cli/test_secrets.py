@@ -59,7 +59,7 @@ def test_a_secret_comes_from_where_nobody_sees_it(upload, arguments, output):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("token=@env:NOBODY_SET_IT", "in the environment variable 'NOBODY_SET_IT', which is not set"),
+        ("token=@env:NOBODY_SET_IT", "names the environment variable 'NOBODY_SET_IT', which is not set"),
         ("token=@file:nowhere", "cannot be read from the file 'nowhere': No such file"),
         ("token=@file:.", "cannot be read from the file '.': Is a directory"),
         ("token=@vault:x", "neither @env:NAME nor @file:PATH"),
@@ -196,7 +196,7 @@ def test_what_a_person_gives_a_command_may_hold_no_secret_of_the_environment(flo
     given = {"FLOWCKPT_SECRET_TOKEN": KNOWN}
     flowckpt("run", "waits.py", "--id", "one", **given).expect(3)
     said = flowckpt(*words, **given).expect(2)
-    assert "holds the value of a secret input" in said.err
+    assert "contains the value of a secret input" in said.err
     assert "hunter2" not in said.err
     for file in flowckpt.directory.rglob("*"):
         assert file.suffix == ".py" or not file.is_file() or b"hunter2" not in file.read_bytes(), file

@@ -76,7 +76,7 @@ def test_a_signed_run_keeps_its_answers_and_is_held_all_the_same(exported, tmp_p
         assert (tmp_path / name).read_bytes() == content
     said = exported("import", name, *THERE, **HERE).expect(0)
     assert "its approvals and signals count: the file is signed with a key of this store" in said.out
-    assert "held: nothing of it runs" in said.out
+    assert "held: nothing runs" in said.out
     exported("recover", *THERE, **HERE).expect(0)
     exported("resume", "one", *THERE, **HERE).expect(2)
     plan = exported("plan", "one", "--target", "program.py:reviewed", "--json", *THERE, **HERE).expect(0).document

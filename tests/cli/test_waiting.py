@@ -115,9 +115,9 @@ def test_a_signal_is_kept_told_and_taken_once(waits):
         "status": "suspended",
     }
     again = waits("signal", "r", "go", "--id", "monday").expect(0)
-    assert "it was sent before under the id monday" in again.out
+    assert "already sent under the id monday" in again.out
     second = waits("signal", "r", "go").expect(0)
-    assert "1 signal of this name lies there already" in second.err
+    assert "1 earlier signal of this name is still pending" in second.err
     assert "signal not taken yet: go by ann" in waits("show", "r").expect(0).out
     done = waits("resume", "r", "--json").expect(0).document
     assert done["output"] == [{"rows": [1]}, None]
@@ -150,7 +150,7 @@ def test_data_of_another_type_are_refused_before_they_are_sent(waits):
 def test_a_signal_to_a_run_that_has_failed_or_was_cancelled_is_kept_for_a_resume_and_that_is_told(waits):
     waits("run", "waits.py:fails", "--id", "f").expect(1)
     told = waits("signal", "f", "go").expect(0).err
-    assert "The run has failed, so nothing takes it now. It is kept: a resume that comes to a wait" in told
+    assert "The run has failed, so the signal is kept until a resume reaches a wait" in told
     waits("run", "waits.py:asks", "--id", "c").expect(3)
     waits("cancel", "c").expect(0)
     told = waits("signal", "c", "go", "--data", "7").expect(0).err
@@ -200,7 +200,7 @@ def test_a_process_that_stays_takes_a_signal_of_another_process(waits):
     try:
         wait_until_suspended(waits)
         sent = waits("signal", "r", "go", "--data", "5").expect(0)
-        assert "The run is live, and takes it by itself" in sent.err
+        assert "The run is live and will take it" in sent.err
         out, err = staying.communicate(timeout=120)
     finally:
         staying.kill()
@@ -268,7 +268,7 @@ def test_a_signal_that_does_not_fit_never_fails_the_run(flowckpt):
     assert "order: signal order is set aside, it waits for another one: " in resumed.err
     assert "warning: run r: the signal 'order'" in resumed.err and "(id wrong)" in resumed.err
     shown = flowckpt("show", "r").expect(0)
-    assert "signal set aside, as it does not fit: order by " in shown.out and "seven" in shown.out
+    assert "signal set aside: it does not fit: order by " in shown.out and "seven" in shown.out
     document = flowckpt("show", "r", "--json").expect(0).document
     assert ([each["signal_id"] for each in document["signals_set_aside"]], document["signals"]) == (["wrong"], [])
     again = flowckpt("resume", "r").expect(3)
@@ -285,7 +285,7 @@ def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
     flowckpt("run", "shop.py", "--id", "r").expect(3)
     misspelt = flowckpt("signal", "r", "og").expect(0)
     assert "warning: run r has never waited for the signal 'og'; it is waiting for 'go'" in misspelt.err
-    assert "it is kept until it does" in misspelt.err and "Resume with" not in misspelt.err
+    assert "the signal is kept until it does" in misspelt.err and "Resume with" not in misspelt.err
     awaited = flowckpt("signal", "r", "go").expect(0)
     assert "warning" not in awaited.err and "Resume with: flowckpt resume r" in awaited.err
     flowckpt("resume", "r").expect(3)

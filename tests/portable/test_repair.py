@@ -287,7 +287,7 @@ def test_a_repair_of_a_database_costs_only_what_is_damaged(elsewhere, tmp_path, 
     row_of(tmp_path, statement)
     elsewhere("store", "check", code=11)
     said = elsewhere("store", "repair", "one")
-    assert "set aside: the run as it was, in the tables damaged_" in said
+    assert "set aside: the original, in the tables damaged_" in said
     assert (lost in said) if lost else ("lost" not in said)
     assert "ok: one" in elsewhere("store", "check")
     kept = paths(elsewhere("show", "one", "--json"))

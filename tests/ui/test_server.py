@@ -101,7 +101,7 @@ def test_the_graph_of_a_run_shows_what_a_resume_would_run_and_why(server, waitin
     assert re.search(r"What a resume would run.*<td>rerun</td><td>code: work\(\)", page, re.DOTALL)
     assert "A resume would stop: build: code: work()" in page
     program.unlink()
-    assert "No plan could be made: " in server.get("/runs/one?plan=yes").text
+    assert "The plan failed: " in server.get("/runs/one?plan=yes").text
 
 
 def test_the_json_api_answers_as_the_commands_do(server, waiting):

@@ -91,7 +91,7 @@ def followed(
     if not is_to_resume or sent.owner:
         tell_sent(sent, said, choose_store(store), as_json=as_json)
         return ExitCode.DONE
-    from flowckpt.cli.commands import resume  # noqa: PLC0415 - most who send something do not resume
+    from flowckpt.cli.commands import resume  # noqa: PLC0415 - most senders do not resume
 
     say(escaped(said))
     code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, as_json=as_json)

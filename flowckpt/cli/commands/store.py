@@ -483,7 +483,7 @@ def _said_of(found: TrustReport, verb: str) -> list[str]:
     if not found.is_proved:
         lines.append(f"  lost: {found.lost or 'nothing known from the record'}")
     elif found.plain:
-        lines.append(f"  held, and proved by what a sealed one says of it: {', '.join(found.plain)}")
+        lines.append(f"  verified by a later sealed segment: {', '.join(found.plain)}")
     if found.sealed:
-        lines.append(f"  held, and sealed with the key: {', '.join(found.sealed)}")
+        lines.append(f"  verified, sealed with the key: {', '.join(found.sealed)}")
     return [escaped(line) for line in lines]
