@@ -434,7 +434,7 @@ program_options = together(
         help="From now on, run in the current directory instead of the one in which the run was started.",
     ),
 )
-"""Where the program of a run is now."""
+"""The present place of a run's program."""
 
 verify_option, network_option = setting_option("verify"), setting_option("allow_network")
 executor_option = setting_option("executors")

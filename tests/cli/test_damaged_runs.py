@@ -50,7 +50,7 @@ def test_nothing_to_resume_or_to_copy_is_not_said_where_nothing_could_be_read(ru
     ran = runs("copy", "--all", "--to", "sqlite:there.db").expect(11)
     assert "copied two" in ran.out and "one is left out" in ran.err
     damage(runs, "two")
-    assert "is left to resume" not in runs("resume", "--last").expect(11).err
+    assert "can be resumed" not in runs("resume", "--last").expect(11).err
 
 
 def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt):

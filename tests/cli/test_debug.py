@@ -106,7 +106,9 @@ def test_a_workflow_that_raised_itself_stops_at_that_line(shell):
     shell("run", "etl.py:breaks", "--id", "broken").expect(1)
     shown = shell("debug", "broken", "--locals").expect(0).out
     assert (
-        "stands where it raised an error, " in shown and "  empty = {}" in shown and "it failed: KeyError: 'x'" in shown
+        "is stopped where it raised an error, " in shown
+        and "  empty = {}" in shown
+        and "it failed: KeyError: 'x'" in shown
     )
     said = shell("debug", "broken", stdin=commands("p rows", "w", "q")).expect(0).out
     assert '-> return empty["x"]' in said and "(Pdb) [0]" in said and "click" not in said

@@ -142,6 +142,6 @@ def test_a_completed_run_that_was_imported_stays_completed(forged, tmp_path):
 def test_what_was_exported_again_is_the_same_and_held_again(forged, tmp_path):
     forged("export", "one", "-o", "there.run", *THERE).expect(0)
     forged("import", "there.run", "--id", "again", *THERE).expect(0)
-    assert "the very same" in forged("import", "there.run", "--id", "again", *THERE).expect(0).out
+    assert "is identical" in forged("import", "there.run", "--id", "again", *THERE).expect(0).out
     forged("resume", "again", *THERE).expect(2)
     assert b'"imported"' not in (tmp_path / "there.run").read_bytes()

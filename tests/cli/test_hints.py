@@ -200,7 +200,7 @@ def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
     assert "was not pinned: nothing was changed" in flowckpt("store", "pin", "one", "--unpin").expect(0).out
     assert flowckpt("store", "pin", "one", "--unpin", "--json").expect(0).document["changed"] is False
     assert flowckpt("store", "pin", "one").expect(0).out.startswith("pinned ")
-    assert "is pinned already" in flowckpt("store", "pin", "one").expect(0).out
+    assert "is already pinned" in flowckpt("store", "pin", "one").expect(0).out
     assert flowckpt("store", "pin", "one", "--unpin").expect(0).out.startswith("unpinned ")
     err = flowckpt("store", "prune", "--workflow", "nope", "--keep", "0").expect(0).err
     assert "has no run of the workflow nope that is completed" in err

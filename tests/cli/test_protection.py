@@ -73,7 +73,7 @@ def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     assert flowckpt("store", "trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == (
         "trusted r as it is now (3 checkpoints, 2 results)\n"
         "  was trusted, written without a key: 00000001.jsonl\n"
-        "  lost: nothing that the record tells of\n"
+        "  lost: nothing known from the record\n"
     )
     (flowckpt.directory / "ready").touch()
     flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(0)
@@ -87,7 +87,7 @@ def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
         (("store", "key", "new", "pipeline.py"), "already"),
         (("store", "key", "rotate", "none"), "cannot be read"),
         (("store", "key", "show", "pipeline.py"), "is accessible to other users|not a key file"),
-        (("store", "key", "show", "pipeline.py", "--use", "encrypt"), "--use is for"),
+        (("store", "key", "show", "pipeline.py", "--use", "encrypt"), "--use needs"),
         (("store", "key", "make", "x"), "make"),
     ],
     ids=["taken", "none", "no key file", "use", "action"],
@@ -169,7 +169,7 @@ def test_trust_says_what_it_took_and_which_runs_are_still_refused_and_hints_name
         "'flowckpt store trust --store file:st r'" in flowckpt("show", "r", "--store", "file:st", **told).expect(11).err
     )
     ran = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)
-    assert "taken on trust, written without a key: 00000001.jsonl" in ran.out
+    assert "trusted, written without a key: 00000001.jsonl" in ran.out
     assert "Still refused, because they were written without a key: s" in ran.err
     assert ran.err.rstrip().endswith("flowckpt store trust --store file:st s")
     again = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)

@@ -21,7 +21,7 @@ def test_a_failed_run_goes_on_where_it_stopped(flowckpt, tmp_path):
     # Resuming what is completed gives its recorded result again, and --last no longer finds it.
     document = flowckpt("resume", "one", "--json").expect(0).document
     assert document["output"] == 1000 and document["steps"] == {"executed": 0, "restored": 2, "failed": 0}
-    assert "is left to resume" in flowckpt("resume", "--last").expect(12).err
+    assert "can be resumed" in flowckpt("resume", "--last").expect(12).err
 
 
 def test_inputs_given_again_must_match(flowckpt):

@@ -100,7 +100,7 @@ def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
     shown = filled("show", "one", "--attempt", "1", "--verified", "yes").expect(0).out
     assert shown.split("CHECKPOINT  ")[1].splitlines()[1].split()[0] == "make"
     none = filled("show", "one", "--attempt", "9").expect(0)
-    assert "no such checkpoint" in none.err and "SEQUENCE" not in none.out
+    assert "no checkpoint of this run matches" in none.err and "SEQUENCE" not in none.out
     filled("show", "one", "--reason", "other").expect(2)
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_waits_beside_a_running_step_is_due_after_the_signal(trip):
     (trip.directory / "go").touch()
     assert "it was stopped, and can continue" in trip("recover").expect(0).err
     assert trip.log() == ["travel", "travel", "arrived"]
-    assert trip("recover").expect(0).err.strip().endswith("is to be resumed")  # now it only waits
+    assert trip("recover").expect(0).err.strip().endswith("is due")  # now it only waits
 
 
 def test_a_run_that_only_waits_is_not_due_after_the_signal(trip):
@@ -110,7 +110,7 @@ def test_a_run_that_only_waits_is_not_due_after_the_signal(trip):
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=120)
     assert running.returncode == 143
-    assert trip("recover").expect(0).err.strip().endswith("is to be resumed")
+    assert trip("recover").expect(0).err.strip().endswith("is due")
 
 
 def test_the_events_name_the_signal(trip):

@@ -109,7 +109,7 @@ def test_relative_paths_are_those_of_the_directory_of_the_run(made, tmp_path):
 
 def test_a_run_without_evidence(flowckpt):
     flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
-    assert "there is nothing to check" in flowckpt("verify", "one").expect(0).out
+    assert "nothing to check" in flowckpt("verify", "one").expect(0).out
     assert flowckpt("verify", "one", "--json").expect(0).document["counts"]["total"] == 0
 
 

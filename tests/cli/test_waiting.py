@@ -154,7 +154,7 @@ def test_a_signal_to_a_run_that_has_failed_or_was_cancelled_is_kept_for_a_resume
     waits("run", "waits.py:asks", "--id", "c").expect(3)
     waits("cancel", "c").expect(0)
     told = waits("signal", "c", "go", "--data", "7").expect(0).err
-    assert "The run was cancelled, so nothing takes it now." in told
+    assert "The run was cancelled, so the signal is kept" in told
     assert waits("resume", "c", "--json").expect(0).document["output"][0] == 7
 
 

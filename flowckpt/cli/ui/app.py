@@ -344,7 +344,7 @@ class Ui:
         if plan is not None and "steps" in plan:
             decisions, said = planned_steps(plan), plan_sentence(plan)
         elif plan is not None:
-            said = f"No plan could be made: {plan['error']['message']}"
+            said = f"The plan failed: {plan['error']['message']}"
         return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=said)
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action]:
