@@ -19,7 +19,7 @@ _log = logging.getLogger("flowckpt")
 
 
 def warn_of_damage(workflow_id: str, attempt: int, error: Exception) -> None:
-    """Warn that an attempt is damaged, which the run has left behind: what counts can be read without it."""
+    """Warn that a superseded attempt is damaged: everything that counts can be read without it."""
     said = "run %s: attempt %d is damaged, and what it recorded beyond the current history is left out: %s"
     _log.warning(
         f"{said} ('flowckpt store repair %s' sets it aside)", workflow_id, attempt, error, shell_word(workflow_id)
@@ -45,11 +45,11 @@ class Attempt:
     """The record of one attempt.
 
     Attributes:
-        number: which attempt.
+        number: the number of the attempt.
         last: its last checkpoint, as the attempt left it.
-        checkpoints: its checkpoints, oldest first, each with what became of it.
-        results: the results of the steps that it executed, likewise.
-        rolled_back_to: the checkpoint that it returned to, if that is all it did.
+        checkpoints: its checkpoints, oldest first, each with its standing.
+        results: the results of the steps that it executed, each with its standing.
+        rolled_back_to: the checkpoint that it returned to, if it only rolled back.
     """
 
     number: int
@@ -62,7 +62,7 @@ class Attempt:
 async def attempts_of(
     store: StoreBase, workflow_id: str, latest: CheckpointData, checkpoints: Sequence[CheckpointRef]
 ) -> list[Attempt]:
-    """Return the attempts of a run, the first one first.
+    """Return the attempts of a run, oldest first.
 
     Args:
         store: a store that keeps attempts.

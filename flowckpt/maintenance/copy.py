@@ -1,4 +1,4 @@
-"""A run from one store to another."""
+"""Copying a run from one store to another."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.leases import released
 
-# A run comes into a store: refused where another one has its id, and found to be there where it is the same.
+# Storing a whole run: refused if another run has its id, and a no-op if the identical run exists.
 
 
 async def brought_in(
     store: StoreBase, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
 ) -> bool:
-    """Let a store take a run in; return whether it is new there.
+    """Store a whole run; return whether it is new there.
 
     Raises:
         RunExistsError: another run has the id, or the same one that has continued there.
         RunLockedError: another process is about to begin it.
-        StoreAbilityError: the store cannot take a run in at once.
+        StoreAbilityError: the store cannot receive whole runs.
         CheckpointStorageError: the store failed.
     """
     if not store.has(Ability.RECEIVE):
@@ -37,7 +37,7 @@ async def brought_in(
         return False
     try:
         await finish_despite_cancel(store.receive_run(workflow_id, checkpoints), is_last=True)
-    except RunExistsError:  # another process brought it meanwhile
+    except RunExistsError:  # another process stored it meanwhile
         if await _is_there(store, workflow_id, identity):
             return False
         raise _taken(workflow_id) from None
@@ -51,18 +51,18 @@ async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if identity_of(workflow_id, there.checkpoints) != identity:
         raise _taken(workflow_id)
     if there.owner is None:
-        # A process that brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
+        # Its writer may have died before the name was on the disk: a claim syncs it, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
         await finish_despite_cancel(released(store, lease), is_last=True)
     return True
 
 
 def _taken(workflow_id: str) -> RunExistsError:
-    """Return the error with advice that can hurt neither run: both may have the id, each in its own store."""
+    """Return the error with advice that is safe for both runs."""
     return RunExistsError(
         workflow_id,
-        remedy="Another run has that id in the target, or the same run has continued there; it is left as it is. "
-        "Give the one that comes another id: --id NEW.",
+        remedy="Another run has that id in the target, or the same run has continued there; it was not changed. "
+        "Choose another id for the copy: --id NEW.",
     )
 
 

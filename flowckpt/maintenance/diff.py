@@ -1,6 +1,6 @@
 """Compares two checkpoints: results by the paths of their steps, values leaf by leaf.
 
-When and how long something ran, and by which attempt, does not count.
+Times, durations and attempts are not compared.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import EvidencePack, redacted, redacted_text
 
-# What differs between two recorded values, leaf by leaf.
+# The differences between two recorded values, leaf by leaf.
 #
-# The values are compared as the codec's trees, because `==` takes `1`, `1.0` and `True` for the same, and a record does
-# not. Lists are matched at their ends, short ones in their middle too, so one item more at the front is one difference.
+# The values are compared as the codec's trees, because `1 == 1.0 == True` in Python, but they are different in a
+# record. Lists are matched at their ends, short ones also in the middle, so one more item at the front is one difference.
 
 
 _MOST_MATCHED = 500
@@ -46,7 +46,7 @@ class Change:
     """One leaf that differs.
 
     Attributes:
-        place: where, as `rows[3].name`; empty for the whole value.
+        place: the place, such as `rows[3].name`; empty for the whole value.
         kind: whether it was added, removed or changed.
         old: its tree in the first value; None if it was added.
         new: its tree in the second value; None if it was removed.
@@ -58,7 +58,7 @@ class Change:
     new: Any = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON; what is not there has no key."""
+        """Return plain JSON; missing values have no key."""
         document: dict[str, Any] = {"place": self.place, "kind": str(self.kind)}
         if self.kind is not ChangeKind.ADDED:
             document["old"] = self.old
@@ -68,12 +68,12 @@ class Change:
 
 
 def changes(old: Any, new: Any, place: str = "") -> Iterator[Change]:
-    """Yield what differs between two trees.
+    """Yield the differences between two trees.
 
     Args:
         old: the first tree.
         new: the second tree.
-        place: what to call them.
+        place: the place of the trees in the value.
     """
     if type(old) is dict and type(new) is dict and _tag(old) == _tag(new):
         tag = _tag(old)
@@ -127,7 +127,7 @@ def _member(place: str, old: Any, new: Any, *, is_old: bool, is_new: bool) -> It
 
 
 def _keyed(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
-    """Yield what differs between pairs whose keys are trees themselves."""
+    """Yield the differences between pairs whose keys are trees themselves."""
     were = {canonical(key): item for key, item in old}
     now = {canonical(key): item for key, item in new}
     for key in [*were, *(key for key in now if key not in were)]:
@@ -159,7 +159,7 @@ def _items(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Chang
             yield Change(f"{place}[{index}]", ChangeKind.ADDED, new=new[index])
 
 
-# What differs between two checkpoints, as a value.
+# The differences between two checkpoints.
 
 
 Aspects: TypeAlias = Mapping[str, Sequence[Change]]
@@ -172,8 +172,8 @@ class StepDiff:
 
     Attributes:
         path: the step.
-        kind: whether only the second has it, or only the first, or both and not the same.
-        changes: what differs in its result, where both have it: `outcome`, `output`, `error`, `code`, `version`,
+        kind: whether it was added, removed or changed.
+        changes: the differences of its results, if both have it: `outcome`, `output`, `error`, `code`, `version`,
             `arguments`, `evidence`, `marks`.
     """
 
@@ -191,10 +191,10 @@ class CheckpointDiff:
     """The differences between two checkpoints.
 
     Attributes:
-        changes: what differs beside the steps: `workflow`, `status`, `inputs`, `output`, `error`, `snapshot`, `evidence`,
+        changes: the differences outside of steps: `workflow`, `status`, `inputs`, `output`, `error`, `snapshot`, `evidence`,
             `code`, `in_flight`, `tags`.
-        steps: the steps that differ, in the order of the second, what only the first has in between.
-        same: how many steps are the same.
+        steps: the steps that differ, in the order of the second checkpoint, with removed steps in between.
+        same: how many steps are equal.
     """
 
     changes: Aspects
@@ -217,7 +217,7 @@ def aspects_document(aspects: Aspects) -> dict[str, Any]:
 
 
 def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
-    """Return what differs between two checkpoints.
+    """Compare two checkpoints.
 
     Args:
         old: the first.
@@ -245,7 +245,7 @@ def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
 
 
 def _in_program_order(results: Iterable[StepResult]) -> dict[str, StepResult]:
-    """Return results by path: members of maps by number, those of groups by start, all else in the order of the record."""
+    """Return results by path: members of maps by number, members of groups by start, all others in recorded order."""
     came = {result.path: result for result in results}
     ranks: dict[str, tuple[int, float, int]] = {}
 
@@ -274,7 +274,7 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list
 
 
 def _in_order(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    """Yield the paths of the second, and those that only the first has where they stood there."""
+    """Yield the paths of the second, with those that only the first has in their original places."""
     places, known, at = {path: index for index, path in enumerate(old)}, set(new), 0
     for path in new:
         while path in places and at <= places[path]:
@@ -292,7 +292,7 @@ def _step_sides(old: StepResult, new: StepResult) -> tuple[dict[str, Any], dict[
 
 
 def _trees(old: Any, new: Any, place: str) -> tuple[Any, Any]:
-    """Return the trees of two values; of equal large ones nothing, so that they need not be read."""
+    """Return the trees of two values; equal large values are skipped without reading them."""
     if isinstance(old, Blob) and isinstance(new, Blob) and old.digest == new.digest:
         return None, None
     return plain_tree(old, place), plain_tree(new, place)
@@ -334,7 +334,7 @@ def _is_pack(recorded: Any) -> bool:
 
 
 def _claims(recorded: Any) -> Any:
-    """Return the claims of a record without their secrets, and the answer to them all."""
+    """Return the claims of a record without their secrets, and their overall answer."""
     outcome = None if isinstance(recorded, EvidencePack) else recorded.get("outcome")
     try:
         pack = recorded if isinstance(recorded, EvidencePack) else EvidencePack.from_document(recorded["pack"])

@@ -1,10 +1,9 @@
-"""Retention in a live run: old checkpoints go with the save of a new one, at no cost that grows with the run.
+"""Retention in a live run: old checkpoints are removed by the save of a new one, at a cost independent of the run's length.
 
-What goes is decided in groups, for the rule looks at all checkpoints. It is asked when they have become a third more, at
-least eight; when a quarter of them can go, eight or more, as there are too many, or they have become too old, or too
-large together; and again at the end.
-So a save pays for a look at a few checkpoints, however many there are, whether anything goes or nothing can.
-What goes is part of the save itself: no eviction fails by itself, and none happens without its save.
+The rule examines all checkpoints, so it is applied in batches: when their number has grown by a third, at least by eight;
+when a quarter of them, at least eight, can be removed because of number, age or size; and at the end. So the amortised cost
+of a save is that of examining a few checkpoints, however many there are, whether or not any can be removed.
+A removal is part of the save itself: it cannot fail separately, and never happens without its save.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flowckpt")
 _GROUP = 8
 _HEAD_BYTES = 250
-"""About what a checkpoint takes beside its results."""
+"""The approximate bytes of a checkpoint without its results."""
 _ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.SUSPENDED)
 
 
 def evicting_store(store: StoreBase) -> StoreBase:
-    """Return a store as one that can evict checkpoints, or refuse it.
+    """Return the store if it can evict checkpoints, else raise.
 
     Raises:
         SettingError: it cannot.
@@ -59,10 +58,10 @@ def evicting_store(store: StoreBase) -> StoreBase:
 
 
 def checked_for(value: object, store: StoreBase) -> Retention:
-    """Return a retention, or refuse a wrong value and a retention that the store cannot do.
+    """Return a valid retention that the store supports, else raise.
 
     Raises:
-        SettingError: it is not valid, or the store cannot remove checkpoints as it asks for.
+        SettingError: it is invalid, or the store cannot remove checkpoints of a live run.
     """
     retention = checked_retention(value)
     if retention.has_limits or retention.on_success is OnSuccess.KEEP_LAST:
@@ -72,12 +71,12 @@ def checked_for(value: object, store: StoreBase) -> Retention:
 
 @attrs.define
 class _Outlook:
-    """When the next look at the checkpoints pays for itself.
+    """When to examine the checkpoints next.
 
     Attributes:
-        since: the saves since the last look.
+        since: the saves since the last examination.
         added: their bytes.
-        quarter_at: the time of saving of the youngest in the quarter that goes first; then a look finds much to remove.
+        quarter_at: the time of saving of the youngest in the oldest quarter; once it is too old, much can be removed.
         room: the bytes that can be added until then.
         more: the saves until then.
     """
@@ -89,7 +88,7 @@ class _Outlook:
     more: int | None = None
 
     def is_due(self, data: CheckpointData, held: int, max_age: timedelta | None) -> bool:
-        """Return whether to look before this save."""
+        """Return whether to examine the checkpoints before this save."""
         return (
             self.since >= max(_GROUP, held // 3)
             or (self.quarter_at is not None and max_age is not None and data.saved_at - self.quarter_at > max_age)
@@ -99,7 +98,7 @@ class _Outlook:
 
 
 def _looked_ahead(left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> _Outlook:
-    """Note when a quarter of what is left can go, so that the look that lets it go is paid for by what went."""
+    """Set when a quarter of the remaining checkpoints can be removed, which then pays for the examination."""
     outlook = _Outlook()
     safe = protected(left[::-1], retention, pinned)
     many = len(left) // 4
@@ -118,11 +117,11 @@ def _looked_ahead(left: Sequence[CheckpointRef], retention: Retention, pinned: C
 
 @attrs.define(eq=False)
 class Evictor:
-    """Decides, before each save of an attempt, which checkpoints go with it.
+    """Decides, before each save of an attempt, which checkpoints it removes.
 
     Attributes:
-        store: where they lie.
-        retention: what stays.
+        store: the store of the run.
+        retention: the limits.
         clock: the time.
         workflow_id: the run.
         history: its results.
@@ -148,17 +147,17 @@ class Evictor:
             self._held = []
 
     async def before_save(self, data: CheckpointData) -> None:
-        """Hand the checkpoints that go to the store, if it is time. Never raises: a failure goes to the log.
+        """Tell the store which checkpoints to remove with the next save, if it is time. Failures are only logged.
 
         Args:
-            data: what is about to be saved, and will be the newest.
+            data: the checkpoint to be saved next.
         """
         retention = self._retention_for(data)
         self._gone = frozenset()
         is_due = data.reason in _ENDS or self._outlook.is_due(data, len(self._held or ()), self.retention.max_age)
         if not retention.has_limits or not is_due:
             return
-        self._outlook = _Outlook()  # also where nothing can go, or the look fails: the next one is as far away
+        self._outlook = _Outlook()  # also if nothing can be removed, or on failure: the next examination is as far away
         try:
             store = evicting_store(self.store)
             held = await self._known()
@@ -176,7 +175,7 @@ class Evictor:
             _log.log(level, "run %s keeps its old checkpoints: %s", self.workflow_id, error)
 
     def after_save(self, data: CheckpointData) -> None:
-        """Take note of what is durable now."""
+        """Record that a checkpoint is durable."""
         reference = self._reference(data)
         self._outlook.since += 1
         self._outlook.added += reference.size
@@ -188,13 +187,13 @@ class Evictor:
         self._saved = len(data.step_results)
 
     def _retention_for(self, data: CheckpointData) -> Retention:
-        """Return which checkpoints stay besides this one: at the end, only the last one with `keep_last`."""
+        """Return the retention for this save: with `keep_last` on success, only the last checkpoint stays at the end."""
         if data.reason is Reason.COMPLETED and self.retention.on_success is OnSuccess.KEEP_LAST:
             return attrs.evolve(ONLY_THE_LAST, pinned=self.retention.pinned)
         return self.retention
 
     async def _known(self) -> list[CheckpointRef]:
-        """Return the checkpoints that count, read once an attempt where the run was resumed."""
+        """Return the checkpoints that count; for a resumed run, they are read once per attempt."""
         if self._held is None:
             listed: Sequence[CheckpointRef] = await self.store.list_checkpoints(self.workflow_id)
             await check_references(self.store, self.workflow_id, listed)
@@ -218,14 +217,14 @@ class Evictor:
         )
 
     def _verified(self, steps: int) -> bool | None:
-        """Return whether all evidence up to a number of results held when it was recorded; None if there is none."""
+        """Return whether all evidence of the first results held when it was recorded; None if there is none."""
         answers, results = self._answers, self.history.results
         for result in results[len(answers) - 1 : steps]:
             answers.append(verified_after(answers[-1], (result,)))
         return answers[steps] if steps < len(answers) else None
 
 
-# What becomes of a run that has completed, after it was told: nothing, a compaction, or its removal.
+# The handling of a completed run, after the completion was reported: nothing, a compaction, or its removal.
 
 
 async def settle_completed(store: StoreBase, workflow_id: str, retention: Retention) -> bool:
@@ -233,12 +232,12 @@ async def settle_completed(store: StoreBase, workflow_id: str, retention: Retent
 
     Never raises: the run has succeeded; a failure is logged.
 
-    A crash before it leaves the run completed, and a resume of it, which runs nothing, comes here again.
+    After a crash before this call, a resume of the completed run (which runs nothing) calls it again.
 
     Args:
-        store: where it lies; the run has no owner.
+        store: the store of the run, which has no owner.
         workflow_id: the run.
-        retention: what was told.
+        retention: the retention.
     """
     if retention.on_success is OnSuccess.KEEP:
         return False
@@ -248,7 +247,7 @@ async def settle_completed(store: StoreBase, workflow_id: str, retention: Retent
             return True
         await store.compact(workflow_id, is_forced=True)
     except Exception as error:
-        _log.warning("run %s has completed, and stays as it is: %s", workflow_id, error)
+        _log.warning("run %s has completed, but its retention could not be applied: %s", workflow_id, error)
     return False
 
 

@@ -1,4 +1,4 @@
-"""A run out of a file that anybody may have made, into a store."""
+"""Import of a run from an untrusted file into a store."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from flowckpt.maintenance.portable import (
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.log.sealing.keys import Key, KeyRing
 
-# The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.
+# The document of one checkpoint, as printed by `export` and possibly edited by hand.
 
 
 _EMPTY = ("snapshot", "output", "error")
-"""Fields that a document always has, and a record only where there is something in them."""
+"""Fields that a document always has, but a record only if they are not empty."""
 
 
 def checkpoint_in(text: bytes) -> CheckpointData:
@@ -81,7 +81,7 @@ def checkpoint_in(text: bytes) -> CheckpointData:
         for each in listed:
             check_result(each)
             if each["path"] in paths:
-                raise MalformedError(f"the step {each['path']!r:.80} stands there twice")
+                raise MalformedError(f"the step {each['path']!r:.80} appears twice")
             paths.add(each["path"])
             append_result(
                 history, decode_result({key: value for key, value in each.items() if not _is_left_out(key, value)})[0]
@@ -92,11 +92,11 @@ def checkpoint_in(text: bytes) -> CheckpointData:
 
 
 def _is_left_out(key: str, value: object) -> bool:
-    """Return whether a field says what a result without it says, too."""
+    """Return whether a field has the value that a result without it has."""
     return value is None and key in ("error", "started_at", "evidence", "version")
 
 
-# The checkpoints in the lines of a file that anybody may have made: each line is proved before it is believed.
+# The checkpoints in the lines of an untrusted file: each line is verified before it is used.
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ class Header:
     """The first line of an exported run.
 
     Attributes:
-        workflow_id: the run, as the file has it; not checked yet.
+        workflow_id: the run named by the file; not yet validated.
         workflow_name: its workflow.
     """
 
@@ -114,16 +114,16 @@ class Header:
 
 @attrs.define
 class _ReadSoFar:
-    """The state of a run after the lines that were read.
+    """The state of a run after the lines read so far.
 
     Attributes:
         attempt: the number of the attempt.
-        sequence: that of its last checkpoint.
-        saved: the number of results that this checkpoint holds.
+        sequence: the sequence of its last checkpoint.
+        saved: the number of results in that checkpoint.
         has_saved: whether the attempt has a checkpoint.
         history: the results that count.
         chains: the digest up to each of them.
-        carried: what a checkpoint says once, for those after it.
+        carried: the fields that later checkpoints inherit.
         latest: the last checkpoint.
     """
 
@@ -138,18 +138,18 @@ class _ReadSoFar:
 
 
 class RunReader:
-    """Reads the lines of an exported run, in their order, and refuses the first that cannot be.
+    """Reads the lines of an exported run in order, and refuses the first invalid one.
 
     Args:
-        limits: how much is taken.
-        fetch: reads a large value again, whose line was read.
+        limits: the limits of sizes and counts.
+        fetch: reads the line of a large value again.
 
     Attributes:
-        header: what the first line says, once it was read.
-        line: the number of the line that is being read.
-        places: where the content of each large value begins in the file.
-        identity: SHA-256 over the lines between the first and the last, but those of large values.
-        signed_by: the id of the key that the last line names; empty without a signature.
+        header: the first line, once read.
+        line: the number of the current line.
+        places: the offset of each large value's content in the file.
+        identity: SHA-256 over the lines between the first and the last, except those of large values.
+        signed_by: the id of the key named by the last line; empty without a signature.
     """
 
     def __init__(self, limits: ImportLimits, fetch: Fetch | None = None) -> None:
@@ -168,13 +168,13 @@ class RunReader:
         self._read_so_far = _ReadSoFar()
 
     def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
-        """Return the checkpoints, attempt by attempt and oldest first. Only a whole file lets the iterator end.
+        """Yield the checkpoints, attempt by attempt, oldest first. The iterator ends only if the file is complete.
 
         Args:
             lines: the lines of the file, each with its line feed.
 
         Raises:
-            MalformedError: a line is not what must stand there, or something does not match its digest.
+            MalformedError: a line is invalid, or something does not match its digest.
             UnsupportedSchemaError: a newer flowckpt has written it.
         """
         is_ended = False
@@ -249,8 +249,8 @@ class RunReader:
         if size < BLOB_SIZE or len(content) != size or line[-2:] != b"}\n" or sha256(content).hexdigest() != digest:
             raise MalformedError(f"the large value {digest} does not match its digest")
         if digest in self.places:
-            raise MalformedError(f"the large value {digest} stands there twice")
-        if self._fetch is None:  # when it is read again, it is known to be JSON
+            raise MalformedError(f"the large value {digest} appears twice")
+        if self._fetch is None:  # on a second read, it is known to be JSON
             strict_json(bytes(content))
         self.places[digest] = (self._offset + start, size)
         self._unnamed.add(digest)
@@ -258,7 +258,7 @@ class RunReader:
 
     def _read_result(self, encoded: bytes) -> None:
         if not self._read_so_far.attempt:
-            raise MalformedError("a result stands before the first attempt")
+            raise MalformedError("a result precedes the first attempt")
         document = strict_json(encoded)
         check_result(document)
         self._check_reference(document.get("output"))
@@ -332,7 +332,7 @@ class RunReader:
 _SHARED = {"inputs": "held_inputs", "metadata": "metadata"}
 
 
-# A file to be imported, opened: a plain one in place, a compressed one or a stream by way of a temporary file.
+# Opening a file for import: a plain file in place, a compressed one or a stream through a temporary file.
 
 
 CHUNK = 256 * 1024
@@ -340,11 +340,11 @@ _GZIP = b"\x1f\x8b"
 
 
 class Source:
-    """The content of a file, no longer compressed, that can be read again and at any place.
+    """The uncompressed content of a file, readable repeatedly and at any offset.
 
     Args:
         stream: a seekable stream.
-        limits: how much is taken.
+        limits: the limits of sizes and counts.
     """
 
     def __init__(self, stream: IO[bytes], limits: ImportLimits) -> None:
@@ -352,14 +352,14 @@ class Source:
         self._limits = limits
 
     def lines(self) -> Iterator[bytes]:
-        """Return the lines from the beginning on, each with its line feed where it has one.
+        """Yield all lines, each with its line feed if it has one.
 
         Raises:
-            MalformedError: a line, or all of them, are longer than the limits allow.
+            MalformedError: a line, or the whole content, exceeds the limits.
         """
         most, offset = self._limits.max_value_bytes, 0
         while True:
-            self._stream.seek(offset)  # somebody may have read elsewhere meanwhile
+            self._stream.seek(offset)  # another reader may have moved the position
             line = self._stream.readline(most + 1)
             if not line:
                 return
@@ -380,10 +380,10 @@ class Source:
         return content
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return a part.
+        """Return a part of the content.
 
         Args:
-            offset: where it begins.
+            offset: its start.
             size: its length in bytes.
         """
         self._stream.seek(offset)
@@ -392,11 +392,11 @@ class Source:
 
 @contextlib.asynccontextmanager
 async def opened_source(file: Path | str, limits: ImportLimits) -> AsyncIterator[Source]:
-    """Open a file for the block. Whether it is compressed, its content says, not its name.
+    """Open a file for the block. Compression is detected from the content, not from the name.
 
     Args:
         file: the file; `-` is standard input.
-        limits: how much is taken.
+        limits: the limits of sizes and counts.
 
     Raises:
         SourceUnreadableError: the file cannot be read.

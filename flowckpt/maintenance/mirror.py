@@ -4,9 +4,9 @@ The first store, the primary, is the truth. It alone has the claims and the mess
 The mirror gets each checkpoint after the primary has it, in the order of the primary, and nothing is ever removed there.
 
 The mirror of a run is *level* if it has the newest checkpoint of the primary. Its own attempts are claims of the mirror's
-own: a writer that lost the run is fenced there too, and a mirror that was away takes the checkpoints that it lacks in an attempt of
-its own, so that their attempts may have other numbers there. Nothing else of them differs. What the mirror has must be an
-earlier state of the run of the primary: a mirror with another history is left as it is, because it may be the last copy.
+own: a writer that lost the run is fenced there too, and a mirror that was unavailable receives the missing checkpoints in its
+own attempt, so that their attempt numbers may differ there; nothing else does. The mirror must hold an earlier state of the
+primary's run: a mirror with another history is left unchanged, because it may be the last copy.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _log = logging.getLogger("flowckpt")
 
 ON_ERROR = ("fail", "continue")
 _MOST_PENDING = 1_000
-"""With `continue`, so many checkpoints wait in memory for the mirror; beyond them, it reads what it lacks from the primary."""
+"""With `continue`, the most checkpoints that wait in memory for the mirror; further ones are read from the primary."""
 _PATIENCE_SECONDS = 2.0
-"""With `continue`, a start waits so long for a mirror, and the end of a run for one that makes no progress."""
+"""With `continue`, how long a start waits for a mirror, and the end of a run for one that makes no progress."""
 _MOST_LOOKS = 16
-"""So many new runs look into the mirror at the same time."""
+"""The number of new runs that check the mirror at the same time."""
 _LONGEST_PAUSE_SECONDS = 60.0
 _GONE = (CheckpointCorruptedError, CheckpointNotFoundError, KeyError)
-"""A read raises these if the next generation, or retention, removes something of the run meanwhile."""
+"""The errors of a read while the next generation, or retention, removes a part of the run."""
 _MARK = "mirrored"
 """In the metadata of a checkpoint of a mirror that came from the primary: its attempt in the mirror.
 
@@ -78,12 +78,12 @@ class _MirroredRun:
 
     Attributes:
         owner: the token of its lease in the primary.
-        known: the highest sequence that the run ever had in the primary, as far as it is known.
+        known: the highest known sequence that the run ever had in the primary.
         lease: the claim in the mirror, while the mirror is level.
         stands_for: the attempt of the primary that this claim stands for; 0 before its first checkpoint.
         newest: the newest checkpoint in the mirror, or None.
         copies: makes the checkpoints for the mirror.
-        has_skipped: whether the mirror must read from the primary what did not wait in memory.
+        has_skipped: whether the mirror must read checkpoints from the primary because they did not fit in memory.
         one_at_a_time: keeps the checkpoints in order.
     """
 
@@ -163,7 +163,7 @@ class MirroredStore(StoreBase):
         self._clock: Clock = clock or SystemClock()
         self._waits = on_error == "fail"
         self._runs: dict[str, _MirroredRun] = {}
-        self._failed: set[str] = set()  # runs whose last save failed in the mirror alone
+        self._failed: set[str] = set()  # runs whose last save failed only in the mirror
         self._differing: set[str] = set()
         self._pause_seconds, self._retry_ns = 0.0, 0
         self._is_reported = False
@@ -186,7 +186,7 @@ class MirroredStore(StoreBase):
         """Save in the primary, then in the mirror; see `CheckpointStore.save`.
 
         Raises:
-            MirrorError: the checkpoint is in the primary, and not in the mirror.
+            MirrorError: the checkpoint is in the primary, but not in the mirror.
         """
         self._failed.discard(workflow_id)
         await self.primary.save(workflow_id, data)
@@ -200,7 +200,7 @@ class MirroredStore(StoreBase):
             data: the newest checkpoint of the primary; by default it is read.
 
         Raises:
-            MirrorError: the mirror cannot take it, and the caller is to know.
+            MirrorError: the mirror cannot take it, with `on_error="fail"`.
         """
         run = self._runs.setdefault(workflow_id, _MirroredRun())
         if not self._waits:
@@ -238,11 +238,11 @@ class MirroredStore(StoreBase):
                 try:
                     await self._append(run, lease, () if data is None else (data,))
                 except FencedError:
-                    pass  # somebody else has written there: look at what it has now
+                    pass  # another process has written there: read its current state
                 except Exception:
                     if self._waits or data is None:
                         raise
-                    data = None  # its large values may be gone from the primary, which has gone on: look at what that has now
+                    data = None  # its large values may be gone from the primary, which has continued: read the primary's current state
                 else:
                     return
             await self._bring_level(workflow_id, run, data)
@@ -273,7 +273,7 @@ class MirroredStore(StoreBase):
         run.lease = lease
 
     async def _bring_level(self, workflow_id: str, run: _MirroredRun, data: CheckpointData | None) -> None:
-        """Claim the run in the mirror, and save there what it lacks."""
+        """Claim the run in the mirror, and save the missing checkpoints there."""
         latest = data or await self.primary.load_latest(workflow_id)
         try:
             lease = await self.mirror.acquire(workflow_id)
@@ -290,7 +290,7 @@ class MirroredStore(StoreBase):
             if (is_later or (lease.latest is None and len(missing) > 1)) and self.mirror.has(Ability.RECEIVE):
                 await released(self.mirror, lease)
                 if is_later:
-                    await self.mirror.clear(workflow_id)  # of an earlier generation, which the primary has left out
+                    await self.mirror.clear(workflow_id)  # of an earlier generation, which the primary has removed
                 await self.mirror.receive_run(workflow_id, Gathered(workflow_id, [*map(run.marked, missing)]).afresh)
                 lease = await self.mirror.acquire(workflow_id)
             run.stands_for, run.copies = 0, Copies()
@@ -313,7 +313,7 @@ class MirroredStore(StoreBase):
             known: the highest sequence that the primary ever had: what the mirror has up to there was removed from the primary.
 
         Raises:
-            MirrorError: what the mirror has is not an earlier state of the run.
+            MirrorError: the mirror does not hold an earlier state of the run.
         """
         if there is not None and latest is not None and _is_same(there, latest):
             return ()
@@ -350,7 +350,7 @@ class MirroredStore(StoreBase):
         )
 
     async def _refuse_same_place(self, workflow_id: str) -> None:
-        """Refuse a mirror that has the very lease of the primary: one place under two names."""
+        """Refuse a mirror that holds the lease of the primary: one place under two names."""
         owner = await self.primary.owner(workflow_id)
         if (
             owner is not None
@@ -364,7 +364,7 @@ class MirroredStore(StoreBase):
     async def _try(
         self, workflow_id: str, run: _MirroredRun, data: CheckpointData | None, *, is_last: bool = False
     ) -> None:
-        """Bring the mirror level, unless it failed a moment ago; report a failure once."""
+        """Bring the mirror level, unless it failed just before; report a failure once."""
         if workflow_id in self._differing or (self._clock.elapsed_ns() < self._retry_ns and not is_last):
             await self._let_go(run)
             return
@@ -373,7 +373,7 @@ class MirroredStore(StoreBase):
         except Exception as error:
             if not is_last and isinstance(
                 error, _GONE
-            ):  # the primary has gone on; a later try looks again, or the last one
+            ):  # the primary has continued; a later try reads again, or the last one
                 _log.info("run %s changed while its mirror read it: %s", workflow_id, error)
             else:
                 self._report(workflow_id, self._refusal(workflow_id, error))
@@ -433,7 +433,7 @@ class MirroredStore(StoreBase):
     async def _refuse_known(self, workflow_id: str) -> None:
         """Refuse to start a run that the mirror has, if the mirror answers: the primary may have been lost.
 
-        The look needs no order with the saves of other runs, and so does not wait for them.
+        The check needs no order with the saves of other runs, and so does not wait for them.
         """
         if self._clock.elapsed_ns() < self._look_again_ns:
             return
@@ -449,12 +449,12 @@ class MirroredStore(StoreBase):
         try:
             answer = self._looks.run(look)
         except CheckpointStorageError:
-            _log.warning("no thread can be started; run %s starts without a look at its mirror", workflow_id)
+            _log.warning("no thread can be started; run %s starts without checking its mirror", workflow_id)
             return
         await asyncio.wait({answer}, timeout=_PATIENCE_SECONDS)
         if not answer.done():
-            if self._clock.elapsed_ns() >= self._look_again_ns:  # of runs that start together, the first one says so
-                text = "the mirror %s does not answer; run %s starts without a look at it"
+            if self._clock.elapsed_ns() >= self._look_again_ns:  # of runs that start together, only the first one warns
+                text = "the mirror %s does not answer; run %s starts without checking it"
                 _log.warning(text, _name(self.mirror), workflow_id)
             self._is_reported = True
             self._look_again_ns = self._clock.elapsed_ns() + int(_LONGEST_PAUSE_SECONDS * 1e9)
@@ -533,7 +533,7 @@ class MirroredStore(StoreBase):
         there = await self.mirror.load_latest(workflow_id)
         try:
             await self._missing(workflow_id, there, await self.primary.load_latest(workflow_id))
-        except FlowckptError as error:  # it has another history, or that of the primary cannot be read
+        except FlowckptError as error:  # it has another history, or the primary's history is unreadable
             _log.warning("the mirror %s keeps run %s: %s", _name(self.mirror), workflow_id, error.message)
         else:
             await self.mirror.clear(workflow_id)
@@ -542,7 +542,7 @@ class MirroredStore(StoreBase):
         """Store a whole run in the primary, then in the mirror; see `StoreBase.receive_run`.
 
         Raises:
-            MirrorError: the run is in the primary, and not in the mirror.
+            MirrorError: the run is in the primary, but not in the mirror.
         """
         await self.primary.receive_run(workflow_id, checkpoints)
         await self._level_alone(workflow_id)
@@ -558,7 +558,7 @@ class MirroredStore(StoreBase):
         return repaired
 
     async def _level_alone(self, workflow_id: str) -> None:
-        """Bring the mirror of a run level that this process does not own."""
+        """Bring the mirror level for a run that this process does not own."""
         run = _MirroredRun()
         try:
             await self._take(workflow_id, run, None)
@@ -619,7 +619,7 @@ _ANSWERED_BY_THE_PRIMARY = tuple(
 
 
 class _Later:
-    """Does pieces of work one after the other, on a thread that ends when there is none.
+    """Runs jobs one after the other, on a thread that ends when no job is left.
 
     Attributes:
         progress: grows while something is done.
@@ -637,14 +637,14 @@ class _Later:
 
     @property
     def pending(self) -> int:
-        """How many pieces of work wait."""
+        """The number of pending jobs."""
         return len(self._waiting)
 
     async def done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Do a piece of work after those before it, and wait for it as long as there is progress.
+        """Run a job after the pending ones, and wait for it as long as there is progress.
 
         Returns:
-            Whether it was done; otherwise it is still to be done, unless no thread can be started.
+            Whether it has run; otherwise it is still pending, unless no thread can be started.
         """
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -667,10 +667,10 @@ class _Later:
         return False
 
     def put(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Do a piece of work after those before it.
+        """Run a job after the pending ones.
 
         Returns:
-            Whether it will be done; otherwise no thread can be started, and the work is dropped.
+            Whether it will run; otherwise no thread can be started, and the job is dropped.
         """
         if self._pid != os.getpid():  # a forked child has no such thread
             self._reset()
@@ -691,7 +691,7 @@ class _Later:
                 while work := self._next():
                     run_alone(runner, work())
                     self.progress += 1
-        except BaseException:  # such as no file descriptor for the loop: the next piece of work starts a thread again
+        except BaseException:  # such as no file descriptor for the loop: the next job starts a thread again
             with self._changed:
                 self._is_running = False
             raise
@@ -705,7 +705,7 @@ class _Later:
 
 
 def _is_same(one: CheckpointData, other: CheckpointData) -> bool:
-    """Return whether two checkpoints are the same one, whatever the number of the attempt."""
+    """Return whether two checkpoints are equal apart from the attempt number."""
     return (
         (one.sequence, one.checkpoint_id, one.saved_at, one.reason, one.workflow_name)
         == (other.sequence, other.checkpoint_id, other.saved_at, other.reason, other.workflow_name)
@@ -717,8 +717,8 @@ def _is_same(one: CheckpointData, other: CheckpointData) -> bool:
 def _follows(later: CheckpointData, earlier: CheckpointData) -> bool:
     """Return whether a checkpoint may follow another one of the same run that was removed since.
 
-    Of an earlier generation, the primary has nothing left to compare. A checkpoint that came from there is marked, and is
-    not one that a primary lost that was restored from a backup.
+    The primary keeps nothing of an earlier generation to compare. A checkpoint that came from the primary is marked, which
+    distinguishes it from one that a primary restored from a backup has lost.
     """
     if later.metadata.get(BIRTH) != earlier.metadata.get(BIRTH) or later.workflow_name != earlier.workflow_name:
         return False
@@ -745,12 +745,12 @@ def _newest(data: CheckpointData) -> str:
 
 
 def _name(store: StoreBase) -> str:
-    """Return a store as its user named it."""
+    """Return the name of a store as its user gave it."""
     return store.spec or repr(store)
 
 
 def _word(store: StoreBase, otherwise: str) -> str:
-    """Return a store as `--store` takes it; another word for one that is not known so, or has a secret in it."""
+    """Return the value of `--store` for a store; a placeholder if it is unknown or contains a secret."""
     return shell_word(store.spec) if store.spec and "***" not in store.spec else otherwise
 
 
@@ -769,5 +769,5 @@ def _same_place(mirror: StoreBase) -> SettingError:
     return SettingError(
         f"the mirror {_name(mirror)} is the store itself",
         setting="mirror",
-        remedy="Name another place, or leave the mirror out.",
+        remedy="Name another place, or omit the mirror.",
     )

@@ -1,7 +1,7 @@
-"""Whole runs that are not needed any more: found and removed in bounded batches, and what stays made smaller.
+"""Removal of runs that are no longer needed, in bounded batches, and compaction of the remaining ones.
 
-It may die anywhere and be done again: each run is removed as a whole, and whether it may be is asked again, by the
-store, in the moment of its removal.
+It can crash anywhere and be repeated: each run is removed completely or not at all, and the store checks again at the
+moment of removal whether the run may be removed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _log = logging.getLogger("flowckpt")
 FINISHED = frozenset({Status.COMPLETED})
-"""The statuses that go by default: a run of any other status can be resumed."""
+"""The statuses removed by default: a run with any other status can be resumed."""
 
 _PAGE = 200
 _REMEDY = (
     "Remove other runs first ('flowckpt store clear RUN', 'flowckpt store prune --keep N' or '--older-than AGE'), or make "
-    "room elsewhere; then do it again. Nothing that was acknowledged is lost."
+    "room elsewhere; then repeat the command. Acknowledged checkpoints are not lost."
 )
 _CHANGED = "it has changed meanwhile"
 
@@ -105,7 +105,7 @@ class PruneReport:
 
 @attrs.frozen
 class _Which:
-    """Which runs go: all that is said must hold."""
+    """The conditions for removing a run, all of which must hold."""
 
     keep: int
     older_than: timedelta | None
@@ -187,9 +187,9 @@ async def _runs_to_remove(
 
 
 async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: PruneReport) -> bool:
-    """Return whether the record of a run, verified, says what the list says; report it as unreadable if it does not.
+    """Return whether the verified record of a run matches the list; otherwise report the run as unreadable.
 
-    A list reads one line or row of a run: one changed byte there must not remove a run, or count as the newest one.
+    A list reads one line or row of a run: one changed byte there must not remove a run or make it count as the newest.
     """
     workflow_id = info.workflow_id
     try:
@@ -203,7 +203,7 @@ async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: Pru
         again = await store.describe_run(workflow_id)
         if again != info:  # it was saved to, or cleared, since it was listed
             return again is not None
-        detail = f"the list says another {field} than its record" if field else "it has no checkpoint"
+        detail = f"its {field} in the list differs from its record" if field else "it has no checkpoint"
         raise CheckpointCorruptedError(workflow_id, location="list of runs", detail=detail)
     except CheckpointCorruptedError as error:
         report.skipped[workflow_id] = error.message
@@ -263,7 +263,7 @@ async def _compact_all(store: StoreBase, report: PruneReport) -> None:
         for workflow_id in page:
             try:
                 done = await _with_reserve(store, lambda workflow_id=workflow_id: store.compact(workflow_id))  # type: ignore[misc]
-            except RunLockedError:  # it is at work, and will be made smaller another time
+            except RunLockedError:  # it is running, and will be compacted another time
                 continue
             except FlowckptError as error:
                 _log.warning("run %s was not made smaller: %s", workflow_id, error.message)
@@ -290,7 +290,7 @@ def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
     return found
 
 
-# Old checkpoints of one run that go by hand: chosen, and chosen again under the ownership under which they are removed.
+# Manual removal of a run's old checkpoints: selected first, and selected again while this process owns the run.
 
 
 async def prune_checkpoints(
@@ -349,7 +349,7 @@ async def prune_checkpoints(
 
 
 async def _with_reserve(store: StoreBase, act: Callable[[], Awaitable[T]]) -> T:
-    """Do what makes room; on a full disk, with the room that the store keeps for that."""
+    """Do an operation that frees space; on a full disk, use the space that the store reserves for it."""
     try:
         return await act()
     except DiskFullError as error:
@@ -362,12 +362,12 @@ async def _with_reserve(store: StoreBase, act: Callable[[], Awaitable[T]]) -> T:
         error.remedy = _REMEDY
         raise
     finally:
-        with contextlib.suppress(FlowckptError):  # what was asked for has its own outcome
+        with contextlib.suppress(FlowckptError):  # the operation has its own outcome
             await store.tidy()
 
 
 async def _freed(store: StoreBase, workflow_id: str) -> int:
-    """Make a run smaller, and return how many bytes that freed; damage that no longer counts hinders nothing else."""
+    """Compact a run, and return the number of freed bytes; damage of superseded parts is only logged."""
     try:
         return (await store.compact(workflow_id, is_forced=True)).bytes_freed
     except CheckpointCorruptedError as error:
@@ -403,7 +403,7 @@ async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
 
 
 async def _removed(store: StoreBase, workflow_id: str, conditions: Retention, now: datetime) -> Sequence[CheckpointRef]:
-    """Remove checkpoints, chosen again while nothing else can change what the run rests on; return them."""
+    """Remove checkpoints, selected again while nothing else can change the run; return them."""
     lease = await store.acquire(workflow_id)
     try:
         found = await _checkpoints_to_remove(store, workflow_id, conditions, now)

@@ -1,12 +1,12 @@
-"""Looking for runs that are to be resumed: the store is asked for those that may be, and the rule picks.
+"""Finding runs to resume: the store returns the candidates, and a rule selects among them.
 
-A run that could not be resumed is tried again: not at once, and less and less often, for all processes together. The
-pause is kept with the run, as a message that no step takes, so all recoverers share it. It is written while the run
-is kept, before the process starts: of many recoverers that see the run at the same time, the others find it.
+A run that could not be resumed is retried with exponential backoff, shared by all processes: the pause is stored with the
+run, as a message that no step takes. It is written while the run is claimed, before the process starts, so that other
+recoverers that see the run at the same time find it.
 
-Clocks of different machines may be an hour apart. So a recoverer that has watched since before a pause was written
-measures the pause from when it saw it first, with a clock of its own that only counts up. Only a pause that was there
-when the recoverer started is measured by the time at which it was written.
+Clocks of different machines may differ by an hour. So a recoverer that was watching before a pause was written measures
+the pause by its own monotonic clock, from when it first saw it. Only a pause older than the recoverer is measured by its
+recorded time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedErro
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import runs_of_status
 
-# Which runs are to be resumed now: a rule over how they stand, without I/O.
+# The rule that selects runs to resume now, without I/O.
 
 
 RECOVERED_STATUSES = frozenset({Status.CRASHED, Status.SUSPENDED})
-"""How a run stands that may be due. One that failed or was cancelled waits for a person."""
+"""The statuses of runs that may be due. A failed or cancelled run waits for a person."""
 
 
 class Why(StrEnum):
@@ -64,12 +64,12 @@ _SAID = {
 
 @attrs.frozen
 class DueRun:
-    """A run that is to be resumed.
+    """A run to resume.
 
     Attributes:
-        info: the run as it stood when it was looked at.
-        why: why.
-        damage: what cannot be read of it; empty if all can. It is left as it is, and told.
+        info: the run as listed.
+        why: the reason.
+        damage: the unreadable part; empty if there is none. A damaged run is not resumed, only reported.
     """
 
     info: RunInfo
@@ -88,15 +88,15 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     Args:
         info: the run.
         now: the time, aware.
-        waits: how many of its steps wait.
+        waits: how many of its steps are waiting.
         due_at: when the first of them ends by itself; None if none does.
-        is_signalled: whether something lies there that one of them waits for.
+        is_signalled: whether a message for one of these waits has arrived.
     """
     if info.owner is not None:  # it waits, and its process stays
         return None
-    if info.is_held:  # anybody may have written its record
+    if info.is_held:  # its record may come from anyone
         return None
-    if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own loop can continue with it
+    if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own program can continue it
         return None
     if info.status is Status.CRASHED:
         return Why.CRASHED
@@ -110,12 +110,12 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
 
 
 async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
-    """Return the runs that are to be resumed now, the one that was updated first of all first.
+    """Return the runs to resume now, least recently updated first.
 
     Args:
-        store: where they lie.
+        store: the store of the runs.
         clock: the time.
-        workflows: only runs of these workflows, by name; of any where not given.
+        workflows: only runs of these workflows, by name; all by default.
 
     Raises:
         SettingError: the store cannot list its runs.
@@ -132,7 +132,7 @@ async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str]
 
 
 async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
-    """Return a run as it is now if it is still due and was not taken meanwhile; else None."""
+    """Return the current state of a run if it is still due and not owned; else None."""
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
@@ -140,26 +140,26 @@ async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | No
 
 
 async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
-    """Return why one run is due, or its damage, which does not stop the look at the other runs."""
+    """Return why a run is due, or its damage; other runs are unaffected."""
     try:
         waits = info.waits
         is_signalled = await _is_signalled(store, info, waits)
         why = why_due(info, now, waits=len(waits), due_at=info.due_at, is_signalled=is_signalled)
         if why is not None and info.status is Status.SUSPENDED:
             latest = await store.load_latest(info.workflow_id)
-            if latest is not None and latest.reason is Reason.MANUAL:  # rolled back or forked: the person resumes it
+            if latest is not None and latest.reason is Reason.MANUAL:  # rolled back or forked: a person resumes it
                 return None
     except CheckpointStorageError:
         raise
     except FlowckptError as error:
         return DueRun(info, Why.DAMAGED, error.message)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        return DueRun(info, Why.DAMAGED, f"its record says what cannot be: {error!r:.200}")
+        return DueRun(info, Why.DAMAGED, f"its record has invalid content: {error!r:.200}")
     return None if why is None else DueRun(info, why)
 
 
 async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) -> bool:
-    """Return whether something lies there that a wait is for."""
+    """Return whether a message for a pending wait has arrived."""
     if all(wait.is_timed for wait in waits):
         return False
     taken = info.metadata.get(TAKEN, ())
@@ -168,15 +168,15 @@ async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) 
     return any(signal.ends(wait) for signal in found for wait in waits)
 
 
-# A run kept for the process that is to resume it, while that starts: of many recoverers, one starts a process for it.
+# A claim that reserves a run while the process that will resume it starts, so that only one recoverer starts one.
 
 
 @attrs.define
 class KeptRun:
-    """A run that this process owns until it gives it up; nothing is ever saved under such a claim.
+    """A run that this process owns until it releases it; nothing is ever saved under this claim.
 
     Attributes:
-        store: where it lies.
+        store: the store of the run.
         workflow_id: the run.
     """
 
@@ -185,7 +185,7 @@ class KeptRun:
     _is_kept: bool = True
 
     async def give_up(self) -> None:
-        """Give the run up, once: who asks for it next has it. The claim leaves no trace."""
+        """Release the run, at most once. The claim leaves no trace."""
         if self._is_kept:
             await finish_despite_cancel(self.store.release(self.workflow_id))
         self._is_kept = False
@@ -193,11 +193,11 @@ class KeptRun:
 
 @asynccontextmanager
 async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
-    """Keep a run for the block, or until it is given up; None if another process has it, or has resumed it.
+    """Claim a run for the block, or until it is released; None if another process owns it or has resumed it.
 
     Args:
-        store: where it lies; one that knows no owners keeps nothing, and is trusted to have one user.
-        run: the run as it stood.
+        store: the store of the run; a store without ownership reserves nothing and must have only one user.
+        run: the run as listed.
 
     Raises:
         CheckpointCorruptedError: its record is damaged.
@@ -216,43 +216,43 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
         await keeping.give_up()
 
 
-# A run whose resume stopped to ask a person: a note in its mailbox, so that the run is listed so, and reported once.
+# A note among the messages of a run whose resume stopped to ask a person: the run is listed as stale, and reported once.
 
 
 STALE_STATUSES = RECOVERED_STATUSES | {Status.FAILED}
-"""How a run stands that may need a person: it has not completed, and was not cancelled."""
+"""The statuses of runs that may need a person: neither completed nor cancelled."""
 
 
 async def note_stale(
     store: StoreBase, clock: Clock, info: RunInfo, exit_code: int, detail: str, *, noted_by: str = ""
 ) -> bool:
-    """Note that a run needs a person; return whether that is news: later recoverers do not report it again.
+    """Note that a run needs a person; return whether the note is new: later recoverers do not report the run again.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         clock: the time.
-        info: the run as it stands.
-        exit_code: how its resume stopped.
-        detail: what the resume asked.
-        noted_by: what stopped, if it is not a recoverer, so that a recoverer still reports it once.
+        info: the run as listed.
+        exit_code: the exit code of its resume.
+        detail: the question of the resume.
+        noted_by: the command that stopped, if it was not a recoverer, which then still reports the run once.
     """
     data, birth = {"attempt": info.attempt, "detail": detail}, birth_of(info.metadata)
     signal_id = "-".join(filter(None, ("stale", str(info.attempt), str(exit_code), birth[:8], noted_by)))
     note = Signal(signal_id, "stale", clock.now(), data, kind=WaitKind.STALE, birth=birth)
     try:
         return await store.send_signal(info.workflow_id, note)
-    except FlowckptError:  # reported twice is better than not at all
+    except FlowckptError:  # better reported twice than not at all
         return True
 
 
 async def stale_note(store: StoreBase, info: RunInfo) -> str:
-    """Return what a resume of a run asked a person since its newest attempt; empty if none did."""
+    """Return the question that a resume asked since the newest attempt; empty if there is none."""
     may_ask = info.status in STALE_STATUSES
     return await stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if may_ask else ""
 
 
 async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any], attempt: int) -> str:
-    """Return what a resume of a run asked a person since an attempt, also while the run has an owner."""
+    """Return the question that a resume asked since an attempt, even while the run has an owner."""
     if not store.has(Ability.SIGNALS):
         return ""
     messages = sent_to(metadata, await store.signals(workflow_id))
@@ -261,7 +261,7 @@ async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[st
 
 
 async def forget_stale(store: StoreBase, workflow_id: str) -> None:
-    """Remove the notes of a run that no longer stops, although its resume left no new attempt."""
+    """Remove the notes of a run whose resume no longer stops but left no new attempt."""
     await _remove_notes(store, workflow_id, WaitKind.STALE)
 
 
@@ -272,11 +272,11 @@ async def _remove_notes(store: StoreBase, workflow_id: str, kind: WaitKind) -> N
             await store.remove_signals(workflow_id, notes)
 
 
-# What became of a run that was to be recovered.
+# The outcome of a recovery.
 
 
 class Outcome(StrEnum):
-    """The outcome of a run that was to be recovered."""
+    """The outcome of trying to resume a due run."""
 
     COMPLETED = "completed"
     SUSPENDED = "suspended"
@@ -289,22 +289,22 @@ class Outcome(StrEnum):
 
     @property
     def is_trouble(self) -> bool:
-        """Whether somebody should look at the run."""
+        """Whether the run needs attention."""
         return self in (Outcome.FAILED, Outcome.LEFT, Outcome.DIED)
 
 
 @attrs.frozen
 class Recovered:
-    """A run that was tried.
+    """A run that a recoverer tried to resume.
 
     Attributes:
         workflow_id: the run.
         workflow_name: its workflow.
         why: why it was tried.
-        outcome: what became of it.
+        outcome: the outcome.
         attempt: its newest attempt afterwards.
         detail: why it was left, failed or died, for people; may be empty.
-        exit_code: how its process ended; None if none was started. A negative one is the signal that killed it.
+        exit_code: the exit code of its process; None if none was started; negative for the signal that killed it.
         is_reported: whether it needs a person, and an earlier recoverer reported that.
     """
 
@@ -319,7 +319,7 @@ class Recovered:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether somebody should look at the run, and has not been asked to before."""
+        """Whether the run needs attention and was not reported before."""
         return self.outcome.is_trouble and not self.is_reported
 
 
@@ -329,14 +329,14 @@ MOST_SECONDS = 3600.0
 
 @attrs.frozen
 class Pause:
-    """A run that was tried, and is left alone for a while.
+    """The pause after an unsuccessful try to resume a run.
 
     Attributes:
-        state: the run as it was tried.
-        count: how often it was tried without getting further.
-        seconds: how long it is left alone, from when it was tried.
+        state: the state of the run at the try.
+        count: the number of consecutive tries without progress.
+        seconds: the length of the pause, from the try.
         has_died: whether its process died, so that a change of the run does not end the pause.
-        note: the id of the message that says so; empty if only this recoverer knows.
+        note: the id of the message that records the pause; empty if only this recoverer knows it.
     """
 
     state: tuple[Any, ...]
@@ -351,7 +351,7 @@ class Pause:
 
     @classmethod
     def of(cls, message: Signal) -> Pause | None:
-        """Return the pause of a message; None if it is of another kind, or says what cannot be."""
+        """Return the pause in a message; None if it is of another kind or invalid."""
         data = message.data
         if message.kind is not WaitKind.RECOVERY or not isinstance(data, Mapping):
             return None
@@ -367,8 +367,8 @@ class Pauses:
     """The pauses of the runs of a store, as one recoverer sees them.
 
     Attributes:
-        first_seconds: how long the first pause is; each one after it is twice as long.
-        most_seconds: the longest one.
+        first_seconds: the length of the first pause; each further one is twice as long.
+        most_seconds: the length of the longest one.
     """
 
     store: StoreBase
@@ -380,20 +380,22 @@ class Pauses:
     _has_looked: bool = attrs.field(init=False, default=False)
 
     async def may_try(self, run: DueRun) -> bool:
-        """Return whether a run may be tried: for the first time, after its pause, or because it has moved.
+        """Return whether a run may be tried: for the first time, after its pause, or because it has changed.
 
         Raises:
             FlowckptError: the messages of the run cannot be read.
         """
         pause = self._own.get(run.workflow_id)
-        if pause is None or pause.note:  # else no process was started: what is missing is missing here
+        if (
+            pause is None or pause.note
+        ):  # otherwise no process was started, because something is missing on this machine
             pause, _ = await self._recorded(run.info)
         if pause is None or self._now() >= self._until[run.workflow_id, pause.note]:
             return True
         return not pause.has_died and pause.state != _state(run)
 
     def looked(self, runs: Collection[str]) -> None:
-        """Note that all runs were looked at; forget those that are no longer due, so that a watcher does not grow."""
+        """Forget the runs that are no longer due, so that a watcher's memory does not grow."""
         self._has_looked = True
         for workflow_id in self._own.keys() - set(runs):
             del self._own[workflow_id]
@@ -401,7 +403,7 @@ class Pauses:
             del self._until[key]
 
     async def begin(self, run: DueRun) -> None:
-        """Record, while the run is kept, that it is tried now: it pauses until it is known how that ends.
+        """Record a try while the run is claimed: the run pauses until the outcome is known.
 
         Raises:
             FlowckptError: it cannot be recorded.
@@ -410,9 +412,9 @@ class Pauses:
         await self._write(run, count, has_died=True, older=older)
 
     async def end(self, run: DueRun, *, has_died: bool) -> None:
-        """Record that the run is as it was, or that its process died.
+        """Record that the run made no progress, or that its process died.
 
-        The run is no longer kept: where another recoverer has tried it since, its pause is the longer one, and stays.
+        The run is no longer claimed: if another recoverer has tried it since, that longer pause stays.
 
         Raises:
             FlowckptError: it cannot be recorded.
@@ -422,17 +424,17 @@ class Pauses:
         if begun is not None and begun.note:
             if recorded is not None and recorded.note != begun.note:
                 return
-            older = [begun.note]  # nothing that comes meanwhile
+            older = [begun.note]  # no later messages
         await self._write(run, 1 if begun is None else begun.count, has_died=has_died, older=older)
 
     def leave(self, run: DueRun) -> None:
-        """Note that the run cannot be resumed by this recoverer; others are not held up."""
+        """Note that this recoverer cannot resume the run; others are unaffected."""
         before = self._own.get(run.workflow_id)
         is_again = before is not None and before.state == _state(run)
         self._keep(run.workflow_id, self._pause(run, before.count + 1 if before is not None and is_again else 1))
 
     async def clear(self, workflow_id: str) -> None:
-        """Forget the pause of a run that got further.
+        """Remove the pause of a run that made progress.
 
         Raises:
             FlowckptError: its messages cannot be read or removed.
@@ -469,7 +471,7 @@ class Pauses:
         self._until[workflow_id, pause.note] = self._now() + pause.seconds
 
     async def _recorded(self, info: RunInfo) -> tuple[Pause | None, list[str]]:
-        """Return the longest pause that is recorded of a run, and the ids of all messages that record one."""
+        """Return the longest recorded pause of a run, and the ids of all messages that record one."""
         workflow_id = info.workflow_id
         if not self.store.has(Ability.SIGNALS):
             return self._own.get(workflow_id), []

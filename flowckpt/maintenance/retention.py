@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay: a value, and a pure rule."""
+"""Retention: which checkpoints of a run stay, as a value and a pure rule."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class OnSuccess(StrEnum):
     """The fate of the checkpoints of a completed run."""
 
     KEEP = "keep"
-    """They stay, as the limits say."""
+    """They stay within the limits."""
     KEEP_LAST = "keep_last"
-    """The last one stays, with the newest verified one and those that are pinned."""
+    """Only the last one, the newest verified one and pinned ones stay."""
     CLEAR = "clear"
-    """The run is removed with all that belongs to it, unless a checkpoint of it is pinned."""
+    """The run is removed completely, unless one of its checkpoints is pinned."""
 
 
 def count_of(value: object, setting: str) -> int | None:
-    """Return a number from 1 on, or None for no limit.
+    """Return a number of at least 1, or None for no limit.
 
     Raises:
         SettingError: it is not valid.
@@ -109,7 +109,7 @@ ONLY_THE_LAST = Retention(keep_last=1)
 
 
 def set_retention(said: Callable[[str], Any]) -> Retention | None:
-    """Return what the settings say of retention; None if they say nothing."""
+    """Return the retention of the settings, or None."""
     found = Retention(
         **{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
     )
@@ -117,7 +117,7 @@ def set_retention(said: Callable[[str], Any]) -> Retention | None:
 
 
 def checked_retention(value: Any) -> Retention:
-    """Return a retention, or refuse any other value.
+    """Return a retention; raise for any other value.
 
     Raises:
         SettingError: it is not valid.
@@ -161,7 +161,7 @@ def removable(
         retention: the limits.
         now: the time, aware.
         pinned: sequences that stay, in addition to the ids pinned by the retention.
-        resting: what the state of the run depends on, which stays.
+        resting: the checkpoints that the state of the run depends on, which stay.
         must_pass_all: whether a checkpoint must exceed every limit given, as for `prune`, rather than any.
     """
     newest_first = sorted(references, key=lambda each: each.sequence, reverse=True)
@@ -190,7 +190,7 @@ def removable(
 
 
 def protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
-    """Return the sequences that no limit removes: of the newest, of the newest verified one, and of those that are pinned."""
+    """Return the sequences that no limit removes: the newest, the newest verified one, and pinned ones."""
     safe = {each.sequence for each in newest_first[:1]}
     safe |= {
         each.sequence for each in newest_first if each.sequence in pinned or each.checkpoint_id in retention.pinned

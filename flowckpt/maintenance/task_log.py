@@ -1,7 +1,7 @@
-"""The log of a task's steps: pure, made from its record and kept up by its owner.
+"""The log of a task's steps: pure, built from its record and updated by its owner.
 
-Each committed step names the one that it continues from, so the steps that led to any checkpoint are a chain, also after
-a rollback. A rollback moves the head; the steps behind it stay in the log, and can be rolled forward to.
+Each committed step names the one that it continues, so the steps that led to any checkpoint are a chain, even after a
+rollback. A rollback moves the head; later steps stay in the log, and the task can be rolled forward to them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from flowckpt.evidence.report import PackOutcome
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.queries import LaterCheck
 
-# What may be given to a manager, and the ids of tasks, steps and checkpoints.
+# Validation of a manager's arguments, and the ids of tasks, steps and checkpoints.
 #
-# An id leads to its task by itself, after a restart too and in every store: `TASK@CHECKPOINT` for a checkpoint,
-# `TASK@[SEQUENCE]PATH` for a begun step. What stands behind the last `@` is the id in the store.
+# An id contains its task, so it works after a restart and in every store: `TASK@CHECKPOINT` for a checkpoint,
+# `TASK@[SEQUENCE]PATH` for a begun step. The part after the last `@` is the id in the store.
 
 
 def public_id(task_id: str, local_id: str) -> str:
-    """Return the id that people and programs use."""
+    """Return the public id."""
     return f"{task_id}@{local_id}"
 
 
@@ -41,11 +41,11 @@ def split_id(given: object, setting: str) -> tuple[str, str]:
     """Return the task and the id in the store.
 
     Args:
-        given: an id that a manager returned; or one without a task, which comes back with an empty task.
-        setting: what the argument is called, for an error.
+        given: an id that a manager returned; for an id without a task, the task is empty.
+        setting: the name of the argument, for errors.
 
     Raises:
-        SettingError: it is not a text; or it is to be that of a step, and has no task.
+        SettingError: it is not a text, or the id of a step lacks a task.
     """
     if setting == "step_id" and isinstance(given, str) and "@" not in given:
         raise SettingError(
@@ -64,17 +64,17 @@ def split_id(given: object, setting: str) -> tuple[str, str]:
 
 
 def local_part(given: str, task_id: str) -> str:
-    """Return the id in the store of an id of a known task."""
+    """Return the id in the store for an id of a known task."""
     return given[len(task_id) + 1 :]
 
 
 def marker_id(path: str, sequence: int) -> str:
-    """Return the id in the store of the record that a step was begun; no other record has such a one."""
+    """Return the id in the store of a step's begin record."""
     return f"[{sequence}]{path}"
 
 
 def sequence_in_marker(local_id: str) -> int:
-    """Return the place in the task of the record that a step was begun; 0 if that record was removed."""
+    """Return the sequence of a step's begin record; 0 if it was removed."""
     return int(local_id[1:].partition("]")[0])
 
 
@@ -84,7 +84,7 @@ def path_in_marker(local_id: str) -> str:
 
 
 def checked_text(value: object, setting: str) -> str:
-    """Return a task's id or a type of checkpoints, or refuse it.
+    """Return a valid task id or checkpoint type, else raise.
 
     Raises:
         SettingError: it is not a text, or blank, or too long.
@@ -100,7 +100,7 @@ def checked_text(value: object, setting: str) -> str:
 
 
 def checked_task_id(value: object) -> str:
-    """Return the id of a task, or refuse it: a task lies in its store as a run does, and has an id like one.
+    """Return a valid task id, else raise: a task is stored like a run, and the rules for run ids apply.
 
     Raises:
         SettingError: it cannot be a run id.
@@ -111,7 +111,7 @@ def checked_task_id(value: object) -> str:
 
 
 def checked_checkpoint_id(value: object) -> str:
-    """Return a checkpoint's id that the program chose, or refuse it.
+    """Return a valid checkpoint id chosen by the program, else raise.
 
     Raises:
         SettingError: it could be mistaken for an id that the manager makes.
@@ -127,7 +127,7 @@ def checked_checkpoint_id(value: object) -> str:
 
 
 def checked_plan(value: object) -> tuple[str, ...]:
-    """Return the names of planned steps, or refuse them.
+    """Return valid names of planned steps, else raise.
 
     Raises:
         SettingError: it is not a list of names.
@@ -141,7 +141,7 @@ def checked_plan(value: object) -> tuple[str, ...]:
     return tuple(checked_text(step, "steps") for step in value)
 
 
-# States of older programs. A state has the number of migrations that its program knew; a newer program runs the others.
+# States of older programs. A state records how many migrations its program knew; a newer program runs the others.
 
 Migrations = Sequence[Callable[[Any], Any]]
 
@@ -159,12 +159,12 @@ class _Migrated(LazyValue):
 
 
 def migrated(held: Any, version: int, migrations: Migrations) -> Any:
-    """Return a state as this program knows it; migrated at each look.
+    """Return a state in the form of this program; it is migrated at each access.
 
     Args:
-        held: the state as the record holds it.
-        version: how many migrations the program that recorded it knew.
-        migrations: those of this program.
+        held: the recorded state.
+        version: the number of migrations that the recording program knew.
+        migrations: the migrations of this program.
 
     Raises:
         UnsupportedSchemaError: a newer program recorded it.
@@ -180,7 +180,7 @@ def migrated(held: Any, version: int, migrations: Migrations) -> Any:
     return held if version == len(migrations) else _Migrated(held, migrations[version:])
 
 
-# What a manager tells of a task: its begun steps, its committed ones, and where it can be taken up again.
+# The public views of a task: begun steps, committed steps, and the point from which to continue.
 
 
 @attrs.frozen
@@ -327,7 +327,7 @@ class TaskCheckpoint(CommittedStep):
 
     @classmethod
     def of(cls, step: CommittedStep, snapshot: Any) -> TaskCheckpoint:
-        """Return a step with its state, as the record holds it."""
+        """Return a step with its recorded state."""
         return cls(*(getattr(step, field.name) for field in attrs.fields(CommittedStep)), snapshot=snapshot)
 
     _snapshot: Any = attrs.field(default=None, eq=look, repr=False, alias="snapshot", kw_only=True)
@@ -373,10 +373,10 @@ class TaskLog:
         committed: all committed steps, in their order.
         live: the checkpoints that the store holds: the id there, to the index of the step.
         begun: the steps that were begun and not committed: the id in the store, to the step.
-        settled: the ids in the store of records that a step was begun, which are no longer needed.
+        settled: the ids in the store of begin records that are no longer needed.
         plan: the planned steps, or None.
-        head: the index of the step that the task stands behind; -1 for none.
-        base_path: where relative paths of evidence are taken from, as recorded; empty if not given.
+        head: the index of the last step that counts; -1 for none.
+        base_path: the recorded base of relative paths in evidence; empty if not given.
         is_finished: whether the task was finished.
     """
 
@@ -391,13 +391,13 @@ class TaskLog:
     is_finished: bool = False
     _uses: Counter[str] | None = None
 
-    # --- where the task stands ---------------------------------------------------------------------------------------
+    # --- the state of the task ---------------------------------------------------------------------------------------
 
     def chain(self, index: int) -> list[CommittedStep]:
-        """Return the steps that led to one, itself included, oldest first.
+        """Return the steps that led to one, including it, oldest first.
 
         Args:
-            index: the step; -1 for the beginning.
+            index: the step; -1 for the start.
         """
         found = []
         while index >= 0:
@@ -406,7 +406,7 @@ class TaskLog:
         return found[::-1]
 
     def current(self) -> int:
-        """Return the index of the newest step on the way to the head whose checkpoint the store holds; -1 for none."""
+        """Return the index of the newest step up to the head whose checkpoint the store holds; -1 for none."""
         index = self.head
         while index >= 0 and not self.is_live(index):
             index = self.committed[index].after
@@ -421,10 +421,10 @@ class TaskLog:
         return [self.committed[index] for index in sorted(self.live.values(), reverse=True)]
 
     def live_chain(self, index: int) -> list[CommittedStep]:
-        """Return those of them that led to one, itself included, newest first.
+        """Return the stored steps that led to one, including it, newest first.
 
         Args:
-            index: the step; -1 for the beginning.
+            index: the step; -1 for the start.
         """
         live = set(self.live.values())
         found = []
@@ -437,10 +437,10 @@ class TaskLog:
     def remaining(self, index: int) -> tuple[str, ...] | None:
         """Return the planned steps that did not lead to one; None if there is no plan.
 
-        A step crosses off what is called as its work item; as its type where it has none, or none that was planned.
+        A step completes the planned name equal to its work item, or to its type if the work item is missing or not planned.
 
         Args:
-            index: the step; -1 for the beginning.
+            index: the step; -1 for the start.
         """
         if self.plan is None:
             return None
@@ -463,14 +463,14 @@ class TaskLog:
         """Return the steps that were begun and not committed, oldest first."""
         return tuple(self.begun.values())
 
-    # --- what is recorded --------------------------------------------------------------------------------------------
+    # --- the record --------------------------------------------------------------------------------------------
 
     def metadata(self, *, plan: tuple[str, ...] | None = None, head: int | None = None) -> dict[str, Any]:
-        """Return what every record of the task carries.
+        """Return the metadata of every record of the task.
 
         Args:
-            plan: another plan than so far.
-            head: another head than so far; the index of a step that is about to be added, too.
+            plan: a new plan; unchanged by default.
+            head: a new head; unchanged by default. May be the index of the next step.
         """
         plan = self.plan if plan is None else plan
         head = self.head if head is None else head
@@ -482,11 +482,11 @@ class TaskLog:
         return {"base_path": self.base_path, "manager": said}
 
     def new_path(self, checkpoint_type: str, gone: Sequence[str] = ()) -> str:
-        """Return the place of the next step of a type; none is given twice by one log.
+        """Return the path of the next step of a type, unique within the log.
 
         Args:
             checkpoint_type: the type.
-            gone: the begun steps that it takes the place of, by their ids in the store.
+            gone: the begun steps that it replaces, by their ids in the store.
         """
         if self._uses is None:
             self._uses = Counter(step.checkpoint_type for step in self.committed)
@@ -498,7 +498,7 @@ class TaskLog:
                 return path
 
     def superseded_by(self, checkpoint_type: str, work_item_id: str | None, attempt: int) -> list[str]:
-        """Return the begun steps that a new one takes the place of: the same work, begun by an earlier attempt."""
+        """Return the begun steps that a new one replaces: the same work, begun by an earlier attempt."""
         return [
             local_id
             for local_id, step in self.begun.items()
@@ -506,18 +506,18 @@ class TaskLog:
         ]
 
     def without_begun(self, gone: Sequence[str]) -> dict[str, StartedStep]:
-        """Return the begun steps but for some."""
+        """Return the begun steps except some."""
         return {local_id: step for local_id, step in self.begun.items() if local_id not in gone}
 
     def add(self, step: CommittedStep) -> None:
-        """Note a committed step: it is where the task stands now."""
+        """Add a committed step, which becomes the head."""
         local_id = local_part(step.id, self.task_id)
         self.committed.append(step)
         self.head = self.live[local_id] = len(self.committed) - 1
         self.begun.pop(local_part(step.step_id, self.task_id), None)
 
     def committed_as(self, local_step_id: str) -> CommittedStep | None:
-        """Return what a step was committed as, or None.
+        """Return the committed step for a begun one, or None.
 
         Args:
             local_step_id: the id under which it was begun, in the store.
@@ -525,12 +525,12 @@ class TaskLog:
         step_id = public_id(self.task_id, local_step_id)
         return next((step for step in reversed(self.committed) if step.step_id == step_id), None)
 
-    # --- what may go -------------------------------------------------------------------------------------------------
+    # --- retention -------------------------------------------------------------------------------------------------
 
     def needed(self, verified: CommittedStep | None) -> list[CommittedStep]:
-        """Return the checkpoints that nothing but their names removes.
+        """Return the checkpoints that are removed only on explicit request.
 
-        They are the newest, the one that the task stands behind, and the newest verified one.
+        They are the newest, the one at the head, and the newest verified one.
 
         Args:
             verified: the newest verified one, or None.
@@ -540,7 +540,7 @@ class TaskLog:
         return found if verified is None else [*found, verified]
 
     def needed_sequences(self) -> frozenset[int]:
-        """Return the places of the records that the task rests on: of those checkpoints, and of the steps in doubt.
+        """Return the sequences of the records that the task depends on: those checkpoints, and the steps in doubt.
 
         Plan and head are in every record, and so in the newest.
         """
@@ -552,14 +552,14 @@ class TaskLog:
         return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
 
     def settle(self, local_ids: Iterable[str]) -> None:
-        """Note that begun steps are not in doubt any more, and were not committed."""
+        """Note that begun steps are no longer in doubt, without being committed."""
         self.settled += (gone := list(local_ids))
         self.begun = self.without_begun(gone)
 
     def to_remove(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
-        """Return the checkpoints that are too many, oldest first.
+        """Return the surplus checkpoints, oldest first.
 
-        Never among them: those that are needed.
+        Needed checkpoints are never included.
 
         Args:
             most: how many may stay.
@@ -574,9 +574,9 @@ class TaskLog:
         return [step for step in reversed(steps) if step.id not in kept]
 
 
-# How a task lies in a store: as a run, with a result for each committed step, and read back as a log.
+# The stored form of a task: a run with a result for each committed step, which is read back as a log.
 #
-# A record that a step was begun has the reason `in_doubt`, the state before it, and as its output a description of the
+# A begin record has the reason `in_doubt`, the state before the step, and as its output a description of the
 # step (metadata would do, but is carried from record to record); one that it was committed has the reason `step` and the
 # state after it. The result of a step says what a later reader needs to
 # know without loading its checkpoint.
@@ -587,14 +587,14 @@ _STEP_TYPE = "loop"
 
 
 def result_of_commit(step: CommittedStep, local_id: str, *, index: int, attempt: int, evidence: Any) -> StepResult:
-    """Return the result that a committed step leaves in the history.
+    """Return the history entry of a committed step.
 
     Args:
         step: the step.
         local_id: its checkpoint's id in the store.
         index: its place among the committed steps.
         attempt: the attempt that commits it.
-        evidence: its claims and the answers to them, as they are recorded.
+        evidence: its claims and their answers, as recorded.
     """
     said: dict[str, Any] = {"sequence": step.sequence, "step_id": local_part(step.step_id, step.task_id)}
     said["saved_at"] = step.saved_at
@@ -641,7 +641,7 @@ def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedSt
 
 
 def description_of(step: StartedStep) -> dict[str, Any]:
-    """Return what the record of a begun step says of it."""
+    """Return the description of a step from its begin record."""
     version = {"snapshot_version": step.snapshot_version} if step.snapshot_version else {}
     return {
         **version,
@@ -652,10 +652,10 @@ def description_of(step: StartedStep) -> dict[str, Any]:
 
 
 async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None) -> TaskLog:
-    """Read what a task has done.
+    """Read the log of a task.
 
     Args:
-        store: where it lies.
+        store: the store of the task.
         task_id: the task.
         latest: its newest checkpoint; None for a task that has none.
 
@@ -695,7 +695,7 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
 async def _begun_step(store: StoreBase, task_id: str, local_id: str, path: str, latest: CheckpointData) -> StartedStep:
     try:
         data = await store.load(task_id, local_id)
-    except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt anyway
+    except CheckpointNotFoundError:  # the record was deleted, but the step is still in doubt
         data = latest
     said = (data.output or {}) if data.checkpoint_id == local_id else {}
     return StartedStep(
