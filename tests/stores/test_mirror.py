@@ -498,7 +498,7 @@ def test_a_mirror_that_does_not_answer_is_asked_again_after_a_pause_or_once_it_t
         assert mirror.is_reached.wait(120)
         assert mirror.looks == ["run-1"]
     (said,) = [each.getMessage() for each in caplog.records]
-    assert "does not answer; run run-1 starts without a look at it" in said
+    assert "does not answer; run run-1 starts without checking it" in said
     mirror.may_continue.set()
     clock.advance(61)
     asyncio.run(store.acquire("run-3"))
