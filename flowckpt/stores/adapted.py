@@ -137,7 +137,7 @@ class AdaptedStore(StoreBase):
         await self.store.clear(workflow_id)
 
     async def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
+        """Return the selected checkpoints, newest first; see `StoreBase.list_checkpoints`."""
         return records.Selection(**wanted).of(await self.store.list_checkpoints(workflow_id))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
