@@ -17,6 +17,8 @@ PHRASES = {
     "again, from the start, new": r"\banew\b",
     "resume, continue": r"\b(?:go|goes|going|gone|went|carr(?:y|ies|ied|ying)) on\b",
     "after": r"\bbehind\b",
+    "forever": r"\bfor ever\b",
+    "heartbeat": r"\bsigns? of life\b",
     "emit, report": r"\b(?:is|are|was|were|be|been) told\b",
     "say what is unknown, missing or not done": r"\b[Nn]obody\b",
     "the process, the caller, the person": r"\b[Ww]hoever\b|\b[Ww]ho (?:wants?|works?|uses?)\b",

@@ -20,7 +20,7 @@ MOST_RUNS = 5
 """How many earlier runs a report compares with."""
 _MOST_ROWS = 50
 _SLOWER, _LEAST_MS = 1.5, 100.0
-"""A step is slower if it took half as long again as the median, and a tenth of a second more."""
+"""A step is slower if it took 1.5 times the median and at least 0.1 s more."""
 
 
 @attrs.frozen

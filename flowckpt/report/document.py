@@ -1,4 +1,4 @@
-"""A report of one run as a value: all that its page shows, without any markup."""
+"""The report of a run as a value: the content of its page, without markup."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 @attrs.frozen
 class RunReport:
-    """All that the page of a run shows.
+    """The content of a run's page.
 
     Attributes:
         workflow_id: the run.
@@ -179,7 +179,7 @@ def _short_name(name: str) -> str | int:
 
 
 def _steps(moments: Sequence[int]) -> list[int | None]:
-    """Return each moment as its distance from the one before; None for one that is unknown (below 0)."""
+    """Return each moment as the difference from the previous one; None for an unknown moment (below 0)."""
     last, found = 0, []
     for moment in moments:
         found.append(None if moment < 0 else moment - last)
@@ -226,7 +226,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
 
 
 def duration_in_words(seconds: float) -> str:
-    """Write how long something took, roughly: `14 ms`, `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
+    """Write an approximate duration: `14 ms`, `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 10:

@@ -1,6 +1,6 @@
 """The conformance tests of what stores can do beyond the five methods, and of what they say of checkpoints.
 
-They are part of `flowckpt.testing.contract.CheckpointStoreContract`. Where a store has not an ability its test is skipped.
+They are part of `flowckpt.testing.contract.CheckpointStoreContract`. Tests of abilities that a store lacks are skipped.
 """
 
 # ruff: noqa: D102 - the name of a test is the sentence that it proves

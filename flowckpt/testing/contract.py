@@ -456,7 +456,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_a_large_value_that_is_asked_for_behind_the_clear_is_there_or_said_to_be_cleared(
         self, store: StoreBase
     ) -> None:
-        """Large values are read when somebody asks for them: a record that is gone by then was not damaged."""
+        """Large values are read on access: a record removed before then is not damaged."""
         await store.save(RUN, checkpoint(1, results("ä" * 70_000)))
         loaded = await self.latest(self.another(store))
         await store.clear(RUN)

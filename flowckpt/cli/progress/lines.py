@@ -96,7 +96,7 @@ class JsonLines:
         """Write the event."""
         try:
             write_if_read(f"{json_text(event_document(event, self._output_type))}\n")
-        except OutputFailedError as error:  # the run is not worse for it
+        except OutputFailedError as error:  # the run is unaffected
             self.failure = str(error)
 
     def stop(self) -> None:
@@ -108,11 +108,11 @@ _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was 
 
 _MOST_WAITS = 8
 _SILENT = frozenset({"StepStarted", "CheckpointSaved", "EvidenceVerified"})
-"""Events that have no line: a step has one, at its end."""
+"""Events without a line: a step has one line, at its end."""
 _FOLDED = frozenset({"StepCompleted", "StepAdopted"})
 """Events that are not shown for each member of a map or a large group."""
 _UNKNOWN_PART = 100
-"""After so many members a line is written, where it is unknown how many there are."""
+"""The number of members per line if their total is unknown."""
 
 
 _LINES: dict[str, Callable[[Any], str]] = {
@@ -180,7 +180,7 @@ class PlainLines:
         """Do nothing."""
 
     def tell(self, event: Event) -> None:
-        """Write the event's line, and what was found below it."""
+        """Write the event's line, with findings below it."""
         kind, path = event.kind, getattr(event, "path", "")
         if isinstance(event, EvidenceVerified):
             self._claims[path] = event.claims
@@ -219,7 +219,7 @@ class PlainLines:
             _say(f"  {escaped(detail)}")
 
     def stop(self) -> None:
-        """Write what was restored last."""
+        """Write a line about the steps restored since the last one."""
         self._say_restored()
 
     def _say_restored(self) -> None:

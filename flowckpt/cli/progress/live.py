@@ -206,7 +206,7 @@ class LiveProgress:
                 screen.stop()
 
     def forget(self) -> None:
-        """Be without effect, in a process that was forked from the one that draws."""
+        """Do nothing in a process forked from the drawing one."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.restore()
@@ -394,7 +394,7 @@ class LiveProgress:
         return self._text(text, "yellow")
 
     def _map_text(self, fan_out: FanOutProgress, seconds: float) -> str:
-        """Write how far a map is: a bar, a rate, and the time left at that rate."""
+        """Write the progress of a map: a bar, a rate, and the remaining time."""
         text = f"  {self._bar(fan_out.done, fan_out.total)}{fan_out}"
         rate = (fan_out.done - fan_out.done_before) / seconds if seconds > 0 else 0.0
         if rate > 0:

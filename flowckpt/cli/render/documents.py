@@ -1,4 +1,4 @@
-"""The JSON documents about what a store holds: their keys are a promise."""
+"""The JSON documents about the content of a store, whose keys are stable."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordedClaim:
 
 
 def recorded_claims(result: StepResult) -> list[RecordedClaim]:
-    """Return the claims of a result; none where it has none, or where they cannot be read."""
+    """Return the claims of a result; empty if it has none or they are unreadable."""
     if result.evidence is None:
         return []
     try:
@@ -88,7 +88,7 @@ def recorded_claims(result: StepResult) -> list[RecordedClaim]:
 
 
 def evidence_document(result: StepResult) -> Json:
-    """Return the evidence of a result: null where it has none."""
+    """Return the evidence of a result; null if it has none."""
     if result.evidence is None:
         return None
     return {
@@ -262,7 +262,7 @@ def _owner_document(owner: Owner | None) -> Json:
     return {"host": owner.host, "pid": owner.pid, "acquired_at": encode_time(owner.acquired_at)}
 
 
-# What every attempt of a run recorded.
+# The records of a run's attempts.
 
 
 def attempt_document(attempt: Attempt) -> Json:
@@ -278,10 +278,10 @@ def attempt_document(attempt: Attempt) -> Json:
 
 
 def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
-    """Return the attempts of a run, the first one first.
+    """Return the attempts of a run, oldest first.
 
     Raises:
-        click.UsageError: the store keeps only what counts.
+        click.UsageError: the store keeps no earlier attempts.
         CheckpointCorruptedError: its record is damaged.
     """
     if not store.has(Ability.ATTEMPTS):

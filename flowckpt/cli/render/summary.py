@@ -1,4 +1,4 @@
-"""The last words about a run, for people."""
+"""The summary of an ended run, for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.session.control import Cancelled
 
 _LAST_LOOK_SECONDS = 5.0
-"""How long the end of a run waits for a store that did not take its last save."""
+"""How long the end of a run waits for a store that failed its last save."""
 
 
 def summary_text(result: WorkflowResult) -> str:
@@ -101,11 +101,11 @@ def show_not_undone(done: Cancelled) -> None:
         say(f"flowckpt: {with_store(said)}")
 
 
-# The last words about a run whose end is not in the store: what a resume would find there.
+# The summary of a run whose end is not saved: what a resume would find in the store.
 
 
 def show_unsaved_output(result: WorkflowResult) -> None:
-    """Warn of a run that completed and could not save that it did."""
+    """Warn that a run completed, but its completion is not saved."""
     say("flowckpt: warning: the run completed, but its end is not saved; its output is nowhere but here")
     if result.save_error is not None:
         say(escaped(result.save_error.message))
@@ -141,7 +141,7 @@ def show_what_is_left(
 
 
 async def _last_look(workflow_id: str, store: StoreBase) -> CheckpointData | None:
-    """Return the newest checkpoint, unless the store lets the end of the process wait for it."""
+    """Return the newest checkpoint; raise if the store takes too long."""
     looking = await begin(store.load_latest(workflow_id), patience=_LAST_LOOK_SECONDS)
     if not looking.done():
         raise CheckpointStorageError("the store does not answer", workflow_id=workflow_id, operation="read")

@@ -21,11 +21,11 @@ _STDOUT, _STDERR = 1, 2
 
 
 class OutputClosedError(Exception):
-    """The reader of standard output has gone away, as `head` does."""
+    """The reader of standard output is gone, as after `head`."""
 
 
 class OutputFailedError(Exception):
-    """Standard output cannot be written, as on a full disk."""
+    """Standard output cannot be written, for example on a full disk."""
 
 
 class _Place:
@@ -37,9 +37,9 @@ class _Place:
 
 
 def open_missing_descriptors() -> None:
-    """Put the null device where descriptor 0, 1 or 2 is closed.
+    """Open the null device for each closed descriptor 0, 1 or 2.
 
-    Otherwise the next file that is opened, a run's own record perhaps, would get the number, and prints would go there.
+    Otherwise the next opened file, possibly a run's record, would get the number, and prints would go into it.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -61,7 +61,7 @@ def keep_for_document() -> None:
 
 
 def write(text: str) -> None:
-    """Write a result to standard output, whole, now.
+    """Write a result to standard output completely, and flush it.
 
     Args:
         text: what to write, with its line feeds.
@@ -103,7 +103,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def forget_written() -> None:
-    """Forget what was written before: a new command begins."""
+    """Reset the state for a new command."""
     _Place.is_written = False
 
 
@@ -120,7 +120,7 @@ def write_if_read(text: str) -> None:
 
 
 def abandon() -> None:
-    """Give standard output up, so that nothing complains about it when the program ends."""
+    """Abandon standard output, so that its failure is not reported again at exit."""
     _Place.is_closed = True
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDOUT)
@@ -141,7 +141,7 @@ def is_terminal() -> bool:
 
 
 def is_person_there() -> bool:
-    """Return whether somebody at a terminal can be asked."""
+    """Return whether a person at a terminal can be asked."""
     try:
         return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
     except ValueError:  # it was closed
@@ -167,8 +167,8 @@ def _is_terminal(descriptor: int) -> bool:
 
 _CONTROLS = "\x00-\x1f"
 _OTHERS = (
-    "\x7f-\x9f"  # DEL and the C1 controls: one of them alone begins a command on some terminals
-    "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, or turning the direction of writing
+    "\x7f-\x9f"  # DEL and the C1 controls: a single one starts a command on some terminals
+    "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, or changing the text direction
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
     "\ud800-\udfff"  # half characters, as in undecodable file names: no terminal can show them
 )
@@ -176,7 +176,7 @@ _UNSAFE, _UNSAFE_IN_JSON = f"[{_CONTROLS}{_OTHERS}]", f"[{_OTHERS}]"
 
 
 def escaped(text: str) -> str:
-    r"""Return text on one line that a terminal shows and never obeys: `\x1b[2J`, `\n`, `\u202e`."""
+    r"""Return text on one line with control characters escaped: `\x1b[2J`, `\n`, `\u202e`."""
     return text if text.isprintable() else re.sub(_UNSAFE, _escape, text)
 
 
@@ -217,7 +217,7 @@ class _Writer(reprlib.Repr):
 
 
 def short_value(value: Any, most: int = 200) -> str:
-    """Write a value of the user's for people, on one line and not forever."""
+    """Write a user's value for people, on one line of limited length."""
     writer = _Writer()
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10

@@ -1,7 +1,7 @@
-"""The connections of a store: kept open for the next who needs one, and never used by another process.
+"""The connections of a store: pooled, and never used by another process.
 
-`psycopg_pool` keeps its connections with threads, which a forked child has not, and which a run of one step at a time
-does not need. This is a list.
+`psycopg_pool` maintains its connections in threads, which a forked child does not have and a sequential run does not
+need. This pool is a list.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flowckpt.stores.sql.layout import NOTICE_SECONDS, MigrationWait
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection, with a cursor that is there for all its saves: making one takes 13 µs."""
+    """A connection with one cursor for all its saves, because creating a cursor takes 13 µs."""
 
     @functools.cached_property
     def saver(self) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -43,15 +43,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 _inherited: list[Connection] = []
-"""Connections of a parent process: a child must not close them, as the server would close them too."""
+"""Connections of a parent process: a child must not close them, because that would end the parent's sessions."""
 
 
 _MOST_IDLE = 4
-"""The number of connections that are kept open unused."""
+"""The most idle connections that are kept open."""
 
 
 class ConnectionPool:
-    """Open connections, the last one given back first.
+    """Open connections; the last one returned is used first.
 
     Args:
         connect: opens a connection.
@@ -64,7 +64,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self) -> Connection:
-        """Return an open connection, which belongs to the caller until it gives it back."""
+        """Return an open connection, which belongs to the caller until `give_back`."""
         self._leave_to_parent()
         with self._lock:
             if self._idle:
@@ -72,7 +72,7 @@ class ConnectionPool:
         return self._connect()
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection back; one that is broken, in a transaction or too many is closed."""
+        """Take a connection back; close it if it is broken, in a transaction or surplus."""
         self._leave_to_parent()
         is_usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._lock:
@@ -82,12 +82,12 @@ class ConnectionPool:
         connection.close()
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection that has failed, and those that lead to the same server."""
+        """Close a failed connection, and all idle ones to the same server."""
         connection.close()
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close the idle connections."""
         self._leave_to_parent()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -104,14 +104,14 @@ class ConnectionPool:
             self._pid, self._lock, self._idle = os.getpid(), threading.Lock(), []
 
 
-# The lock of those who bring the tables forward, and the word of it for those who find the tables locked.
+# The lock that migrations of the tables hold, and how others recognise a running migration.
 
 
 _LOCK = 0x666C6F77636B7074
-"""`flowckpt`: the advisory lock. It is one for all schemas of a database."""
+"""The number of the advisory lock (`flowckpt`), shared by all schemas of a database."""
 
-# A step of a migration may take as long as it takes, also one that asks nothing of the server meanwhile. That a client
-# vanished, and holds the lock, shows by TCP then, within two minutes.
+# A step of a migration has no time limit, even if it sends nothing to the server meanwhile. If the client
+# vanishes while it holds the lock, TCP keepalives detect that within two minutes.
 _PATIENCE = {
     "lock_timeout": "60s",
     "idle_in_transaction_session_timeout": "0",
@@ -135,14 +135,14 @@ SELECT EXISTS (
 
 
 def become_migrator(session: Session, address: PostgresAddress) -> None:
-    """Become the one who brings the tables forward, until the transaction ends; wait for another one who does it.
+    """Take the migration lock until the transaction ends; wait for another process that holds it.
 
     Args:
         session: the open transaction.
-        address: where the store is.
+        address: the address of the store.
 
     Raises:
-        CheckpointStorageError: the other one takes too long.
+        CheckpointStorageError: the other process takes too long.
     """
     for name, value in _PATIENCE.items():
         session.execute("SELECT set_config(?, ?, true)", (name, value))
@@ -152,31 +152,31 @@ def become_migrator(session: Session, address: PostgresAddress) -> None:
 
 
 def is_going_on(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
-    """Return whether another process is bringing the tables forward just now.
+    """Return whether another process is migrating the tables now.
 
     Args:
-        connection: a connection that is in no transaction.
-        address: where the store is.
+        connection: a connection outside of a transaction.
+        address: the address of the store.
     """
     asked = (_LOCK >> 32, _LOCK & 0xFFFFFFFF, address.schema)
     row = connection.execute(_IS_GOING_ON, asked).fetchone()
     return row is not None and bool(row[0])
 
 
-# How often, and for how long, something is tried again that the server could not do.
+# Retries of operations that the server could not do.
 
 
 _log = logging.getLogger("flowckpt")
 
 _AGAIN = ("40001", "40P01", "57P", "53300", "25P03", "25P04", "08")
-"""Beginnings of SQLSTATE codes after which another try may succeed: the server ended the transaction or the session, for
+"""Prefixes of SQLSTATE codes after which a retry may succeed: the server ended the transaction or the session, for
 a deadlock, a shutdown, a time limit on idle sessions and transactions, or too many connections."""
 
 _LONGEST_PAUSE = 1.0
 
 
 class OutageNotice:
-    """One warning for each time that a server is away, however many wait for it.
+    """One warning per outage of a server, however many operations wait for it.
 
     Args:
         address: where it is.
@@ -187,11 +187,11 @@ class OutageNotice:
         self._has_told = False
 
     def tell(self, error: psycopg.Error, seconds: float) -> None:
-        """Say that the server is away, and how long it is waited for, unless that was said.
+        """Warn that the server is unavailable, unless that was already reported.
 
         Args:
-            error: what the driver says.
-            seconds: how long it is tried again.
+            error: the driver's error.
+            seconds: how long to retry.
         """
         if not self._has_told:
             self._has_told = True
@@ -203,7 +203,7 @@ class OutageNotice:
             )
 
     def is_over(self) -> None:
-        """Take the next time as another one."""
+        """End the outage: the next failure is reported again."""
         self._has_told = False
 
 
@@ -211,10 +211,10 @@ class Retry:
     """The tries of one operation.
 
     Args:
-        address: where the store is.
-        patience_seconds: how long to try again while the server cannot be reached.
-        outage: where it is told that it cannot.
-        is_hurried: whether to try again for a moment only.
+        address: the address of the store.
+        patience_seconds: how long to retry while the server is unreachable.
+        outage: reports that it is unreachable.
+        is_hurried: whether to retry only briefly.
     """
 
     def __init__(
@@ -231,26 +231,26 @@ class Retry:
         self._pause = 0.02
 
     def look(self, error: psycopg.Error, connection: Connection) -> None:
-        """Look why a table or a row is locked: bringing the tables forward may take long, and is waited for.
+        """Find out why a table or a row is locked: a migration may take long, and is waited for.
 
         Args:
-            error: what the driver raised.
-            connection: where it did; it can still be used.
+            error: the driver's error.
+            connection: its connection, which is still usable.
         """
         self._is_migrated = False
         if error.sqlstate == LOCKED and not self._is_hurried:
-            with contextlib.suppress(psycopg.Error):  # the connection broke: the next try has another one
+            with contextlib.suppress(psycopg.Error):  # the connection broke: the next try uses another one
                 self._is_migrated = is_going_on(connection, self._address)
 
     def is_over(self, error: psycopg.Error, *, is_lost: bool) -> bool:
-        """Wait for the moment of the next try, or tell that there is none.
+        """Wait for the next try, and return False; return True if there is none.
 
         Args:
-            error: what the driver raised.
-            is_lost: whether the connection is lost, or there was none.
+            error: the driver's error.
+            is_lost: whether the connection is lost or could not be opened.
 
         Raises:
-            CheckpointStorageError: another process has been bringing the tables forward for too long.
+            CheckpointStorageError: another process has been migrating the tables for too long.
         """
         if self._is_migrated:
             self._migration = self._migration or MigrationWait(
@@ -270,19 +270,19 @@ class Retry:
                 return True
             if now - self._began > NOTICE_SECONDS:
                 self._outage.tell(error, self._end - now)
-        time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not come back at once
+        time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads concurrent retries
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         return False
 
 
 def _may_succeed(error: psycopg.Error, *, is_lost: bool) -> bool:
     state = error.sqlstate
-    if state is None:  # the server has not said it; a `ProgrammingError` is one of the address
+    if state is None:  # not from the server; a `ProgrammingError` means a wrong address
         return is_lost and not isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
     return state.startswith(_AGAIN)
 
 
-# Whether a server keeps what it commits, and whether it commits anything.
+# Whether a server's commits are durable, and whether it accepts writes.
 
 
 _SETTINGS: tuple[str, ...] = (
@@ -303,17 +303,17 @@ OLDEST = 120000
 def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) -> str:
     """Refuse a server whose commits may be lost, or that cannot hold the records.
 
-    One that can only be read loses nothing of ours, and is read.
+    A read-only server cannot lose our commits, so reading from it is allowed.
 
     Args:
         connection: an open connection.
-        address: where it leads.
+        address: its address.
 
     Returns:
-        Why nothing can be written there; an empty text if it can.
+        Why nothing can be written there; empty if writing is possible.
 
     Raises:
-        CheckpointStorageError: it is refused; the error names the setting.
+        CheckpointStorageError: the server is refused; the error names the setting.
     """
     columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
     row = connection.execute(f"SELECT {columns}, pg_is_in_recovery()".encode()).fetchone()
@@ -341,13 +341,13 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
 
 
 def refusal(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:
-    """Return the error for a server that is not used."""
+    """Return the error for a refused server."""
     return CheckpointStorageError(
         f"the PostgreSQL store {address.shown} cannot be used: {what}", operation="open", remedy=remedy
     )
 
 
-# Where a PostgreSQL store is: a URL, of which nothing secret is ever shown.
+# The address of a PostgreSQL store: a URL whose secrets are never shown.
 
 SCHEMA = "flowckpt"
 _SECRETS = ("password", "passfile", "sslpassword", "sslkey", "service", "oauth_client_secret")
@@ -360,11 +360,11 @@ class PostgresAddress:
     """The address of a store.
 
     Attributes:
-        conninfo: what libpq takes; it may hold a password.
-        shown: the same for people, without anything secret.
+        conninfo: the connection string for libpq; it may contain a password.
+        shown: the same for people, without secrets.
         schema: the schema that holds the tables.
-        allow_unsafe: whether a server is accepted that does not keep what it commits.
-        secrets: what must appear in no message.
+        allow_unsafe: whether to accept a server whose commits may be lost.
+        secrets: the texts that must not appear in messages.
     """
 
     conninfo: str
@@ -393,7 +393,7 @@ def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None =
         schema: as the option.
 
     Raises:
-        StoreSpecError: it is not such a URL; the error shows nothing of it that could be secret.
+        StoreSpecError: the URL is invalid; the error shows no part that could be secret.
     """
     try:
         parts = urlsplit(url)
@@ -435,7 +435,7 @@ def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None =
     )
 
 
-# What the server says when something fails, as errors of the store.
+# The errors of the server, as errors of the store.
 
 WRITABLE = (
     "Use it once by a role that may write, at the primary: of several hosts, target_session_attrs=read-write finds it."
@@ -450,10 +450,10 @@ LACKING = ("42P01", "42703")
 _READ_ONLY, _DENIED = "25006", "42501"
 
 LOCKED = "55P03"
-"""Another session had what was asked for locked, for longer than `lock_timeout`."""
+"""Another session held a lock for longer than `lock_timeout`."""
 
 LOCKED_SECONDS = 60.0
-"""How long to wait for a lock, all tries together."""
+"""How long to wait for a lock, in total."""
 
 
 def error_of(
@@ -462,11 +462,11 @@ def error_of(
     """Return the error of the store for one of the driver.
 
     Args:
-        error: what the driver raised.
-        address: where the store is.
+        error: the driver's error.
+        address: the address of the store.
         workflow_id: the run, or an empty text.
-        operation: what was being done.
-        is_write: whether that was to write.
+        operation: the operation.
+        is_write: whether it writes.
     """
     text = said_of(error, address)
     if is_write and is_read_only(error):
@@ -503,39 +503,39 @@ def error_of(
 
 
 def grants(address: PostgresAddress) -> str:
-    """Return what lets a role read.
+    """Return the statements that let a role read.
 
     Args:
-        address: where the store is.
+        address: the address of the store.
     """
     schema = address.schema
     return f"Let the role read: GRANT USAGE ON SCHEMA {schema}, and GRANT SELECT ON ALL TABLES IN SCHEMA {schema}."
 
 
 def cause_of(error: psycopg.Error, address: PostgresAddress) -> psycopg.Error | None:
-    """Return the driver's error where it says nothing secret.
+    """Return the driver's error if it contains no secret.
 
     Args:
-        error: what the driver raised.
-        address: where the store is.
+        error: the driver's error.
+        address: the address of the store.
     """
     return error if address.scrubbed(str(error)) == str(error) else None
 
 
 def is_read_only(error: psycopg.Error) -> bool:
-    """Return whether the server takes no write, from anybody or from this role.
+    """Return whether the server refuses writes, in general or from this role.
 
     Args:
-        error: what the driver raised.
+        error: the driver's error.
     """
     return error.sqlstate in (_READ_ONLY, _DENIED)
 
 
 def said_of(error: psycopg.Error, address: PostgresAddress) -> str:
-    """Return the first line of what the driver says, without anything secret.
+    """Return the first line of the driver's message, without secrets.
 
     Args:
-        error: what the driver raised.
-        address: where the store is.
+        error: the driver's error.
+        address: the address of the store.
     """
     return address.scrubbed(str(error).strip().partition("\n")[0])

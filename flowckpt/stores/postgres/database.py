@@ -1,7 +1,7 @@
-"""The PostgreSQL side of the port: connections that break are replaced, and what was asked is asked again.
+"""The PostgreSQL implementation of the port: broken connections are replaced, and operations retried.
 
-A commit whose answer was lost may have been done. So after a lost connection a save looks, on another one, whether its
-rows are there, before it writes them again; and all other work comes to the same when it is done twice.
+A commit whose answer was lost may have succeeded. So after a lost connection, a save checks on another one whether its rows
+exist before it writes them again; all other operations can be repeated harmlessly.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from flowckpt.stores.sql.layout import (
 
 # A save in PostgreSQL: one statement, which is one transaction and one message to the server and back.
 #
-# The fence, the checkpoint and, as nearly always, its one result. What is rarer follows within a transaction.
+# It writes the fence, the checkpoint and usually one result. Anything else follows within a transaction.
 #
 # A group of saves is one statement, too: each column is sent as an array. Sent row by row, in one message, they take three
 # times as much processor time of the client (`python -m benchmarks --only "many runs"`).
@@ -116,7 +116,7 @@ SELECT item FROM fenced
 
 
 def add(connection: Connection, addition: Addition) -> bool:
-    """Write the rows of a save and commit, or tell that the fence does not hold.
+    """Write the rows of a save and commit; return False if the fence does not hold.
 
     Args:
         connection: a connection that commits each statement.
@@ -168,7 +168,7 @@ def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcom
                     outcomes[index] = work.do(PostgresSession(connection))
             except psycopg.Error:
                 raise
-            except Exception as error:  # it refuses; what it did was undone
+            except Exception as error:  # it was refused and rolled back
                 outcomes[index] = error
         for statement, said in _by_statement(items).items():
             cursor.executemany(statement, [values for _, values in said], returning=True)
@@ -192,7 +192,7 @@ def _holding(cursor: psycopg.Cursor[Row], additions: Mapping[int, Addition]) -> 
 
 
 def _array(values: Sequence[Any]) -> str:
-    """Return an array as PostgreSQL reads it. psycopg's own way takes 11 µs for each document in one."""
+    """Return an array in PostgreSQL's text format; psycopg needs 11 µs for each document."""
     return "{" + ",".join(["NULL" if each is None else _quoted(str(each)) for each in values]) + "}"
 
 
@@ -203,7 +203,7 @@ def _quoted(text: str) -> str:
 
 
 def _add_all_others(cursor: psycopg.Cursor[Row], additions: Sequence[Addition]) -> None:
-    """Write what saves add besides their rows: each statement once for all saves that have the same statements."""
+    """Write the other rows of saves, each statement once for all saves that share it."""
     alike: dict[tuple[str, ...], list[Sequence[tuple[str, Sequence[Row]]]]] = {}
     for each in additions:
         rest = _rest_of(each)
@@ -217,7 +217,7 @@ def _add_all_others(cursor: psycopg.Cursor[Row], additions: Sequence[Addition]) 
 
 
 def _rest_of(addition: Addition) -> Sequence[tuple[str, Sequence[Row]]]:
-    """Return what a save adds that is not in the statement for all saves of a group."""
+    """Return the rows of a save that are not in the group's common statement."""
     late = addition.results[_MOST_RESULTS:]
     return [(rows.ADD_RESULT, late), *addition.others] if late else addition.others
 
@@ -233,9 +233,9 @@ def _by_statement(items: Sequence[Item]) -> dict[bytes, list[tuple[int, Row]]]:
 
 
 def is_there(connection: Connection, addition: Addition) -> bool:
-    """Return whether a save was committed whose answer was lost.
+    """Return whether a save with a lost answer was committed.
 
-    The row of the run is locked first: a server process that is still at it has locked it too, and ends before us.
+    It locks the row of the run first: a server process that still works on the save holds that lock, so it ends before us.
 
     Args:
         connection: another connection than the lost one.
@@ -266,7 +266,7 @@ DIALECT = Dialect(
         "now": "clock_timestamp()",
         "figures": "t.document ->> 'figures'",
         "day": "to_char(saved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
-        # Locked first, so that of two runs that go at the same time the second one sees that the first has gone.
+        # Locked first, so that of two runs removed at the same time, the second sees the removal of the first.
         "drop_contents": """
 DO $do$ BEGIN
   CREATE FUNCTION drop_contents() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $drop$ BEGIN
@@ -310,8 +310,8 @@ _SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "extra_float_digits": "1",
-    "lock_timeout": "2s",  # and again, until it has been long enough: between two tries it shows who has the lock
-    "idle_in_transaction_session_timeout": "60s",  # so that a client that vanished keeps no run locked
+    "lock_timeout": "2s",  # retried until the total limit: between two tries, the holder of the lock can be found
+    "idle_in_transaction_session_timeout": "60s",  # so that a vanished client does not keep a run locked
     "client_min_messages": "warning",
 }
 
@@ -370,7 +370,7 @@ class PostgresDatabase(GroupingDatabase):
     # --- the port --------------------------------------------------------------------------------------------------
 
     def read(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
-        """Do work that reads, in one transaction of one moment."""
+        """Run reading work in one transaction with one snapshot."""
 
         def read_once(connection: Connection) -> T:
             with connection.transaction():
@@ -380,7 +380,7 @@ class PostgresDatabase(GroupingDatabase):
         return self._steadily(workflow_id, operation, read_once, is_write=False)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
-        """Do work that writes, in one transaction, and commit it durably."""
+        """Run writing work in one transaction, and commit it durably."""
 
         def write_once(connection: Connection) -> T:
             with connection.transaction():
@@ -389,7 +389,7 @@ class PostgresDatabase(GroupingDatabase):
         return self._steadily(workflow_id, operation, write_once)
 
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
-        """Write items in one transaction; if that fails, each is to be written by itself."""
+        """Write items in one transaction; if that fails, each is written separately."""
         if len(items) == 1:
             return [self._outcome(items[0])]
         connection: Connection | None = None
@@ -433,7 +433,7 @@ class PostgresDatabase(GroupingDatabase):
         return self._steadily(work.workflow_id, work.operation, do_once)
 
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there; return whether the fence holds."""
+        """Write the rows of a save with unknown outcome, unless they exist; return whether the fence holds."""
         return self._add(addition, is_uncertain=True, patience=0.0)
 
     def probe(self) -> None:
@@ -452,7 +452,7 @@ class PostgresDatabase(GroupingDatabase):
             except psycopg.Error as error:
                 is_uncertain = was_uncertain or _is_lost(error, connection)
                 raise
-            # What was under way when the line broke may have arrived between the two.
+            # A request in flight when the connection broke may have arrived in between.
             return holds or (was_uncertain and is_there(connection, addition))
 
         try:
@@ -462,7 +462,7 @@ class PostgresDatabase(GroupingDatabase):
             raise
 
     def damages(self) -> list[str]:
-        """Return which tables the server would not keep over a crash; damaged pages show when they are read."""
+        """Return the tables that a crash of the server would empty; damaged pages are found when they are read."""
 
         def look(session: PostgresSession) -> list[str]:
             found = session.execute(
@@ -491,7 +491,7 @@ class PostgresDatabase(GroupingDatabase):
             for name, value in {**_SETTINGS, "search_path": self.address.schema}.items():
                 connection.execute(b"SELECT set_config(%s, %s, false)", (name, value))
             why_read_only = check_server(connection, self.address)
-            # Also where the server has another default: behind a lock, a transaction must see what was committed before.
+            # Whatever the server's default: after waiting for a lock, a transaction must see earlier commits.
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             if not self._is_up_to_date:
                 self._bring_up_to_date(connection, why_read_only)
@@ -539,7 +539,7 @@ class PostgresDatabase(GroupingDatabase):
                 )
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {self.address.schema}")
             if VERSION_TABLE in tables and version_of(session) < len(MIGRATIONS):
-                # No claim can see the old version and be committed behind the new one.
+                # No claim can see the old version and commit after the new one.
                 session.execute("LOCK TABLE runs IN EXCLUSIVE MODE")
             migrate(session, DIALECT, self.address.shown)
 
@@ -549,7 +549,7 @@ class PostgresDatabase(GroupingDatabase):
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
             (self.address.schema,),
         )
-        if not all(may_use for _, may_use in found):  # to such a role the tables would only seem not to be there
+        if not all(may_use for _, may_use in found):  # to such a role, the tables would only appear to be missing
             raise refusal(self.address, "permission denied for its schema", grants(self.address))
         return [name for name, _ in found]
 
@@ -562,7 +562,7 @@ class PostgresDatabase(GroupingDatabase):
         is_write: bool = True,
         patience: float | None = None,
     ) -> T:
-        """Do something on a connection, and again on another one where that broke, as long as there is patience."""
+        """Run an operation on a connection, and retry it on another one if the connection broke, up to the time limit."""
         seconds = self._patience if patience is None else patience
         tries = Retry(self.address, seconds, self._outage, is_hurried=self._hurry.is_on)
         try:
@@ -603,7 +603,7 @@ class PostgresDatabase(GroupingDatabase):
         return error_of(error, self.address, workflow_id, operation, is_write=is_write)
 
     def _lacking(self) -> list[str]:
-        """Return what the schema lacks, in words; nothing if that cannot be found out now."""
+        """Return the missing parts of the schema, in words; empty if they cannot be determined now."""
         with contextlib.suppress(psycopg.Error, FlowckptError):
             connection = self._pool.take()
             try:
@@ -615,18 +615,18 @@ class PostgresDatabase(GroupingDatabase):
 
 
 def _again(item: Item, *, is_uncertain: bool) -> Item:
-    """Return an item as it is written by itself after its group failed, and perhaps was committed."""
+    """Return an item for writing it separately after its group failed, possibly after a commit."""
     if isinstance(item, Work):
         return attrs.evolve(item, statements=())
     return attrs.evolve(item, may_be_there=True) if is_uncertain else item
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:
-    """Return whether a connection cannot be used again. A socket that broke may not look so: then no server has answered."""
+    """Return whether a connection is unusable. A broken socket may look intact: then no server has answered."""
     is_unanswered = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     return connection.closed or connection.broken or is_unanswered
 
 
 def _is_lost(error: psycopg.Error, connection: Connection) -> bool:
-    """Return whether an error leaves open what became of the transaction: the server did not say that it refused it."""
+    """Return whether the outcome of the transaction is unknown, because the server did not report a refusal."""
     return connection.closed or connection.broken or error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))

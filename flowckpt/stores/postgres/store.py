@@ -16,13 +16,13 @@ from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.signals import run_digest
 from flowckpt.stores.sql.store import SqlCheckpointStore
 
-# Hearing of messages when they are sent: a connection that listens, beside those that are used for work.
+# Announcements of messages: a separate connection that listens.
 
 
 _AGAIN_SECONDS = 5.0
 """How long to wait before a lost connection is replaced."""
 
-# The name of the schema may be too long for that of a channel. It is the one that `signals.send` tells.
+# A digest, because the schema's name may be too long for a channel. `signals.send` notifies this channel.
 _CHANNEL = "SELECT 'flowckpt_' || md5(%s)"
 
 _log = logging.getLogger("flowckpt")
@@ -30,7 +30,7 @@ _log = logging.getLogger("flowckpt")
 
 @contextlib.asynccontextmanager
 async def listening(address: PostgresAddress, workflow_id: str | None) -> AsyncIterator[asyncio.Event]:
-    """Listen while the block lasts; the event is set when a message may have come.
+    """Listen during the block; the event is set when a message may have arrived.
 
     Args:
         address: where the store is.
@@ -53,13 +53,13 @@ async def _listen(address: PostgresAddress, digest: str | None, heard: asyncio.E
                 row = await (await connection.execute(_CHANNEL, (address.schema,))).fetchone()
                 assert row is not None, "a SELECT of a constant has a row"
                 await connection.execute(f'LISTEN "{row[0]}"'.encode())
-                heard.set()  # what came before somebody listened is there to be looked for
+                heard.set()  # messages may have arrived before we listened
                 async for note in connection.notifies():
                     if digest is None or note.payload == digest:
                         heard.set()
         except psycopg.Error as error:
             said = address.scrubbed(str(error).strip().partition("\n")[0])
-            _log.info("%s: nothing is heard of new messages, they are looked for: %s", address.shown, said)
+            _log.info("%s: no announcements of new messages, polling instead: %s", address.shown, said)
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
@@ -92,7 +92,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
         self._address = address
 
     def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Listen for messages while the block lasts."""
+        """Listen for messages during the block."""
         return listening(self._address, workflow_id)
 
     def __repr__(self) -> str:
