@@ -275,7 +275,7 @@ def test_a_source_that_says_another_thing_the_second_time_is_noticed(driver):
     store = ObjectCheckpointStore(driver)
     for second in (history()[:5], history()[5:7], [], [attrs.evolve(history()[0], attempt=3)]):
         said = [history(), second]
-        with pytest.raises(CheckpointStorageError, match="changed while"):
+        with pytest.raises(CheckpointStorageError, match="changed during"):
             done(store.receive_run("run", lambda said=said: iter(said.pop(0))))
         assert done(store.load_latest("run")) is done(store.owner("run")) is None
     done(store.receive_run("run", lambda: iter([])))

@@ -74,7 +74,7 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     choice = choose_store(store)
     with suppress(FlowckptError):  # a file that is not a database is among the findings
         if medium := checkpoints.medium():
-            say(f"flowckpt: {choice.shown} is kept by {medium}")
+            say(f"flowckpt: {choice.shown} is stored in {medium}")
     if choice.mirror:
         say(f"flowckpt: compared with the mirror {shown_spec(choice.mirror)}")
     if as_json:
@@ -88,10 +88,10 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
         say(f"flowckpt: {corrupt} {of_all} in {choice.shown} {'is' if corrupt == 1 else 'are'} corrupt")
     if locked:
         say(
-            f"flowckpt: {locked} {of_all} in {choice.shown} {'needs' if locked == 1 else 'need'} a key that is not here"
+            f"flowckpt: {locked} {of_all} in {choice.shown} {'needs' if locked == 1 else 'need'} a key that is not available"
         )
     elif not findings:
-        say(f"flowckpt: {choice.shown} holds no run")
+        say(f"flowckpt: {choice.shown} has no runs")
     if failed:
         say(f"flowckpt: {failed} {of_all} could not be read now, which says nothing about the record")
     if corrupt or failed:
