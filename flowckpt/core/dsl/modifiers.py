@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
@@ -19,8 +19,16 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
 
-@attrs.frozen(eq=False, repr=False, slots=False)  # `is_plain` and `is_light` are worked out once
-class Modifiers(FieldEquality):
+@attrs.frozen(eq=False, repr=False)
+class _KnownOfModifiers(FieldEquality):
+    """Facts about the modifiers of a step that are worked out once, because each step is asked for them several times."""
+
+    is_plain: bool = attrs.field(init=False, eq=False, repr=False)
+    is_light: bool = attrs.field(init=False, eq=False, repr=False)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Modifiers(_KnownOfModifiers):
     """The modifiers of one step.
 
     Attributes:
@@ -59,14 +67,12 @@ class Modifiers(FieldEquality):
     placement: Placement | None = None
     cache_seconds: float | None = None
     content: str = ""
-    if TYPE_CHECKING:
-        is_plain: bool = attrs.field(init=False)
-        is_light: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         others = (self.adopt, self.rollback, self.files, self.placement)
         is_light = not self.is_ephemeral and all(each is None for each in others)
-        vars(self).update(is_plain=_REST(self) == _NOTHING, is_light=is_light)
+        object.__setattr__(self, "is_plain", _REST(self) == _NOTHING)
+        object.__setattr__(self, "is_light", is_light)
 
     @property
     def is_secret(self) -> bool:
@@ -102,7 +108,7 @@ class Modifiers(FieldEquality):
         return self.is_at_most_once or self.on_rerun is not None
 
 
-_FIELDS = attrs.fields(Modifiers)[2:]  # without those of the checkpoint
+_FIELDS = [each for each in attrs.fields(Modifiers) if each.init][2:]  # without those of the checkpoint
 _REST: Callable[[Modifiers], tuple[Any, ...]] = operator.attrgetter(*(each.name for each in _FIELDS))
 _NOTHING: tuple[Any, ...] = tuple(each.default for each in _FIELDS)
 
