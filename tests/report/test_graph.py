@@ -113,7 +113,7 @@ def test_a_name_that_is_neither_is_an_error_that_says_so(etl):
 
 
 def test_inputs_reach_a_workflow_and_are_refused_for_a_run(etl):
-    assert "leave out -i" in etl("graph", "one", "-i", "limit=3").expect(2).err
+    assert "omit -i" in etl("graph", "one", "-i", "limit=3").expect(2).err
     assert "limit" in etl("graph", "pipeline", "-i", "limit=many").expect(2).err
 
 
