@@ -30,7 +30,7 @@ def test_it_can_be_compared_verified_and_exported_by_its_sequence(back):
 def test_a_run_does_not_go_back_to_it_and_the_error_says_how_a_new_one_starts_from_it(back):
     for words in (["rollback", "one", "4"], ["store", "pin", "one", "4"]):
         ran = back(*words).expect(12)
-        assert "was left behind" in ran.err and "flowckpt fork one --checkpoint 4" in ran.err
+        assert "it no longer counts" in ran.err and "flowckpt fork one --checkpoint 4" in ran.err
     assert "left behind" not in back("rollback", "one", "99").expect(12).err
     made = back("fork", "one", "--checkpoint", "4", "--id", "two", "--json").expect(0).document
     assert (made["forked_from"]["sequence"], made["steps"]) == (4, 3)

@@ -83,7 +83,7 @@ async def test_a_later_run_of_the_same_id_takes_no_message_of_an_earlier_one(sto
     assert "it was approved" not in str(plan)
     assert (await engine.resume_run(release, workflow_id=RUN)).status == "suspended"
     assert "messages of an earlier run with the same id are ignored" in caplog.text
-    with pytest.raises(SignalRefusedError, match="'one' of an earlier run with the same id"):
+    with pytest.raises(SignalRefusedError, match="'one' for an earlier run with the same id"):
         await engine.signal(RUN, "go", data=2, signal_id="one")
     await engine.approve(RUN, "ship", by="eve")
     await engine.signal(RUN, "go", data=2)
