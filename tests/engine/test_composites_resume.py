@@ -151,13 +151,15 @@ def resumed(
         check(plan, events, world, is_whole=False)
         reopened(store)
         return True
-    except (StaleStepError, StepInDoubtError):
-        assert plan.stops, plan
+    except (StaleStepError, StepInDoubtError) as error:
+        stopped = plan.step(error.path)
+        assert plan.stops or (stopped is not None and stopped.may_stop), plan
         assert snapshot(store) == before
         return False
     if isinstance(result.error, StaleStepError | StepInDoubtError):
         event("stopped on the way")  # what a step returned anew moved the arguments of one behind it
-        assert (
+        stopped = plan.step(result.error.path)
+        assert (stopped is not None and stopped.may_stop) or (
             plan.stale
             or plan.count(Decision.IN_DOUBT)
             or plan.count(Decision.INTERRUPTED)

@@ -272,3 +272,26 @@ def test_a_compensation_never_gets_an_argument_that_was_edited_since():
     assert refunded == [5]
     WorkflowEngine(store).resume_sync(pay_of(5), workflow_id="run")
     assert refunded == [5, 5]
+
+
+def test_a_plan_names_a_step_whose_result_an_interrupted_resume_set_aside() -> None:
+    """The step books what a count returns: when the count changes, its effect must not be repeated by default."""
+    counted = [1]
+
+    @workflow(name="booking")
+    def booking() -> Generator[Any, Any, Any]:
+        found = yield step("count").map(do, [f"item{number}" for number in range(counted[0])])
+        return (yield step("book").python(do, f"booked {len(found)}").rollback(undo))
+
+    store = MemoryCheckpointStore()
+    assert WorkflowEngine(store).run_sync(booking, workflow_id="run").status == "completed"
+    counted[0] = 2
+    with pytest.raises(SimulatedCrash):
+        WorkflowEngine(CrashingStore(store, 1, is_after=True)).resume_sync(booking, workflow_id="run")
+    store.runs.owned.clear()
+    plan = WorkflowEngine(store).plan_sync(booking, workflow_id="run")
+    booked = plan.step("book")
+    assert booked is not None and booked.may_stop
+    result = WorkflowEngine(store).resume_sync(booking, workflow_id="run")
+    assert isinstance(result.error, StaleStepError) and result.error.path == "book"
+    assert world.count("booked 1") == 1 and "booked 2" not in world

@@ -199,7 +199,7 @@ class Planning(PlannedSteps):
         dropped = {result.path for result in replay.aside.dropped}
         if not (is_finished or is_changed):  # results that have waited for their step since an earlier resume
             known = {result.path for result in recorded}
-            earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
+            earlier = [result for result in resumption.superseded.results if not GUARDED.isdisjoint(result.marks)]
             recorded += (result for result in earlier if result.path not in known)
         for result in recorded:
             if result.path in self.seen or result.step_type == ROLLBACK:
@@ -216,6 +216,9 @@ class Planning(PlannedSteps):
                 self.add(result, Decision.RERUN, (reason,), is_seen=False)
             elif result.path in resumption.cut:
                 self.add(result, Decision.RERUN, (resumption.cut[result.path][1],), is_seen=False)
+            elif result.path in resumption.superseded and not resumption.is_undone(result.path):
+                detail = "an earlier resume set its result aside; this resume decides when it reaches the step"
+                self.add(result, Decision.RERUN, (Reason(ReasonKind.UPSTREAM, detail),), is_seen=False)
             elif self.again.paths and judge.policy.reuse is ReuseMode.PREFIX:
                 reason = Reason(ReasonKind.UPSTREAM, f"{self.again.paths[0]} runs again before it")
                 self.add(result, Decision.RERUN, (reason,), is_seen=False)
