@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
 from flowckpt.events import StepAdopted, StepRestored, StepStarted
@@ -318,6 +319,10 @@ UNHURRIED: dict[str, Any] = {
 @settings(max_examples=200, **UNHURRIED)
 @ARGUMENTS
 @example((
+    [Part("file", (), "loop"), Part("reads", (0,), "loop")],
+    None, False, 1, [("delete", 0)], {"on_stale": "reuse", "reuse": "inputs"}, None, True,
+))  # fmt: skip
+@example((
     [Part("pure", (), "loop"), Part("pure", (0,), "loop")],
     None, False, 2, [("constant", 0)], {"on_stale": "rerun", "reuse": "inputs"}, 2, False,
 ))  # fmt: skip
@@ -398,6 +403,9 @@ def compare(
         stopped = plan.step(result.error.path)
         assert stopped is not None and stopped.may_stop, (plan, result.error)
         assert not returns_the_same
+        return False
+    if options.on_stale is OnStale.REUSE and "StepFilesError" in str(result.error):
+        event("reads a file that was deleted and not written again")
         return False
     assert result.status == "completed", result.error
     if any(isinstance(each, StepStarted) for each in events):
