@@ -27,7 +27,7 @@ BOUNDS = {  # the figure today; behind it the target
     "modules loaded by flowckpt resume": 144,
     "store protocols": 2,  # 3
     "isinstance checks on stores": 0,
-    "lazy doors": 26,  # 25
+    "lazy doors": 25,  # 25
     "classes of more than 15 fields": 0,  # 0
     "functions of more than 60 lines": 0,
     "functions of more than 80 lines": 0,  # 0

@@ -13,7 +13,7 @@ from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import loop_hidden, run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, checked_new_id, new_message_id, new_run_id
-from flowckpt.engine import dry, history, session, undo, values
+from flowckpt.engine import dry, history, session, undo
 from flowckpt.engine import run as attempts
 from flowckpt.engine.rules.reasons import MAX_CRASHES
 from flowckpt.engine.values.options import (
@@ -241,9 +241,9 @@ class WorkflowEngine:
             WorkflowChangedError: it is another workflow.
             StepNotFoundError: the step of `from_step` is not in the record.
         """
-        values.inputs.check_workflow(workflow)
+        session.check_workflow(workflow)
         check_options(options)
-        run, options = values.inputs.checked_id(workflow_id), options or RunOptions()
+        run, options = session.checked_id(workflow_id), options or RunOptions()
         latest = attempts.lease.existing(run, await self.store.load_latest(run))
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
@@ -284,7 +284,7 @@ class WorkflowEngine:
             InputMismatchError: an input differs from the recorded one.
         """
         latest = attempts.lease.existing(
-            workflow_id, in_own_loop(self.store.load_latest(values.inputs.checked_id(workflow_id)))
+            workflow_id, in_own_loop(self.store.load_latest(session.checked_id(workflow_id)))
         )
 
         async def opened() -> dry.time_travel.RunHistory:
@@ -316,7 +316,7 @@ class WorkflowEngine:
             RunLockedError: another process owns the run.
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
-        run = values.inputs.checked_id(workflow_id)
+        run = session.checked_id(workflow_id)
         checks = history.checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.checkpoints.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
@@ -358,7 +358,7 @@ class WorkflowEngine:
             StaleCheckpointError: the evidence of a result to take over does not hold.
         """
         source, new = (
-            values.inputs.checked_id(workflow_id),
+            session.checked_id(workflow_id),
             checked_new_id(self._new_id() if new_id is None else new_id),
         )
         changes: Any = {"edits": history.fork.as_given(outputs or {}), "inputs": inputs or {}}
@@ -494,12 +494,10 @@ class WorkflowEngine:
             InputError: the workflow is required and missing.
             WorkflowChangedError: it is another workflow, or its generator does not follow the record.
         """
-        run = values.inputs.checked_id(workflow_id)
+        run = session.checked_id(workflow_id)
 
         def undoing() -> Session:
-            return self.prepare_resume(
-                values.inputs.needed_workflow(workflow, run), run, options, inputs, is_cancel=True
-            )
+            return self.prepare_resume(session.needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
 
         undo = undoing if rolls_back else None
         return await session.control.cancel_run(
@@ -525,7 +523,7 @@ class WorkflowEngine:
             RequestPendingError: it is live, and its owner has not acted in time.
             RunLockedError: another process took it meanwhile, or its owner cannot be asked.
         """
-        run = values.inputs.checked_id(workflow_id)
+        run = session.checked_id(workflow_id)
         data = await session.control.tag_run(self.store, self._clock, run, change, patience_seconds=patience_seconds)
         return dict(data.metadata.get("tags", {}))
 
@@ -539,7 +537,7 @@ class WorkflowEngine:
             CheckpointNotFoundError: the run does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
-        return await attempts.live.read_published(self.store, values.inputs.checked_id(workflow_id))
+        return await attempts.live.read_published(self.store, session.checked_id(workflow_id))
 
     async def save_checkpoint(self, workflow_id: str, /, *, patience_seconds: float = 60.0) -> CheckpointData:
         """Have the owner of a live run save a checkpoint at the end of its present step, and return the checkpoint.
@@ -554,7 +552,7 @@ class WorkflowEngine:
             RequestPendingError: its owner has not saved one in time.
             RunLockedError: its owner cannot be asked.
         """
-        run = values.inputs.checked_id(workflow_id)
+        run = session.checked_id(workflow_id)
         return await session.control.checkpoint_run(self.store, self._clock, run, patience_seconds=patience_seconds)
 
     def run_sync(
@@ -618,12 +616,12 @@ class WorkflowEngine:
             inputs: the workflow's inputs, by name.
             if_exists: what to do if the store has a run of this id.
         """
-        values.inputs.check_workflow(workflow)
+        session.check_workflow(workflow)
         check_options(options)
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # refuses a number out of range before the lease is taken
-        bound = values.inputs.bind_inputs(workflow, inputs)
-        values.inputs.refuse_output(workflow)
+        bound = session.bind_inputs(workflow, inputs)
+        session.refuse_output(workflow)
         run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
         return self._session(workflow, run, options, inputs, bound=bound, if_exists=IfExists.checked(if_exists))
 
@@ -645,9 +643,9 @@ class WorkflowEngine:
             inputs: none, or inputs that must match the recorded ones.
             is_cancel: only undo, and end the run as cancelled.
         """
-        values.inputs.check_workflow(workflow)
+        session.check_workflow(workflow)
         check_options(options)
-        return self._session(workflow, values.inputs.checked_id(workflow_id), options, inputs, is_cancel=is_cancel)
+        return self._session(workflow, session.checked_id(workflow_id), options, inputs, is_cancel=is_cancel)
 
     def _session(
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any

@@ -1,12 +1,25 @@
-"""One start or resume of a run, from taking the lease to the final event."""
+"""One start or resume of a run, from taking the lease to the final event; and the checks of what it is given."""
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import lazy_modules
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flowckpt.engine.session import control, outbox, respond, session, suspend
+    from flowckpt.engine.session import control as control
+    from flowckpt.engine.session import outbox as outbox
+    from flowckpt.engine.session import respond as respond
+    from flowckpt.engine.session import session as session
+    from flowckpt.engine.session import suspend as suspend
+    from flowckpt.engine.values.inputs import (
+        bind_inputs,
+        check_workflow,
+        checked_id,
+        needed_workflow,
+        refuse_output,
+    )
 
-__all__ = ["control", "outbox", "respond", "session", "suspend"]
+_EXPORTS = {"flowckpt.engine.values.inputs": "bind_inputs check_workflow checked_id needed_workflow refuse_output"}
 
-__getattr__ = lazy_modules(__name__, *__all__)
+__all__ = ["bind_inputs", "check_workflow", "checked_id", "needed_workflow", "refuse_output"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, globals(), modules="control outbox respond session suspend")
