@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ def age(store, path):
         (lock,) = path.rglob("lock")
         os.utime(lock, (LONG_AGO.timestamp(), LONG_AGO.timestamp()))
     else:
-        with sqlite3.connect(path / "s.db") as database:
+        with contextlib.closing(sqlite3.connect(path / "s.db")) as database, database:
             database.execute("UPDATE attempts SET heartbeat_at = '2020-01-01T00:00:00.000000Z'")
 
 
