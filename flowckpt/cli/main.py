@@ -188,4 +188,8 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     near = near_words(
         error.option_name.strip("-"), names
     )  # without the dashes, which would make '--yes' similar to '--max-bytes'
-    return f"unknown option {error.option_name!r}" + "".join(f"; did you mean {names[each]}?" for each in near)
+    advice = "".join(f"; did you mean {names[each]}?" for each in near)
+    takes_inputs = error.ctx is not None and any("-i" in each.opts for each in error.ctx.command.params)
+    if not advice and takes_inputs and error.option_name.startswith("--"):
+        advice = f"; an input is given as -i {error.option_name.strip('-').replace('-', '_')}=VALUE"
+    return f"unknown option {error.option_name!r}{advice}"

@@ -202,7 +202,7 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     minimum = needed(pack, len(others)) if others else 0
     verified, failed = others.count(VerdictStatus.VERIFIED), others.count(VerdictStatus.FAILED)
     held = files.count(VerdictStatus.VERIFIED)
-    said = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} must"
+    said = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} required"
     if verified >= minimum and held == len(files):
         return PackOutcome.VERIFIED, said
     unsure = len(pairs) - verified - held - failed - files.count(VerdictStatus.FAILED)

@@ -60,6 +60,10 @@ def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
             "unknown option '--on-code-chnage'; did you mean --on-code-change?",
         ),
         (["list", "-q"], "unknown option '-q'"),
+        (
+            ["run", "etl.py", "--batch-size", "3"],
+            "unknown option '--batch-size'; an input is given as -i batch_size=VALUE",
+        ),
     ],
 )
 def test_an_unknown_option_names_one_that_is_like_it(flowckpt, words, said):

@@ -12,7 +12,7 @@ def test_evidence_is_told_in_lines(shop, tmp_path):
     assert ran.told[:4] == [
         "run one of shop: resumed from checkpoint @failed, attempt 2",
         "1 step restored from the record, the evidence of 1 holds",
-        "clean: evidence no longer holds: 0 of 1 claims hold, 1 must",
+        "clean: evidence no longer holds: 0 of 1 claims hold, 1 required",
         "  clean.csv does not exist",
     ]
     (clean,) = [line for line in ran.told if line.startswith("clean: done in")]

@@ -67,3 +67,30 @@ def test_show_list_and_the_page_know_the_step_in_flight_and_after_a_kill_what_it
     shown = flowckpt("show", "one", *given).expect(0).out
     assert "in flight" not in shown
     assert flowckpt("show", "one", "--json", *given).expect(0).document["live"] is None
+
+
+def test_list_does_not_say_that_a_run_died_in_a_step_which_has_ended(flowckpt: Any) -> None:
+    (flowckpt.directory / "etl.py").write_text(
+        """
+import os, signal
+from flowckpt import step, workflow
+from flowckpt.engine.run.live import WATCH
+
+WATCH.beat.beat_every(3600)
+
+def fetch():
+    WATCH.look(is_due=True)
+
+def train():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@workflow("etl")
+def etl():
+    yield step("fetch").python(fetch).checkpoint()
+    yield step("train").python(train)
+"""
+    )
+    flowckpt("run", "etl.py", "--id", "one").expect(-9)
+    out = flowckpt("list").expect(0).out
+    assert "last seen in fetch, started " in out
+    assert "died in" not in out

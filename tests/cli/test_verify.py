@@ -123,7 +123,7 @@ def test_the_policy_of_a_pack_decides(flowckpt, tmp_path):
     flowckpt("run", "one_of_two.py", "--id", "one").expect(0)
     (tmp_path / "a").unlink()
     text = flowckpt("verify", "one").expect(0).out
-    assert "fails: a exists" in text and "as a whole it is true: 1 of 2 claims hold, 1 must" in text
+    assert "fails: a exists" in text and "as a whole it is true: 1 of 2 claims hold, 1 required" in text
     (tmp_path / "b").unlink()
     flowckpt("verify", "one").expect(10)
 
@@ -169,7 +169,7 @@ def test_a_step_whose_evidence_fails_says_so(flowckpt, tmp_path):
         "@workflow\ndef liar():\n    yield step('f').python(int, 1).evidence(artifact_exists('nix')).checkpoint()\n"
     )
     ran = flowckpt("run", "liar.py", "--id", "one").expect(1)
-    assert "f: evidence does not hold: 0 of 1 claims hold, 1 must\n" in ran.err
+    assert "f: evidence does not hold: 0 of 1 claims hold, 1 required\n" in ran.err
     assert "  nix does not exist\n" in ran.err
     assert "EvidenceNotVerifiedError" in ran.err
 

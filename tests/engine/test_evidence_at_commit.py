@@ -131,7 +131,7 @@ def test_the_generator_can_handle_the_failure_and_handles_the_same_one_at_each_r
     result = WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run")
     assert (result.steps.executed, result.steps.restored, ran) == (0, 2, ["a", "b"])
     found = latest(reopen()).step_results[0].evidence["verdicts"][0]["error"]
-    said = "step 'a' ended, but its evidence does not hold: 0 of 1 claims hold, 1 must"
+    said = "step 'a' ended, but its evidence does not hold: 0 of 1 claims hold, 1 required"
     assert result.output == [f"{said} ({found})"]
     assert asked == [], "the claims of a failure say nothing about the world of today"
 
@@ -145,7 +145,7 @@ def test_a_failed_claim_is_told_after_the_step_and_nothing_is_told_as_completed_
     events = asyncio.run(told())
     assert [event.kind for event in events[2:5]] == ["StepStarted", "EvidenceFailed", "StepFailed"]
     failed = events[3]
-    assert (failed.path, failed.moment, failed.reason) == ("a", "now", "1 of 2 claims hold, 2 must")
+    assert (failed.path, failed.moment, failed.reason) == ("a", "now", "1 of 2 claims hold, 2 required")
     assert len(failed.details) == 1
     assert "fails" in failed.details[0]
 

@@ -68,7 +68,7 @@ async def test_a_report_counts_and_keeps_the_order(base, verifier):
     assert [verdict.evidence for verdict in report.verdicts] == claims
     assert report.counts == {"total": 5, "verified": 3, "failed": 1, "not_rechecked": 0, "cannot_tell": 1}
     assert (report.total, report.verified_count, report.failed_count) == (5, 3, 1)
-    assert (report.verified, report.reason) == (False, "3 of 5 claims hold, 5 must")
+    assert (report.verified, report.reason) == (False, "3 of 5 claims hold, 5 required")
     partial = await verifier.verify_evidence_pack(EvidencePack(claims, allow_partial=True, min_verified=3))
     assert partial.verified
     assert await verifier.verify_multiple(claims) == {

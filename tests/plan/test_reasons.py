@@ -77,8 +77,8 @@ def test_each_claim_against_is_a_reason_and_proved_only_where_the_pack_is_denied
 
 def test_a_report_without_a_word_for_any_claim_gives_its_own() -> None:
     denied = report(ALL, NO)
-    silent = VerificationReport(denied.outcome, [], "0 of 1 claims hold, 1 must")
-    assert evidence_reasons(silent) == (Reason(ReasonKind.EVIDENCE, "0 of 1 claims hold, 1 must", is_proved=True),)
+    silent = VerificationReport(denied.outcome, [], "0 of 1 claims hold, 1 required")
+    assert evidence_reasons(silent) == (Reason(ReasonKind.EVIDENCE, "0 of 1 claims hold, 1 required", is_proved=True),)
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
         process = f"process {info.owner.pid} on {info.owner.host}"
         return process if live is None or not live.steps else f"{_at(live)} ({process})"
     if live is not None and live.steps and not is_whole:
-        return f"died in {_at(live)}"
+        # a note is written about once a second: an older one than the last save may name a step that has ended since
+        return f"{'died' if live.at >= info.updated_at else 'last seen'} in {_at(live)}"
     if not info.waits:
         return "created, not run yet" if is_not_begun(info.metadata, info.attempt) else ""
     if is_whole:
