@@ -146,8 +146,8 @@ PAGES = (
         intro="All records are frozen. The [record format](../record-format.md) describes them on disk.",
         hidden=(
             "*.held_*",
-            "CheckpointData.carries_the_same_as",
-            "CheckpointData.says_only_its_place",
+            "CheckpointData.carries_same_objects",
+            "CheckpointData.differs_only_in_position",
             "Wait.is_newer_than",
             "History.encoded_between",
             "History.chain_at",

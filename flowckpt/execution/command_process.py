@@ -471,7 +471,7 @@ class CommandProcess:
         environment, along = dict(os.environ), carried.get()
         if along is not None:
             environment.update(along.variables)
-        env, self._given = action.given()
+        env, self._given = action.revealed()
         for name, value in env.items():
             if value is None:
                 environment.pop(name, None)

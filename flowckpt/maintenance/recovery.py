@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records import Reason, Status
-from flowckpt.core.records.listing import MANAGED, RunInfo, is_not_begun
+from flowckpt.core.records.listing import MANAGED, RunInfo, is_not_started
 from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind, birth_of, sent_to
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -103,7 +103,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     if info.status is not Status.SUSPENDED:
         return None
     if not waits or STOPPED in info.metadata:
-        return Why.STARTED if is_not_begun(info.metadata, info.attempt) else Why.STOPPED
+        return Why.STARTED if is_not_started(info.metadata, info.attempt) else Why.STOPPED
     if due_at is not None and due_at <= now:
         return Why.DUE
     return Why.SIGNALLED if is_signalled else None

@@ -186,7 +186,7 @@ class MemoryRunWriter(RunWriter):
             raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.run.attempt)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[dict[str, Any] | None, Mapping[str, Blob]]:
-        if self._first is not None and data.says_only_its_place(self._first):
+        if self._first is not None and data.differs_only_in_position(self._first):
             if not data.checkpoint_id.isascii():
                 data.checkpoint_id.encode()
             return _ONLY_ITS_PLACE

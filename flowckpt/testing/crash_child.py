@@ -433,7 +433,7 @@ def _done(
         "changed": changed,
         "grown": [name for name in changed if after[name][1] > before[name][1]],
         "is_recorded": is_recorded,
-        "is_protected": modifiers.looks_back or modifiers.evidence is not None or has_writes,
+        "is_protected": modifiers.needs_recorded_result or modifiers.evidence is not None or has_writes,
         "is_for_effect": is_silent and not has_files and not changed,
     }
 

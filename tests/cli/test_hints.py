@@ -184,7 +184,7 @@ def test_a_task_of_a_manager_is_told_from_a_run_that_can_be_resumed(flowckpt, tm
     for command in ("resume", "plan", "cancel"):
         err = flowckpt(command, "train").expect(2).err
         assert "is a task of a CheckpointManager" in err and "--target" not in err
-        assert "The program that made the task continues it" in err
+        assert "Run the program that made the task to continue it" in err
     flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
     assert [run["is_task"] for run in flowckpt("list", "--json").expect(0).document] == [False, True]
 

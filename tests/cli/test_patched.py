@@ -183,7 +183,7 @@ def test_an_old_run_in_the_middle_of_a_loop_does_not_change_its_mind() -> None:
 
 
 def test_a_patch_stands_by_itself() -> None:
-    with pytest.raises(StepDefinitionError, match="cannot be one of several steps"):
+    with pytest.raises(StepDefinitionError, match="cannot be a member"):
         parallel(patched("p"), step("a").python(abs, -1))
 
 

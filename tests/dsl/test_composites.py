@@ -33,7 +33,7 @@ def two_inputs(n: int, m: int) -> Generator[Any, Any, int]:
 
 
 @pytest.mark.parametrize(
-    ("completion", "failed", "total", "is_lost", "is_met"),
+    ("completion", "failed", "total", "cannot_succeed", "is_met"),
     [
         (ALL, 0, 5, False, True),
         (ALL, 1, 5, True, False),
@@ -59,9 +59,9 @@ def two_inputs(n: int, m: int) -> Generator[Any, Any, int]:
     ids=repr,
 )
 def test_a_fan_out_is_lost_as_soon_as_too_many_have_failed(
-    completion: Completion, failed: int, total: int | None, is_lost: bool, is_met: bool
+    completion: Completion, failed: int, total: int | None, cannot_succeed: bool, is_met: bool
 ) -> None:
-    assert completion.is_lost(failed, total) is is_lost
+    assert completion.cannot_succeed(failed, total) is cannot_succeed
     assert completion.is_met(failed, total or 5) is is_met
 
 
@@ -76,7 +76,7 @@ def test_what_is_lost_is_never_met_and_with_a_known_size_the_two_agree(
 ) -> None:
     failed = min(failed, total)
     completion = completion_of("x", min_success, tolerate)
-    if completion.is_lost(failed, None) or completion.is_lost(failed, total):
+    if completion.cannot_succeed(failed, None) or completion.cannot_succeed(failed, total):
         assert not completion.is_met(failed, total)
     elif failed:
         assert completion.is_met(failed, total)
@@ -102,7 +102,7 @@ def test_a_number_that_says_nothing_is_refused_with_its_place(name: str, number:
     [
         (lambda: step("m").map(work, "text"), "needs items"),
         (lambda: step("m").map(work, 5), "needs items"),
-        (lambda: step("m").map(work, pd.DataFrame({"a": [1]})), "DataFrame, which gives its columns"),
+        (lambda: step("m").map(work, pd.DataFrame({"a": [1]})), "DataFrame, which iterates over its columns"),
         (lambda: step("m").map(lambda x: x, [1]), "lambda"),
         (lambda: step("m").map(5, [1]), "map"),
         (lambda: step("m").map(work, [1], key="name"), "must be a function"),
@@ -111,8 +111,8 @@ def test_a_number_that_says_nothing_is_refused_with_its_place(name: str, number:
         (lambda: step("m").map(work, [1]).python(work, 1), "second action|two actions|already"),
         (lambda: step("w").workflow(work, n=1), "needs a workflow"),
         (lambda: step("w").workflow(child, 1), "by name"),
-        (lambda: parallel(step("a")), "takes steps with an action"),
-        (lambda: parallel([step("a").python(work, 1)]), "takes steps with an action"),
+        (lambda: parallel(step("a")), "expected steps with an action"),
+        (lambda: parallel([step("a").python(work, 1)]), "expected steps with an action"),
         (lambda: parallel(step("a").python(work, 1), name=" "), "blank"),
     ],
     ids=[

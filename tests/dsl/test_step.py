@@ -260,7 +260,7 @@ def test_a_lambda_is_refused_also_inside_a_partial():
 def test_what_cannot_be_called_is_refused_with_its_repr(function):
     with pytest.raises(StepDefinitionError, match=re.escape(repr(function))) as caught:
         step("s").python(function)
-    assert "apart" in caught.value.remedy
+    assert "separately" in caught.value.remedy
 
 
 class Callables:

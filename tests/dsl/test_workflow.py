@@ -138,9 +138,9 @@ def sound(a):
         (no_generator, "is not a generator function"),
         (coroutine, "is an async function"),
         (async_generator, "is an async function"),
-        (varargs, re.escape("has an input '*rows' that cannot be given by name")),
-        (keywords, re.escape("has an input '**rows' that cannot be given by name")),
-        (by_place, "has an input 'a' that cannot be given by name"),
+        (varargs, re.escape("has an input '*rows' that cannot be passed by name")),
+        (keywords, re.escape("has an input '**rows' that cannot be passed by name")),
+        (by_place, "has an input 'a' that cannot be passed by name"),
         (reserved, "has an input 'workflow_id' with the name of an engine argument"),
         (reserved_options, "has an input 'options' with the name of an engine argument"),
     ],
@@ -201,7 +201,7 @@ class Pipelines:
 
 
 def test_a_method_is_refused_before_anybody_has_to_give_it_its_self():
-    with pytest.raises(WorkflowDefinitionError, match="is a method: no caller would give it its 'self'") as caught:
+    with pytest.raises(WorkflowDefinitionError, match="is a method: nothing would pass its 'self'") as caught:
         workflow("w")(Pipelines.of_an_object)
     assert caught.value.where == line_of(Pipelines.of_an_object)
 

@@ -84,7 +84,7 @@ def breaks(error: BaseException) -> bool:
 def test_a_function_that_raises_means_no_and_the_record_says_so() -> None:
     error = failure(step("get").python(get, 503, 200).retry(5, on=breaks))
     assert (error.tries, error.error_type.rpartition(".")[2]) == (1, "HttpError")
-    assert "breaks of .retry(on=…) raised LookupError: no rule for status 503, which counts as no" in error.traceback
+    assert "breaks of .retry(on=…) raised LookupError: no rule for status 503; not retrying" in error.traceback
     assert ended(step("get").python(get, 503, 200).retry(5, on=(breaks, HttpError))).status == "completed"
 
 
@@ -94,7 +94,7 @@ def says_one(error: BaseException) -> Any:
 
 def test_an_answer_that_is_neither_true_nor_false_means_no() -> None:
     error = failure(step("get").python(get, 503, 200).retry(5, on=says_one))
-    assert "answered 1, not True or False" in error.traceback
+    assert "returned 1 instead of True or False" in error.traceback
 
 
 async def asks(error: BaseException) -> bool:
@@ -105,7 +105,7 @@ async def asks(error: BaseException) -> bool:
     ("given", "said"),
     [
         ({"on": asks}, "async"),
-        ({"on": ()}, "nothing"),
+        ({"on": ()}, "no error to retry"),
         ({"on": 5}, "exception classes and functions"),
         ({"on": (KeyError, "OSError")}, "exception classes and functions"),
         ({"on": KeyboardInterrupt}, "exception classes and functions"),

@@ -1250,9 +1250,9 @@ def test_waits_are_recorded_and_shown_in_the_order_of_the_program(world, is_resu
         (lambda s: s.approval(" "), "blank"),
         (lambda s: s.approval(of="report.html"), "list of claims"),
         (lambda s: s.approval(of=["report.html"]), "list of claims"),
-        (lambda s: s.approval(of=[]), "bound to nothing"),
-        (lambda s: s.approval(of=()), "bound to nothing"),
-        (lambda s: s.approval(of=EvidencePack([])), "bound to nothing"),
+        (lambda s: s.approval(of=[]), "contains no claims"),
+        (lambda s: s.approval(of=()), "contains no claims"),
+        (lambda s: s.approval(of=EvidencePack([])), "contains no claims"),
         (lambda s: s.wait("go", type="nosuchtype"), "'nosuchtype' is not a type"),
         (lambda s: s.wait("go", type=list["nosuchtype"]), "'nosuchtype' is not a type"),  # type: ignore[name-defined]  # noqa: F821
         (lambda s: s.wait("go", type=5), "5 is not a type"),

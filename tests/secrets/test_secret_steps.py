@@ -184,11 +184,11 @@ async def test_a_secret_that_no_environment_can_hold_fails_the_step(engine):
         yield step("run").command(["true"], env={"PIN": pin})
 
     result = await engine.run(running, pin=4711)
-    assert result.failure.message == "the secret 'PIN' in env= holds a int, not a text"
+    assert result.failure.message == "the secret 'PIN' in env= holds a int, not text"
 
 
 def test_a_secret_is_no_argument_of_a_command():
-    with pytest.raises(StepDefinitionError, match="item 1 is a secret, and everybody .* can read the command line"):
+    with pytest.raises(StepDefinitionError, match="item 1 is a secret, and other users .* can read the command line"):
         step("run").command(["curl", Secret("hunter2")])
 
 

@@ -12,7 +12,7 @@ from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_run import crash_loops, live_notes, stale_runs
 from flowckpt.core.records import Status
-from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_begun
+from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_started
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.maintenance.recovery import STALE_STATUSES
 
@@ -111,7 +111,7 @@ def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
         # a note is written about once a second: an older one than the last save may name a step that has ended since
         return f"{'died' if live.at >= info.updated_at else 'last seen'} in {_at(live)}"
     if not info.waits:
-        return "created, not run yet" if is_not_begun(info.metadata, info.attempt) else ""
+        return "created, not run yet" if is_not_started(info.metadata, info.attempt) else ""
     if is_whole:
         return "; ".join(wait.said for wait in info.waits)
     first, more = info.waits[0].said, len(info.waits) - 1

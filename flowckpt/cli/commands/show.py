@@ -31,8 +31,8 @@ from flowckpt.cli.stored_run import StoredRun, stored_run
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.generation import Generation, generations_of, number_of
-from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_begun, is_task
-from flowckpt.core.records.result import look, sum_figures
+from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, is_not_started, is_task
+from flowckpt.core.records.result import decoded_value, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.core.system.numbers import listed
 from flowckpt.engine.history.fork import located
@@ -341,7 +341,7 @@ def _origin_lines(run: StoredRun) -> list[str]:
             lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
     if started_by := latest.metadata.get(STARTED_BY):
         lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
-        if is_not_begun(latest.metadata, latest.attempt) and run.owner is None:
+        if is_not_started(latest.metadata, latest.attempt) and run.owner is None:
             lines.append("due: no process has run it yet; 'flowckpt recover' starts it")
     return lines
 
@@ -487,6 +487,6 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
 def _looked_at(held: Any, place: str) -> Any:
     """Return a recorded value; a value whose type only the program knows stays in its recorded form."""
     try:
-        return look(held)
+        return decoded_value(held)
     except DecodingError:
         return plain_tree(held, place)

@@ -84,7 +84,7 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         head["partial"] = {path: _partial_head(path, each, blobs) for path, each in data.partial.items()}
     if data.extra:
         head.update(checked_extra(data.extra))
-    if previous is not None and data.carries_the_same_as(previous):
+    if previous is not None and data.carries_same_objects(previous):
         return head, blobs
     for name in CARRIED:
         held = getattr(data, _HELD.get(name, name))

@@ -21,7 +21,7 @@ from flowckpt.core.codec import tags
 from flowckpt.core.codec.blob import Blob, Fetch, Line, Recorded, pack, unpack
 from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_itself
 from flowckpt.core.records import History, HistoryView, StepError, StepResult
-from flowckpt.core.records.result import UNREAD, look, result_of
+from flowckpt.core.records.result import UNREAD, decoded_value, result_of
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
@@ -339,7 +339,7 @@ class PlainResult(StepResult):
         object.__setattr__(self, "__class__", StepResult)
 
     def take(self) -> Any:
-        """Return the output for a caller that may change it; a later look reads it again."""
+        """Return the output for a caller that may change it; a later access reads it again."""
         return take_output(vars(self))
 
     def __eq__(self, other: object) -> bool:
@@ -524,7 +524,7 @@ _last_second = [(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=U
 
 def plain_tree(held: Any, place: str) -> Json:
     """Return the tree of a recorded value, reading a large one from its store."""
-    return held.tree if isinstance(held, Recorded | Blob) else encode(look(held), place)
+    return held.tree if isinstance(held, Recorded | Blob) else encode(decoded_value(held), place)
 
 
 # Failures of steps as values: a map that tolerates failures returns them in its list, which later steps may record.

@@ -36,7 +36,7 @@ __all__ = [
     "workflow",
 ]
 
-# What few workflows use comes when it is asked for (PEP 562).
+# Imported on first use (PEP 562): few workflows need these.
 _EXPORTS = {
     "flowckpt.core.dsl.modifiers": "RetryPolicy",
     "flowckpt.core.dsl.world": "now patched random uuid",

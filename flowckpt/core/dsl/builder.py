@@ -1,4 +1,4 @@
-"""`step(name)` and its actions: what a workflow writes to make a step."""
+"""`step(name)` and its actions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flowckpt.core.dsl.checks import (
     check_function,
     check_name,
     explicit_arguments,
-    near_word,
     note_created,
+    suggestion,
 )
 from flowckpt.core.dsl.modifiers import (
     PLAIN,
@@ -48,7 +48,7 @@ Item = TypeVar("Item")
 if TYPE_CHECKING:
 
     class How(TypedDict, Generic[Item], total=False):
-        """The options of `map` that change nothing about its output."""
+        """The options of `map` that do not affect the type of its output."""
 
         key: Callable[[Item], str | int] | None
         concurrency: int | None
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False, repr=False)
 class StepBuilder(StepBase):
-    """A step that still lacks its action."""
+    """A step without its action."""
 
     if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
         __iter__ = Step.__iter__
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):  # asked by Python itself, and by those that look for a protocol
+            if name.startswith("_"):  # Python itself, or code that checks for a protocol
                 raise AttributeError(f"'StepBuilder' object has no attribute {name!r}", name=name, obj=self)
             raise AttributeError(
-                f"step {self.name!r} has no action or modifier {name!r}{near_word(type(self), name)}",
+                f"step {self.name!r} has no action or modifier {name!r}{suggestion(type(self), name)}",
                 name=name,
                 obj=self,
             )
@@ -94,7 +94,7 @@ class StepBuilder(StepBase):
     @overload
     def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
     @overload
-    def python(  # type: ignore[overload-cannot-match]  # it is matched where the first does not fit the arguments
+    def python(  # type: ignore[overload-cannot-match]  # matches when the arguments do not fit the first
         self, function: Callable[..., R], /, *, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> Step[R]: ...
     @overload
@@ -124,7 +124,7 @@ class StepBuilder(StepBase):
             if type(argument) is Step:
                 raise argument_not_yielded(self.name, argument)
         action, name = PythonAction(function, args, kwargs), self.name
-        if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, without its call
+        if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, inlined
             frame = sys._getframe(1)
             noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)
         return Step(name, self.modifiers, action)
@@ -204,20 +204,21 @@ class StepBuilder(StepBase):
         call and to the map; a name given to it is that of the map's checkpoint.
 
         Without `min_success` and `tolerate`, the first failure stops the others and fails the map with
-        `FanOutFailedError`. With one of them, a `StepFailedError` replaces each missing output. An error in `key` or in
-        the iteration of the items fails the map.
+        `FanOutFailedError`. With one of them, a `StepFailedError` replaces each missing output. An error in `key` or
+        while iterating over the items fails the map.
 
         Args:
             function: a named function of one item, sync or async; or a workflow with one input without a default.
-            items: any iterable except text and sets; sort a set first. Items are requested as there is room for them.
-            key: returns the name of an item in its path (`pages/[de]`), text or a whole number, so that items may be
-                added and removed; items are numbered by default.
+            items: any iterable except text and sets; sort a set first. The next item is requested when a call can
+                start.
+            key: returns the name of an item in its path (`pages/[de]`), text or a whole number, so that items can be
+                added and removed between attempts; items are numbered by default.
             concurrency: how many run in parallel; 32 by default.
-            min_success: how many must succeed: a number, or a fraction as a float. Without `tolerate`, the others are
-                stopped then.
+            min_success: how many must succeed: a number, or a fraction as a float. Without `tolerate`, the other calls
+                are stopped once this number is reached.
             tolerate: how many may fail: a number, or a fraction as a float.
-            **constants: further arguments, the same for each call. A function whose parameter has the name of an argument
-                above gets it by `functools.partial`.
+            **constants: further arguments, the same for each call. Use `functools.partial` for a parameter that has the
+                name of an argument above.
 
         Raises:
             StepDefinitionError: an argument is invalid.
@@ -249,8 +250,8 @@ class StepBuilder(StepBase):
         """Action: start another run, exactly once, without waiting for it; the output is its id.
 
         The id is derived from this run, the path of the step and the inputs, so a step repeated after a crash starts
-        nothing twice. The run is in the same store and has its own history and fate. This process runs it in parallel;
-        if the process ends first, `flowckpt recover` continues the run.
+        nothing twice. The run is in the same store, has its own history, and may fail without failing this run. This
+        process runs it in parallel; if the process ends first, `flowckpt recover` continues the run.
 
         Args:
             workflow: the workflow, not called.
@@ -258,7 +259,7 @@ class StepBuilder(StepBase):
             **inputs: its inputs, recorded with the new run.
 
         Raises:
-            StepDefinitionError: it is not a workflow, or an input is secret.
+            StepDefinitionError: `workflow` is not a workflow, or an input is secret.
             InputError: an input is unknown or missing.
         """
         return self._created(composites.start_action(self.name, workflow, args, inputs))
@@ -313,10 +314,10 @@ class StepBuilder(StepBase):
             argv: the program and its arguments, as text or paths. A program without `/` is looked up on the PATH.
             cwd: the working directory, relative to that of the process.
             env: variables to add to the environment; None removes one. A `Secret` is revealed only to the program.
-            stdin: what the program reads: text (as UTF-8), bytes, or a `Secret` of these; nothing by default, never the
+            stdin: the program's input: text (as UTF-8), bytes, or a `Secret` of these; empty by default, never the
                 terminal.
-            max_output: the bytes kept of standard output and of standard error: the first and last halves, with a line
-                in between that gives the number of omitted bytes.
+            max_output: the number of bytes kept of standard output, and of standard error: half from the beginning and
+                half from the end, with a line in between that gives the number of omitted bytes.
 
         Raises:
             StepDefinitionError: an argument is invalid.
@@ -389,11 +390,11 @@ class StepBuilder(StepBase):
         on_rejection: str = "fail",
         ask: Any = None,
     ) -> Step[Approval]:
-        """Action: wait until somebody approves (`flowckpt approve RUN NAME`), and return an `Approval`.
+        """Action: wait for an approval (`flowckpt approve RUN NAME`), and return an `Approval`.
 
         The facts of the claims in `of` are captured when the step is reached, shown with the approval, and recorded
         with the decision. The approval becomes void if they change before the last later step has started. A
-        `.transient()` claim must hold only when the answer is taken.
+        `.transient()` claim must hold only when the decision is taken.
 
         Args:
             name: what is to be approved, for people; the step's name by default.
@@ -412,7 +413,7 @@ class StepBuilder(StepBase):
 if TYPE_CHECKING:
 
     class SecretStepBuilder(StepBase):
-        """A step that is secret before it has its action, as type checkers see it."""
+        """A secret step without its action, for type checkers only."""
 
         @overload
         def python(
@@ -466,6 +467,6 @@ def step(name: str) -> StepBuilder:
 
 @functools.lru_cache(maxsize=4096)
 def _made(name: str) -> StepBuilder:
-    """Make a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
+    """Return the step of a name, cached: steps are immutable, and loops repeat names."""
     check_name(name, "step name")
     return StepBuilder(name, PLAIN)

@@ -1,8 +1,8 @@
-"""Paths of steps, checks of their arguments where a step is written, and the line that errors name.
+"""Paths of steps, checks of step arguments at definition, and the source line that errors report.
 
 A path is built from names and occurrences: `fetch` for the first use of a name, `fetch[1]` for the second, `fetch[2]`
-for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and characters that control or that are invisible (line
-ends, terminal and bidi controls, zero widths) would make two paths alike, or look alike; inside a *name* they are
+for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and control or invisible characters (line ends,
+terminal and bidi controls, zero widths) could make two paths equal, or look equal. Inside a *name* they are
 percent-encoded, so a step called `a/b` has the path `a%2Fb`.
 """
 
@@ -32,7 +32,7 @@ _SPECIAL = (
 )
 MAX_NAME_LENGTH = 500
 MAX_DEPTH = 100
-"""How many steps a step may lie in: each takes about five of the thousand calls that Python allows to nest."""
+"""Maximum nesting of steps: each level takes about five of the thousand nested calls that Python allows."""
 
 
 def _percent(match: re.Match[str]) -> str:
@@ -41,17 +41,17 @@ def _percent(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
-    """Write a step's name so that it can stand in a path."""
+    """Percent-encode a step's name for use in a path."""
     if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
-        return name  # as most are: the pattern takes 0.5 ms to compile
+        return name  # the common case: compiling the pattern takes 0.5 ms
     return re.sub(_SPECIAL, _percent, name)
 
 
 def check_depth(path: str) -> None:
-    """Refuse a step that is made of steps and lies too deep, before anything in it is driven.
+    """Refuse a composite step that is nested too deeply, before any of its steps run.
 
     Raises:
-        StepDefinitionError: it lies in more than `MAX_DEPTH` others.
+        StepDefinitionError: it is nested in more than `MAX_DEPTH` steps.
     """
     if path.count("/") >= MAX_DEPTH:
         raise StepDefinitionError(
@@ -62,7 +62,7 @@ def check_depth(path: str) -> None:
 
 
 def path_of(name: str, occurrence: int = 0) -> str:
-    """Return the path of a use of a name in its run.
+    """Return the path of one occurrence of a name.
 
     Args:
         name: the step's name.
@@ -71,25 +71,25 @@ def path_of(name: str, occurrence: int = 0) -> str:
     return f"{encode_name(name)}[{occurrence}]" if occurrence else encode_name(name)
 
 
-# A step is a value: one that a workflow creates and forgets to yield leaves no trace. So the steps that are created while
-# a run is driven are noted by their action, which all modifiers of a step share, and struck off when they are yielded.
+# A step is a value: if a workflow creates one and forgets to yield it, nothing happens. So while a run is driven, each
+# created step is noted by its action, which all modifiers of a step share, and removed when it is yielded.
 
 MOST_NOTED = 1000
 
 Noted: TypeAlias = dict[int, tuple[Any, str, CodeType, int]]
-"""The action and the name of steps, and the instruction that created each, by the id of the action."""
+"""The action and name of each step, and the instruction that created it, by the id of the action."""
 
 CREATED: ContextVar[Noted | None] = ContextVar("created", default=None)
 """The steps that the workflow has created and not yielded; None outside a run."""
 
 
 def note_created(action: Any, name: str, depth: int = 2) -> None:
-    """Note a step that is created now.
+    """Note that a step was created.
 
     Args:
         action: its action.
         name: its name.
-        depth: how many frames up the code stands that creates it.
+        depth: the number of frames between this function and the code that creates the step.
     """
     noted = CREATED.get()
     if noted is not None and len(noted) < MOST_NOTED:
@@ -98,18 +98,19 @@ def note_created(action: Any, name: str, depth: int = 2) -> None:
 
 
 def unyielded(noted: Noted, *, ending: Exception | None) -> list[str]:
-    """Return a text for each line whose steps were never yielded.
+    """Return a warning for each line whose steps were never yielded.
 
     Args:
-        noted: the steps.
-        ending: the exception that ended the workflow, None if it returned. A workflow that raised may have created steps for
-            later, so only those count to which it kept no reference; and not those in the expression that raised.
+        noted: the created steps.
+        ending: the exception that ended the workflow, None if it returned. A workflow that raised may have created
+            steps for later, so steps count only if nothing refers to them, and if the expression that raised did not
+            create them.
     """
     raising = set() if ending is None else set(_lines_that_raised(ending))
     lost = Counter(
         (name, *place)
         for action, name, code, instruction in noted.values()
-        if (ending is None or sys.getrefcount(action) <= 3)  # the note, the variable, the argument
+        if (ending is None or sys.getrefcount(action) <= 3)  # references: the note, the variable, the argument
         and (place := (code.co_filename, _lines_of(code, instruction)[0])) not in raising
     )
     return [
@@ -133,13 +134,13 @@ def _lines_that_raised(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _lines_of(code: CodeType, instruction: int) -> tuple[int, int]:
-    """Return the first and the last line of the expression of an instruction; zeros if the code does not know."""
+    """Return the first and last line of the expression of an instruction; zeros if the code object lacks positions."""
     first, last, _, _ = next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))
     return first or 0, last or 0
 
 
 def caller() -> str:
-    """Return `file:line` of the nearest frame outside this package's language; nothing if that is flowckpt's own."""
+    """Return `file:line` of the nearest frame outside `core/dsl`; empty if that frame is flowckpt's own."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_globals.get("__name__", "").startswith(("flowckpt.core.dsl", "flowckpt.execution.current_step"))
@@ -150,21 +151,21 @@ def caller() -> str:
     return "" if is_own else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def near_word(cls: type, name: str) -> str:
-    """Return ` (did you mean 'checkpoint'?)` with the public name of a class that is most like a misspelt one, or nothing."""
+def suggestion(cls: type, name: str) -> str:
+    """Return ` (did you mean 'checkpoint'?)` with the closest public name of a class; empty if none is close."""
     names = [each for each in dir(cls) if not each.startswith("_")]
     return "".join(f" (did you mean {each!r}?)" for each in external.difflib.get_close_matches(name, names, 1, 0.75))
 
 
 def refused_step(name: str, said: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
-    """Return the error of a step that is written wrongly; by default, it names the line that writes the step."""
+    """Return the error of an invalid step; it reports the line that defines the step unless `where` is given."""
     return StepDefinitionError(
         f"step {name!r}: {said}", step=name, where=caller() if where is None else where, remedy=remedy
     )
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse what cannot name a step, or what else the error calls it.
+    """Refuse an invalid name of a step, or of what the error calls `what`.
 
     Raises:
         StepDefinitionError: it is not text, blank, not valid Unicode, or longer than 500 characters.
@@ -186,13 +187,13 @@ def check_name(name: object, what: str) -> None:
         )
 
 
-def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
+def checked_unary(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
     """Return a function of a modifier unchanged, or refuse one that cannot be called with one argument.
 
     Raises:
-        StepDefinitionError: it takes none, or needs more.
+        StepDefinitionError: it accepts no argument, or requires more than one.
     """
-    if signature := _misfit(function):
+    if signature := _unsuitable_signature(function):
         raise refused_step(
             step_name,
             f".{modifier}() needs a function of one argument, the recorded output; this one is called as {signature}",
@@ -202,8 +203,8 @@ def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any])
 
 
 @cached_per_function
-def _misfit(function: Callable[..., Any]) -> str:
-    """Return the signature of a function that cannot be called with one argument; empty where it can, or may."""
+def _unsuitable_signature(function: Callable[..., Any]) -> str:
+    """Return the signature of a function that cannot be called with one argument; empty if it can, or is unknown."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin that has none
@@ -217,9 +218,10 @@ def _misfit(function: Callable[..., Any]) -> str:
 
 @cached_per_function
 def undo_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the parameters of a function of `.rollback()` that get arguments of the step, by name.
+    """Return the parameters of a `.rollback()` function that receive arguments of the step.
 
-    These are the parameters without a default after the first, which gets the output.
+    These are the parameters
+    without a default after the first, which receives the output.
     """
     try:
         parameters = [*inspect.signature(function).parameters.values()]
@@ -229,8 +231,8 @@ def undo_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(each.name for each in parameters[1:] if each.default is each.empty and each.kind in by_name)
 
 
-def unknown_to_undo(step: Any) -> str:
-    """Return a parameter of a step's `.rollback()` that has the name of no argument of the step; empty if there is none."""
+def unmatched_undo_parameter(step: Any) -> str:
+    """Return a parameter of a step's `.rollback()` that matches no argument of the step; empty if all match."""
     named = undo_parameters(step.modifiers.rollback)
     if not named:
         return ""
@@ -238,8 +240,8 @@ def unknown_to_undo(step: Any) -> str:
     return next((name for name in named if name not in known), "")
 
 
-def of_output_and_arguments(step_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of `.rollback()` unchanged, or refuse one that has no place for the output.
+def checked_undo(step_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of `.rollback()` unchanged, or refuse one without a parameter for the output.
 
     Raises:
         StepDefinitionError: it cannot be called with the output and arguments by name.
@@ -247,7 +249,7 @@ def of_output_and_arguments(step_name: str, function: Callable[..., Any]) -> Cal
     named = undo_parameters(function)
     try:
         inspect.signature(function).bind(None, **dict.fromkeys(named))
-    except ValueError:  # a builtin that has no signature
+    except ValueError:  # a builtin without a signature
         return function
     except TypeError:
         raise refused_step(
@@ -262,12 +264,13 @@ def of_output_and_arguments(step_name: str, function: Callable[..., Any]) -> Cal
 def explicit_arguments(
     step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `.python(fn, args=(…), kwargs={…})`, unless the function has parameters of these names.
+    """Unpack `.python(fn, args=(…), kwargs={…})`, unless the function has parameters named `args` or `kwargs`.
 
-    `*args` and `**kwargs` do not count: they cannot be given by these names.
+    Its
+    `*args` and `**kwargs` do not count: they cannot be passed by name.
 
     Raises:
-        StepDefinitionError: they hold no arguments.
+        StepDefinitionError: `args` is not a sequence, or `kwargs` is not a mapping.
     """
     try:
         found = inspect.signature(function).parameters.values()
@@ -281,7 +284,7 @@ def explicit_arguments(
     return tuple(args), dict(kwargs)
 
 
-# What a step is given for a function. A step and a workflow are known by what they have: their modules import this one.
+# Checks of functions. Steps and workflows are recognized by their attributes, because their modules import this one.
 
 
 def is_step(value: object) -> bool:
@@ -296,11 +299,11 @@ def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def argument_not_yielded(name: str, argument: Any) -> StepNotYieldedError:
-    """Return the error of a step that gets another step as an argument.
+    """Return the error for a step passed as an argument of another step.
 
     Args:
-        name: the name of the step; empty if it is not known.
-        argument: the other step.
+        name: the name of the receiving step; empty if it is not known.
+        argument: the step passed as an argument.
     """
     got = f"step {name!r} gets the step {argument.name!r}" if name else f"a step gets the step {argument.name!r}"
     where = caller() if name else ""
@@ -308,12 +311,12 @@ def argument_not_yielded(name: str, argument: Any) -> StepNotYieldedError:
 
 
 def described(value: object) -> str:
-    """Return a wrong argument as an error shows it."""
+    """Return an invalid argument as text for an error."""
     return repr(value) if is_step(value) else f"{value!r:.80} ({type(value).__name__})"
 
 
 def check_function(step_name: str, function: object, action: str) -> None:
-    """Refuse anything but a named function: its name is part of what the step is.
+    """Refuse anything but a named function: the name is part of the step's identity.
 
     Raises:
         StepDefinitionError: it is not callable, a lambda, or a workflow.
@@ -322,7 +325,7 @@ def check_function(step_name: str, function: object, action: str) -> None:
         raise refused_step(
             step_name,
             f".{action}() was given the workflow {getattr(function, 'name', '')!r}, which is not a function to call",
-            "Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
+            "Run it inside this one with .workflow(child, …), or once per item with .map(child, items).",
         )
     if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
         raise _not_a_named_function(step_name, function, action)
@@ -334,7 +337,9 @@ def _not_a_named_function(step_name: str, function: object, action: str) -> Step
         remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
     else:
         what = f"{described(function)}, which cannot be called"
-        remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
+        remedy = (
+            f"Pass the function and its arguments separately: .{action}(fetch, source), not .{action}(fetch(source))."
+        )
         if is_step(function):
             remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
     return refused_step(step_name, f".{action}() needs a named function, got {what}", remedy)
@@ -344,7 +349,7 @@ MOST_PUBLISHED_NAME = 200
 
 
 def check_published_name(name: Any) -> str:
-    """Return the name of a value that is published.
+    """Return the name of a published value if it is valid.
 
     Raises:
         StepDefinitionError: it is not text, is blank, or is longer than 200 characters.

@@ -1,4 +1,4 @@
-"""The action that runs a program: what `.command()` is given, checked where it is written."""
+"""The action that runs a program; `.command()` checks its arguments at definition."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from flowckpt.errors import StepDefinitionError
 
 @attrs.frozen(eq=False, repr=False)
 class CommandAction(Action):
-    """Run a program; made by `command_action`, which checks what it is given.
+    """Run a program; made by `command_action`, which checks the arguments.
 
     Attributes:
         argv: the program and its arguments.
-        cwd: the directory to run it in, relative to the process's own; None for that one.
-        env: what is added to the environment of the process, secrets too; None takes a name out of it.
-        stdin: what it reads, as bytes or as text in UTF-8, or a secret of these; None for nothing.
-        max_output: how many bytes are kept of its standard output, and of its standard error.
+        cwd: the working directory, relative to that of the process; None for the same directory.
+        env: variables added to the environment of the process, possibly secret; None removes a variable.
+        stdin: its input, as bytes or as text in UTF-8, or a secret of these; None for no input.
+        max_output: the number of bytes kept of its standard output, and of its standard error.
     """
 
     step_type: ClassVar[str] = "command"
     is_command: ClassVar[bool] = True
-    refused: ClassVar[frozenset[str]] = frozenset({"on"})  # a program is a process of its own already
+    refused: ClassVar[frozenset[str]] = frozenset({"on"})  # a program already has its own process
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    env: Mapping[str, str | Secret[str] | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
+    env: Mapping[str, str | Secret[str] | None] = attrs.field(factory=dict, repr=False)  # may contain secrets
     stdin: str | bytes | Secret[str] | Secret[bytes] | None = attrs.field(default=None, repr=False)
     max_output: int = 1_000_000
 
-    def given(self) -> tuple[dict[str, str | None], bytes | None]:
-        """Return the environment and the input as the program gets them, secrets revealed.
+    def revealed(self) -> tuple[dict[str, str | None], bytes | None]:
+        """Return the environment and the input for the program, with secrets revealed.
 
         Raises:
-            TypeError: a secret holds neither text nor, for the input, bytes.
+            TypeError: a secret is neither text nor, for the input, bytes.
         """
         env = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.env.items()}
         stdin = self.stdin.reveal() if isinstance(self.stdin, Secret) else self.stdin
         for name, value in env.items():
             if value is not None and not isinstance(value, str):
-                raise TypeError(f"the secret {name!r} in env= holds a {type(value).__name__}, not a text")
+                raise TypeError(f"the secret {name!r} in env= holds a {type(value).__name__}, not text")
         if stdin is not None and not isinstance(stdin, str | bytes):
             raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
         return env, stdin.encode() if isinstance(stdin, str) else stdin
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The facts that identify the command; `max_output` does not."""
+        """The facts that identify the command; `max_output` is not one of them."""
         return {"argv": self.argv, "cwd": self.cwd, "env": self.env, "stdin": self.stdin}
 
 
@@ -72,7 +72,7 @@ def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, ma
         raise _refused(
             step_name,
             f"max_output={max_output!r:.80} must be a whole number from 0",
-            "It is the bytes that are kept of the standard output, and as many of the standard error.",
+            "It limits the bytes kept of standard output and, separately, of standard error.",
         )
     directory = None if cwd is None else _checked_text(step_name, "cwd=", cwd)
     return CommandAction(_checked_argv(step_name, argv), directory, _checked_env(step_name, env), stdin, max_output)
@@ -87,7 +87,7 @@ def _checked_argv(step_name: str, argv: Any) -> tuple[str, ...]:
         )
     if not isinstance(argv, list | tuple):
         raise _refused(
-            step_name, f"it takes a list of the program and its arguments, got {_shown(argv)}", 'As ["make", "all"].'
+            step_name, f"it takes a list of the program and its arguments, got {_shown(argv)}", 'Write ["make", "all"].'
         )
     if not argv:
         raise _refused(step_name, "the list is empty", 'Its first item is the program: ["make", "all"].')
@@ -102,20 +102,20 @@ def _checked_env(step_name: str, env: Any) -> Mapping[str, str | Secret[str] | N
     if env is None:
         return {}
     if not isinstance(env, Mapping):
-        raise _refused(step_name, f"env= takes a mapping, got a {type(env).__name__}", 'As {"LANG": "C"}.')
+        raise _refused(step_name, f"env= takes a mapping, got a {type(env).__name__}", 'Write {"LANG": "C"}.')
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name or not _is_for_the_system(name):
-            raise _refused(step_name, f"env= has the name {name!r:.80}", "A name is text without '=' and NUL.")
-        if isinstance(value, Secret):  # it is looked at when the program is started: a plan does not have it
+            raise _refused(step_name, f"env= has the name {name!r:.80}", "A name must be text without '=' or NUL.")
+        if isinstance(value, Secret):  # checked when the program starts: a plan does not have it
             continue
         if value is not None and not isinstance(value, str):
             raise _refused(
                 step_name,
                 f"the value of {name!r} in env= is a {type(value).__name__}",
-                "Pass text; None takes the name out of the environment.",
+                "Pass text, or None to remove the variable.",
             )
         if value is not None and ("\0" in value or not _is_for_the_system(value)):
-            raise _refused(step_name, f"the value of {name!r} in env= holds a NUL or no valid Unicode", "Leave it out.")
+            raise _refused(step_name, f"the value of {name!r} in env= contains NUL or invalid Unicode", "Remove it.")
     return {
         str.__str__(name): value if value is None or isinstance(value, Secret) else str.__str__(value)
         for name, value in env.items()
@@ -127,19 +127,17 @@ def _checked_text(step_name: str, what: str, value: Any, *, can_be_empty: bool =
     if isinstance(text, Secret):
         raise _refused(
             step_name,
-            f"{what} is a secret, and everybody on the machine can read the command line of a program",
-            "Pass it by env= or stdin=, which take secrets.",
+            f"{what} is a secret, and other users of the machine can read the command line of a program",
+            "Pass it in env= or stdin=, which accept secrets.",
         )
     if not isinstance(text, str):
-        remedy = (
-            "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) where you mean that."
-        )
+        remedy = "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) if you mean that."
         raise _refused(step_name, f"{what} must be text or a path, got {_shown(value)}", remedy)
     if "\0" in text or not _is_for_the_system(text):
         raise _refused(
             step_name,
-            f"{what} holds a NUL or no valid Unicode: {text!r:.80}",
-            "The system cannot pass it on; use stdin= or a file.",
+            f"{what} contains NUL or invalid Unicode: {text!r:.80}",
+            "The operating system cannot pass it; use stdin= or a file.",
         )
     if not text and not can_be_empty:
         raise _refused(step_name, f"{what} is empty", "Leave it out for the directory of the process.")
@@ -155,7 +153,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_for_the_system(text: str) -> bool:
-    """Return whether the system accepts a text: it does if the text is a file's name with bytes that are not UTF-8."""
+    """Return whether the operating system accepts a text: file names may contain bytes that are not UTF-8."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
-"""Actions that are made of steps: a fan-out over items, steps side by side, a workflow inside the workflow or as another run.
+"""Actions made of steps: a map over items, parallel steps, a child workflow, a workflow started as another run.
 
-The steps of a composite have their place under its path. Those of a fan-out stand in brackets (`pages/[17]`,
-`pages/[de]`, `parallel/[load]`): each is there for itself, and none comes before another. Those of a child workflow do not
-(`train/fit`): they come one after another, as its generator yields them. So a path alone tells what depends on what.
+The paths of a composite's steps are below its own path. In a fan-out they have brackets (`pages/[17]`, `pages/[de]`,
+`parallel/[load]`): these steps are independent of each other. In a child workflow they have none (`train/fit`): these
+steps run one after another, as the generator yields them. So a path alone shows which steps may depend on each other.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
 
 @attrs.frozen
 class Completion:
-    """How many children of a fan-out may fail before it fails itself; by default none.
+    """How many members of a fan-out may fail before it fails itself; none by default.
 
     Attributes:
-        min_success: how many must succeed: a number of children, or as a float a fraction of them.
-        tolerate: how many may fail: likewise.
+        min_success: how many must succeed: a number of members, or a fraction as a float.
+        tolerate: how many may fail, in the same form.
     """
 
     min_success: int | float | None = None
@@ -47,11 +47,11 @@ class Completion:
 
     @property
     def allows_failures(self) -> bool:
-        """Whether any failure is tolerated at all, so that failures stand among the results."""
+        """Whether any failure is tolerated, so that the output may contain failures."""
         return self.min_success is not None or self.tolerate is not None
 
-    def is_lost(self, failed: int, total: int | None) -> bool:
-        """Return whether the fan-out can no longer succeed; `total` is None as long as it is not known."""
+    def cannot_succeed(self, failed: int, total: int | None) -> bool:
+        """Return whether the fan-out can no longer succeed; `total` is None while unknown."""
         if not failed:
             return False
         if not self.allows_failures:
@@ -63,10 +63,9 @@ class Completion:
         return failed > total - self.needed(total)
 
     def is_enough(self, succeeded: int, total: int | None) -> bool:
-        """Return whether the fan-out has succeeded, whatever the other children come to: they are stopped then.
+        """Return whether enough members have succeeded, so that the others can be stopped.
 
-        With `tolerate`, all children run. So they do if none need succeed, or if the number is a fraction of a total that
-        is not known yet.
+        All members run with `tolerate`, if none needs to succeed, or while the number is a fraction of an unknown total.
         """
         if self.min_success is None or self.tolerate is not None:
             return False
@@ -75,13 +74,13 @@ class Completion:
         return 0 < self.needed(total or 0) <= succeeded
 
     def is_met(self, failed: int, total: int) -> bool:
-        """Return whether a fan-out whose children have all ended has succeeded."""
+        """Return whether a fan-out whose members have all ended has succeeded."""
         if not self.allows_failures:
             return failed == 0
         return total - failed >= self.needed(total)
 
     def needed(self, total: int) -> int:
-        """Return how many of so many children must succeed."""
+        """Return how many of `total` members must succeed."""
         needed = 0
         if self.min_success is not None:
             wanted = self.min_success
@@ -95,14 +94,15 @@ class Completion:
 ALL = Completion()
 
 
-TOO_FEW_REMEDY = "Ask for fewer, or for a fraction of them: min_success=0.5; or see to it that there are more."
+TOO_FEW_REMEDY = "Require fewer, or a fraction such as min_success=0.5; or provide more."
 
 
 def completion_of(name: str, min_success: float | None, tolerate: float | None, size: int | None = None) -> Completion:
-    """Check `min_success` and `tolerate` and return them as a value; `size` is the number of children, if known.
+    """Check `min_success` and `tolerate`; `size` is the number of members, if known.
 
     Raises:
-        StepDefinitionError: a number is negative, a fraction lies outside 0 … 1, or more must succeed than there are.
+        StepDefinitionError: a number is negative, a fraction is outside 0 … 1, or more members must succeed than there
+            are.
     """
     for label, number in (("min_success", min_success), ("tolerate", tolerate)):
         if number is None:
@@ -112,36 +112,36 @@ def completion_of(name: str, min_success: float | None, tolerate: float | None, 
         if not (is_count or is_fraction):
             raise refused_step(
                 name,
-                f"{label}={number!r:.40} is neither a number of children nor a fraction of them",
+                f"{label}={number!r:.40} is neither a number of members nor a fraction of them",
                 f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
             )
     made = ALL if min_success is None and tolerate is None else Completion(min_success, tolerate)
     if size is not None and type(made.min_success) is int and made.min_success > size:
         raise refused_step(
             name,
-            f"min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it could never succeed",
+            f"min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it can never succeed",
             TOO_FEW_REMEDY,
         )
     return made
 
 
 Member = tuple[str, "Step[Any]"]
-"""A step of a composite, and its place: what its path ends with."""
+"""A step of a composite, after the last part of its path."""
 
 
 class ItemsError(Exception):
-    """The iterator of a map's items, or its key function, raised an error: the cause. The text says where."""
+    """The iterator of a map's items, or its key function, raised an error, which is the cause of this one."""
 
 
 class Composite(Action):
-    """The base of actions that are made of steps."""
+    """The base of actions made of steps."""
 
     __slots__ = ()
     is_composite: ClassVar[bool] = True
 
 
 class FanOutAction(Composite):
-    """The base of actions whose steps are there each for itself.
+    """The base of actions whose steps are independent of each other.
 
     Attributes:
         concurrency: how many run in parallel; None for the default.
@@ -154,20 +154,20 @@ class FanOutAction(Composite):
 
     @property
     def size(self) -> int | None:
-        """How many steps there are; None where that is not known before they are made."""
+        """The number of steps; None if it is unknown before they are made."""
         raise NotImplementedError  # pragma: no cover - abstract
 
     def members(self, step: Step[Any]) -> Iterator[Member]:
-        """Make the steps of the step that has this action, one by one.
+        """Make the members of the step that has this action, one by one.
 
         Raises:
-            StepDefinitionError: two of them would have the same place.
-            ItemsError: what makes the items, or their keys, raised.
+            StepDefinitionError: two of them would have the same path.
+            ItemsError: the iterator of the items, or the key function, raised.
         """
         raise NotImplementedError  # pragma: no cover - abstract
 
-    def gathered(self, values: list[Any]) -> Any:
-        """Return what the generator gets, of the outputs in the order of the members."""
+    def combined(self, values: list[Any]) -> Any:
+        """Return the output of the fan-out from the outputs of its members, in their order."""
         raise NotImplementedError  # pragma: no cover - abstract
 
 
@@ -176,12 +176,12 @@ _NONE: Mapping[str, Any] = {}
 
 @attrs.frozen
 class MapAction(FanOutAction):
-    """Call a function, or run a workflow, for each of some items.
+    """Call a function, or run a workflow, for each item.
 
     Attributes:
         function: the function of one item, or the workflow with one input.
-        items: the items; asked for one by one, as there is room for them.
-        key: names an item in its path; None for its number.
+        items: the items; the next one is requested when a call can start.
+        key: returns the name of an item in its path; None to number the items.
         concurrency: how many run in parallel; None for the default.
         completion: how many may fail.
         constants: further arguments, the same for each call.
@@ -205,22 +205,22 @@ class MapAction(FanOutAction):
 
     @property
     def function_name(self) -> str:
-        """`module:qualname` of the function, or of the workflow's."""
+        """`module:qualname` of the function, or of the workflow's function."""
         named = getattr(self.function, "function_name", None)
         return named if isinstance(named, str) else function_name(self.function)
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that cannot be used: a map of a workflow runs no function of its own."""
+        """Return a modifier that cannot be used: a map of a workflow calls no function."""
         of_function = {"on", "cache", "reads", "writes", "record_arguments"} if _is_workflow(self.function) else set()
         return modifiers.first_of(self.refused | of_function)
 
     @property
     def size(self) -> int | None:
-        """How many items there are; None where they are made one by one."""
+        """The number of items; None for an iterator."""
         return len(self.items) if isinstance(self.items, Sized) else None
 
     def members(self, step: Step[Any]) -> Iterator[Member]:
-        """Make the step of each item; its modifiers are those of the map, but for the checkpoint's name."""
+        """Make the step of each item; it has the modifiers of the map, except for the id of the checkpoint."""
         modifiers = step.modifiers
         if modifiers.checkpoint_id is not None:
             modifiers = attrs.evolve(modifiers, checkpoint_id=None)
@@ -234,17 +234,17 @@ class MapAction(FanOutAction):
                     raise refused_step(
                         name,
                         f"two items have the key {place[1:-1]!r}",
-                        "A key names one item: make it of something that differs between them.",
+                        "Build the key from something that differs between the items.",
                         where="",
                     )
                 seen.add(place)
             if workflow_input:
                 action = WorkflowAction(function, function.bind({**self.constants, workflow_input: item}))
-                yield place, made(name, _of_workflow(modifiers), action)
+                yield place, made(name, _without_function_modifiers(modifiers), action)
             else:
                 yield place, made(name, modifiers, PythonAction(function, (item,), self.constants))
 
-    def gathered(self, values: list[Any]) -> Any:
+    def combined(self, values: list[Any]) -> Any:
         """Return the list of the outputs."""
         return values
 
@@ -271,7 +271,7 @@ class ParallelAction(FanOutAction):
 
     @property
     def size(self) -> int | None:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self.steps)
 
     def members(self, step: Step[Any]) -> Iterator[Member]:
@@ -283,7 +283,7 @@ class ParallelAction(FanOutAction):
             place = f"[{encode_name(each.name)}]"
             yield (f"{place}[{occurrence}]" if occurrence else place), each
 
-    def gathered(self, values: list[Any]) -> Any:
+    def combined(self, values: list[Any]) -> Any:
         """Return the tuple of the outputs."""
         return tuple(values)
 
@@ -318,8 +318,8 @@ class StartAction(RunAction):
     """Start another run.
 
     Attributes:
-        workflow: what it runs.
-        inputs: its inputs as they were given, by name.
+        workflow: the workflow of the new run.
+        inputs: the given inputs, by name.
     """
 
     step_type: ClassVar[str] = "start"
@@ -370,7 +370,7 @@ def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
         raise refused_step(
             name,
             f"the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
-            "A key is a text or a whole number.",
+            "A key must be text or a whole number.",
             where="",
         )
     text = str(made)
@@ -378,7 +378,7 @@ def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
         raise refused_step(
             name,
             f"the key of {item!r:.60} has {len(text)} characters: {text[:40]!r}",
-            "A key has 1 to 200 characters, and is not blank.",
+            "A key must have 1 to 200 characters and not be blank.",
             where="",
         )
     return path_of(text)
@@ -389,21 +389,21 @@ def _is_workflow(function: Any) -> bool:
 
 
 def _only_input(workflow: Workflow[Any, Any], name: str, constants: Collection[str]) -> str:
-    """Return the input of a workflow that gets the item: the only one that has no default and no constant."""
+    """Return the input of a workflow that receives the item: the only one with neither a default nor a constant."""
     parameters = workflow.signature.parameters.values()
     required = [each.name for each in parameters if each.default is each.empty and each.name not in constants]
     if len(required) != 1:
         raise refused_step(
             name,
-            f"workflow {workflow.name!r} must have one input without a default, which gets the item; "
+            f"workflow {workflow.name!r} must have one input without a default, which receives the item; "
             f"it has {len(required)}",
-            "Write a workflow of one item around it.",
+            "Wrap it in a workflow of one item.",
             where="",
         )
     return required[0]
 
 
-def _of_workflow(modifiers: Modifiers) -> Modifiers:
+def _without_function_modifiers(modifiers: Modifiers) -> Modifiers:
     return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version, rollback=modifiers.rollback)
 
 
@@ -428,20 +428,20 @@ def map_action(
         raise refused_step(
             name,
             f".map() needs items, got {items!r:.60} ({type(items).__name__})",
-            "Give a list, or anything else that can be iterated over; list(text) for the characters of a text.",
+            "Pass a list or another iterable; list(text) for the characters of a text.",
         )
-    if type(items).__name__ == "DataFrame":  # of pandas or polars: it would give its columns
+    if type(items).__name__ == "DataFrame":  # of pandas or polars: iterates over its columns
         raise StepDefinitionError(
-            f"step {name!r}: .map() was given a {type_name(type(items))}, which gives its columns one by one",
+            f"step {name!r}: .map() was given a {type_name(type(items))}, which iterates over its columns",
             step=name,
             where=caller(),
-            remedy="Give its rows: frame.to_dict('records') of pandas, frame.to_dicts() of polars; or list(frame) for the columns.",
+            remedy="Pass its rows: frame.to_dict('records') in pandas, frame.to_dicts() in polars; or list(frame) for the columns.",
         )
     if isinstance(items, set | frozenset):
         raise refused_step(
             name,
-            f".map() was given a {type(items).__name__}, which has another order in each process",
-            "Members are known by their place: give sorted(items).",
+            f".map() was given a {type(items).__name__}, whose order differs between processes",
+            "Members are identified by their position: pass sorted(items).",
         )
     for each in (*constants.values(), *(items if isinstance(items, list | tuple) else ())):
         if type(each) is Step:
@@ -460,14 +460,14 @@ def parallel_action(
     for each in steps:
         if not isinstance(each, Step):
             raise StepDefinitionError(
-                f"{name}: takes steps with an action, got {described(each)}",
+                f"{name}: expected steps with an action, got {described(each)}",
                 step=name,
                 where=caller(),
-                remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
+                remedy='Write parallel(step("a").python(f), step("b").python(g)); unpack a list of steps with *steps.',
             )
         if each.action.is_patch:
             raise StepDefinitionError(
-                f"{name}: patched({each.name!r}) cannot be one of several steps: it chooses a branch of the workflow",
+                f"{name}: patched({each.name!r}) cannot be a member: it chooses a branch of the workflow",
                 step=name,
                 where=caller(),
                 remedy=f"Yield it by itself: if (yield patched({each.name!r})): …",
@@ -476,7 +476,7 @@ def parallel_action(
             raise refused_step(
                 each.name,
                 f".{refused}() cannot be used with .{each.action.step_type}()",
-                "It is for .python(), and for a .map() of a function: leave it out.",
+                "It applies to .python(), and to a .map() of a function: leave it out.",
             )
     completion = completion_of(name, min_success, tolerate, len(steps))
     return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
@@ -485,24 +485,24 @@ def parallel_action(
 def workflow_action(
     name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[str, Any], word: str = "workflow"
 ) -> WorkflowAction:
-    """Check the arguments of `.workflow()`, or of another action that takes a workflow; see there."""
+    """Check the arguments of `.workflow()`, or of another action that takes a workflow, named `word`."""
     if not isinstance(child, Workflow):
         raise refused_step(
             name,
             f".{word}() needs a workflow, got {described(child)}",
-            "Decorate the generator function with @workflow, and pass it uncalled.",
+            "Decorate the generator function with @workflow, and pass it without calling it.",
         )
     if args:
         raise refused_step(
             name,
-            f"the inputs of workflow {child.name!r} are given by name, got {args[0]!r:.60}",
+            f"the inputs of workflow {child.name!r} must be passed by name, got {args[0]!r:.60}",
             f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
         )
     for each in inputs.values():
         if type(each) is Step:
             raise argument_not_yielded(name, each)
     bound = child.bind(inputs)
-    for secret in child.secret_inputs:  # a start wraps them, too
+    for secret in child.secret_inputs:  # `start` wraps them, too
         if bound[secret] is not None:
             bound[secret] = Secret(bound[secret])
     return WorkflowAction(child, bound)
@@ -515,9 +515,9 @@ def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[s
     if secret:
         raise refused_step(
             name,
-            f".start(): the input {secret!r} of workflow {child.name!r} is secret, so the record of the new "
-            "run could not hold it, and no other process could run it",
-            f"Run it inside this run, .workflow({child.name}, …), or let it read the secret itself.",
+            f".start(): the input {secret!r} of workflow {child.name!r} is secret, so it cannot be recorded "
+            "with the new run, and no other process could run it",
+            f"Run it inside this run with .workflow({child.name}, …), or let it read the secret itself.",
         )
     return StartAction(child, dict(inputs))
 
@@ -525,7 +525,9 @@ def start_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[s
 def _checked_concurrency(name: str, concurrency: Any) -> int | None:
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
         raise refused_step(
-            name, f"concurrency={concurrency!r:.40} must be a whole number from 1", "It says how many run in parallel."
+            name,
+            f"concurrency={concurrency!r:.40} must be a whole number from 1",
+            "It is the number of steps that run in parallel.",
         )
     return concurrency
 
@@ -543,7 +545,7 @@ H = TypeVar("H")
 if TYPE_CHECKING:
 
     class How(TypedDict, total=False):
-        """The options of `parallel` that change nothing about its output."""
+        """The options of `parallel` that do not affect the type of its output."""
 
         name: str
         concurrency: int | None
@@ -600,7 +602,7 @@ def parallel(
             outputs of up to eight steps.
         name: the name of the group.
         concurrency: how many run in parallel; all by default.
-        min_success: how many must succeed; the others are stopped then. See `.map`.
+        min_success: how many must succeed; the others are stopped once this number is reached. See `.map`.
         tolerate: how many may fail; see `.map`.
 
     Raises:
@@ -608,7 +610,7 @@ def parallel(
     """
     check_name(name, "step name")
     action = parallel_action(name, steps, concurrency=concurrency, min_success=min_success, tolerate=tolerate)
-    if (noted := CREATED.get()) is not None:  # they are yielded if the group is
+    if (noted := CREATED.get()) is not None:  # yielding the group yields them
         for each in steps:
             noted.pop(id(each.action), None)
         note_created(action, name)

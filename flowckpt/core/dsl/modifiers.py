@@ -20,36 +20,36 @@ from flowckpt.errors import StepDefinitionError
 
 
 @attrs.frozen(eq=False, repr=False)
-class _KnownOfModifiers(FieldEquality):
-    """Facts about the modifiers of a step that are worked out once, because each step is asked for them several times."""
+class _ModifierFacts(FieldEquality):
+    """Facts derived once from the modifiers of a step, because each is read several times per step."""
 
     is_plain: bool = attrs.field(init=False, eq=False, repr=False)
     is_light: bool = attrs.field(init=False, eq=False, repr=False)
 
 
 @attrs.frozen(eq=False, repr=False)
-class Modifiers(_KnownOfModifiers):
+class Modifiers(_ModifierFacts):
     """The modifiers of one step.
 
     Attributes:
         has_checkpoint: whether a checkpoint is taken after the step.
-        checkpoint_id: its id, or None for the step's path.
+        checkpoint_id: the id of the checkpoint, or None for the step's path.
         retry: its retry policy, or None.
-        timeout_seconds: the limit of one try, or None.
-        is_ephemeral: whether it is never recorded, and run again at each replay.
+        timeout_seconds: the time limit of one try, or None.
+        is_ephemeral: whether the step is never recorded, and runs at each replay.
         version: the tag of `.version()`, or None.
         evidence: the claims of `.evidence()`, or None.
-        files: the files of `.reads()` and `.writes()`, or None without any.
-        is_at_most_once: whether a try is marked durably before it begins, and never repeated on a guess.
-        adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
-        on_rerun: undoes the recorded effect before the step is run again, or None.
+        files: the files of `.reads()` and `.writes()`, or None.
+        is_at_most_once: whether a try is marked durably before it starts, and never repeated on a guess.
+        adopt: rebuilds the result of a step that is proved done but was never recorded, or None.
+        on_rerun: undoes the recorded effect before the step runs again, or None.
         rollback: undoes the effect when the run fails or is cancelled, or None.
-        placement: where it runs, or None for where the engine would have it.
-        cache_seconds: how old a result of another run may be that it takes: infinity for any age, None to take none.
-        content: `secret` if its output is shown nowhere and recorded nowhere, and the step is ephemeral; `arguments` if its
-            arguments are recorded as JSON; otherwise empty.
-        is_plain: whether there is nothing beside a checkpoint, as for nearly every step.
-        is_light: whether nothing is checked at the `yield`, and nothing but its result is needed of a step that has one.
+        placement: the executor, or None for the engine's choice.
+        cache_seconds: the maximum age of a result taken from another run; infinity for any age, None to take none.
+        content: `secret` if the output is neither shown nor recorded, which makes the step ephemeral; `arguments` if
+            the arguments are recorded as JSON; otherwise empty.
+        is_plain: whether there is no modifier except a checkpoint, as in nearly every step.
+        is_light: whether nothing is checked at the `yield`, and a restore needs only the recorded result.
     """
 
     has_checkpoint: bool = False
@@ -76,16 +76,16 @@ class Modifiers(_KnownOfModifiers):
 
     @property
     def is_secret(self) -> bool:
-        """Whether its output is shown nowhere and recorded nowhere."""
+        """Whether the output is neither shown nor recorded."""
         return self.content == "secret"
 
     @property
     def records_arguments(self) -> bool:
-        """Whether its arguments are recorded as JSON."""
+        """Whether the arguments are recorded as JSON."""
         return self.content == "arguments"
 
     def first_of(self, names: Collection[str]) -> str:
-        """Return a given modifier that is among some names, or an empty text; without `checkpoint` and `version`."""
+        """Return the first given modifier among `names`, except `checkpoint` and `version`; empty if there is none."""
         given = {
             "retry": self.retry is not None,
             "timeout": self.timeout_seconds is not None,
@@ -103,8 +103,8 @@ class Modifiers(_KnownOfModifiers):
         return next((name for name, is_given in given.items() if is_given and name in names), "")
 
     @property
-    def looks_back(self) -> bool:
-        """Whether the step must look at its recorded result before it is run again."""
+    def needs_recorded_result(self) -> bool:
+        """Whether the step needs its recorded result before it runs again."""
         return self.is_at_most_once or self.on_rerun is not None
 
 
@@ -117,21 +117,21 @@ CHECKPOINTED = Modifiers(has_checkpoint=True)
 
 
 def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
-    """Return modifiers that do not contradict each other.
+    """Return the modifiers if they do not contradict each other.
 
     Raises:
-        StepDefinitionError: one of them needs a record, and another says that there is to be none.
+        StepDefinitionError: one of them needs a record, and another prevents it.
     """
     if modifiers.cache_seconds is not None:
         _refuse_uncacheable(name, modifiers)
     if not modifiers.is_ephemeral:
         return modifiers
-    remedy = "An ephemeral step is never recorded and runs at each replay; leave out one of the two."
+    remedy = "An ephemeral step is never recorded and runs at each replay; remove one of the two."
     kind = "ephemeral"
     if modifiers.is_secret:
         kind = "secret"
         remedy = (
-            "The output of a secret step is never recorded, and the step runs at each replay; leave out one of the two."
+            "The output of a secret step is never recorded, and the step runs at each replay; remove one of the two."
         )
     if modifiers.has_checkpoint:
         raise refused_step(
@@ -147,12 +147,12 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
 
 
 _OF_RECORDED = ("at_most_once", "on_rerun", "rollback", "reads", "writes", "record_arguments", "on")
-"""The modifiers that an ephemeral step cannot have: what it makes is for the engine's own process."""
+"""The modifiers that an ephemeral step cannot have: its output never leaves the engine's process."""
 
 _UNCACHEABLE = {
     "secret": "its output is never recorded",
     "ephemeral": "its output is never recorded",
-    "at_most_once": "its effect has to happen in this run",
+    "at_most_once": "its effect must happen in this run",
     "on_rerun": "this run must not undo the effect of another one",
     "rollback": "this run must not undo the effect of another one",
 }
@@ -161,7 +161,7 @@ _UNCACHEABLE = {
 def _refuse_uncacheable(name: str, modifiers: Modifiers) -> None:
     if which := modifiers.first_of(_UNCACHEABLE):
         why = f"a cached step may take the result of another run, and {_UNCACHEABLE[which]}"
-        raise refused_step(name, f"it is .cache() and has .{which}()", f"Leave out one of the two: {why}.")
+        raise refused_step(name, f"it is .cache() and has .{which}()", f"Remove one of the two: {why}.")
 
 
 def checked_age(name: str, age: float | timedelta | None) -> float:
@@ -187,21 +187,21 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
     raise refused_step(
         name,
         "it is .secret() and .ephemeral()",
-        "A secret step is run again at each replay as it is; leave .ephemeral() out.",
+        "A secret step already runs at each replay; remove .ephemeral().",
     )
 
 
-def given_twice(name: str, modifier: str) -> StepDefinitionError:
-    """Return the error of a step that is given one modifier twice."""
+def repeated_modifier(name: str, modifier: str) -> StepDefinitionError:
+    """Return the error of a step with a repeated modifier."""
     return refused_step(
         name,
         f".{modifier}() is given twice",
-        "Keep one of them: the order of modifiers has no meaning, so neither could win.",
+        "Keep one of them: the order of modifiers has no meaning, so neither takes precedence.",
     )
 
 
 def checked_function(name: str, modifier: str, function: Any) -> Any:
-    """Return the function that a modifier is given.
+    """Return the function of a modifier.
 
     Raises:
         StepDefinitionError: it is not callable.
@@ -229,16 +229,19 @@ def checked_timeout(name: str, time: float | timedelta) -> float:
 
 
 EXECUTOR_NAME = r"[A-Za-z_][\w.-]{0,99}"
-"""The names of executors; none of them looks like a description such as `dask://host:8786`."""
+"""The names of executors; none can be mistaken for an address such as `dask://host:8786`."""
 
 
 @lazy_frozen(eq=False, repr=False)
 class Placement(FieldEquality):
-    """The executor of a step. It does not identify the step: moved elsewhere, its recorded result stays valid.
+    """The executor of a step.
+
+    It is not part of the step's identity: a step that moves to another executor keeps its
+    recorded result.
 
     Attributes:
         executor: the name of the executor.
-        resources: what a worker must have, and how much of it the step takes, by name.
+        resources: the amount of each resource that the step needs on a worker, by name.
     """
 
     executor: str
@@ -246,19 +249,19 @@ class Placement(FieldEquality):
 
 
 def placement(step_name: str, executor: Any, resources: Any) -> Placement:
-    """Check the arguments of `.on()` and return them as one value; see `StepBase.on`."""
+    """Check the arguments of `.on()` and return them as a value; see `StepBase.on`."""
     if not isinstance(executor, str) or re.fullmatch(EXECUTOR_NAME, executor) is None:
         raise refused_step(
             step_name,
             f".on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",
-            'Write .on("process"), or a name that the engine is given: WorkflowEngine(executors={"gpu": …}).',
+            'Write .on("process"), or the name of an executor of the engine: WorkflowEngine(executors={"gpu": …}).',
         )
     for name, amount in _items(step_name, resources):
         if not isinstance(name, str) or not name.strip() or not is_finite_number(amount) or amount <= 0:
             raise refused_step(
                 step_name,
-                f".on(resources=…) has {name!r:.40}: {amount!r:.40}",
-                'A resource has a name and an amount above 0: {"GPU": 1}.',
+                f".on(resources=…) contains {name!r:.40}: {amount!r:.40}",
+                'Give each resource a name and an amount above 0: {"GPU": 1}.',
             )
     return Placement(str.__str__(executor), dict(resources or {}))
 
@@ -270,7 +273,7 @@ def _items(step_name: str, resources: Any) -> Any:
         raise refused_step(
             step_name,
             f".on(resources=…) takes a mapping, got {resources!r:.80} ({type(resources).__name__})",
-            'As {"GPU": 1}.',
+            'Write {"GPU": 1}.',
         )
     return resources.items()
 
@@ -278,7 +281,7 @@ def _items(step_name: str, resources: Any) -> Any:
 # --- `.retry()` --------------------------------------------------------------------------------------------------------
 
 
-Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
+RetryOn: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 """Errors to retry: an exception class, or a function that gets the exception and returns a bool."""
 
 
@@ -293,12 +296,13 @@ class RetryPolicy(FieldEquality):
     itself in both directions; or what the error asks for, if that is longer.
 
     Attributes:
-        attempts: tries in all, the first one included; None for any number.
+        attempts: total tries, including the first; None for any number.
         backoff: seconds before the second try.
         max_delay: the longest wait in seconds.
         jitter: fraction of the wait, 0 to 1.
-        on: what is tried again: exception types, and functions that say so of an exception; others fail the step at once.
-        deadline: seconds after the first try began in which a further one may begin; None for no limit.
+        on: the errors to retry: exception types, and functions that get the exception; any other error fails the step
+            at once.
+        deadline: no new try starts later than this many seconds after the first; None for no limit.
         factor: how many times longer each wait is than the one before.
     """
 
@@ -306,12 +310,12 @@ class RetryPolicy(FieldEquality):
     backoff: float = 0.0
     max_delay: float = 60.0
     jitter: float = 0.0
-    on: tuple[Worth, ...] = (Exception,)
+    on: tuple[RetryOn, ...] = (Exception,)
     deadline: float | None = None
     factor: float = 2.0
 
     def delay(self, tries: int, *, random: float, at_least: float = 0.0) -> float:
-        """Return the seconds to wait after that many tries.
+        """Return the seconds to wait before the next try.
 
         Args:
             tries: how many tries have failed, from 1.
@@ -322,25 +326,25 @@ class RetryPolicy(FieldEquality):
         if self.backoff:
             try:
                 wait = min(self.max_delay, self.backoff * self.factor ** (tries - 1))
-            except OverflowError:  # long before that the wait has reached its limit
+            except OverflowError:  # the wait reached its limit long before
                 wait = self.max_delay
         return max(at_least, wait * (1 + self.jitter * (2 * random - 1)))
 
-    def is_worth_it(
+    def should_retry(
         self,
         error: BaseException,
         *,
-        doubt: Callable[[str], None],
+        warn: Callable[[str], None],
         matches: Callable[[BaseException, tuple[type[BaseException], ...]], bool] = isinstance,
     ) -> bool:
         """Return whether an exception is worth another try.
 
-        A function that is asked and raises, or answers neither True nor False, means no, and `doubt` is told.
+        A function that raises, or returns neither True nor False, means no, and is reported to `warn`.
 
         Args:
             error: what the try raised.
-            doubt: told what was wrong with a function, in one sentence.
-            matches: tells whether an exception is one of some classes, also where it was raised far away.
+            warn: called with one sentence about an invalid function.
+            matches: returns whether an exception is an instance of some classes, even if another process raised it.
         """
         for each in self.on:
             if isinstance(each, type):
@@ -351,12 +355,12 @@ class RetryPolicy(FieldEquality):
             try:
                 answer: object = each(error)
             except Exception as failure:
-                doubt(f"{named} of .retry(on=…) raised {type(failure).__name__}: {failure}, which counts as no")
+                warn(f"{named} of .retry(on=…) raised {type(failure).__name__}: {failure}; not retrying")
                 continue
             if answer is True:
                 return True
             if answer is not False:
-                doubt(f"{named} of .retry(on=…) answered {answer!r:.80}, not True or False, which counts as no")
+                warn(f"{named} of .retry(on=…) returned {answer!r:.80} instead of True or False; not retrying")
         return False
 
 
@@ -366,7 +370,7 @@ def retry_policy(
     backoff: float | timedelta,
     max_delay: float | timedelta | None,
     jitter: float,
-    on: Worth | tuple[Worth, ...],
+    on: RetryOn | tuple[RetryOn, ...],
     deadline: float | timedelta | None,
     factor: float,
 ) -> RetryPolicy:
@@ -382,7 +386,7 @@ def retry_policy(
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise refused(
             f"attempts={attempts!r:.80}) must be a whole number from 1, or None",
-            "It counts all tries, the first one included; None is for any number.",
+            "It counts all tries, including the first; None means any number.",
         )
     first, longest, last = in_seconds(backoff), in_seconds(max_delay), in_seconds(deadline)
     for label, number in (("backoff", first), ("max_delay", longest)):
@@ -393,14 +397,14 @@ def retry_policy(
     if longest is None:
         longest = max(DEFAULT_MAX_DELAY, first)
     if not is_finite_number(factor) or factor < 1:
-        raise refused(f"factor={factor!r:.80}) must be a number from 1", "1 waits equally long each time.")
+        raise refused(f"factor={factor!r:.80}) must be a number from 1", "1 keeps all waits equally long.")
     if not is_finite_number(jitter) or not 0 <= jitter <= 1:
-        raise refused(f"jitter={jitter!r:.80}) must lie in 0 … 1")
+        raise refused(f"jitter={jitter!r:.80}) must be in 0 … 1")
     if last is not None and (not is_finite_number(last) or last <= 0):
         raise refused(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
     worth = on if isinstance(on, tuple) else (on,)
     if not worth:
-        raise refused("on=()) names nothing that is worth another try", "Leave .retry() out, or name exceptions.")
+        raise refused("on=()) names no error to retry", "Name exceptions, or remove .retry().")
     for each in worth:
         if isinstance(each, type) and issubclass(each, Exception):
             continue
@@ -427,9 +431,9 @@ class ClaimedEvidence(FieldEquality):
     """The arguments of `.evidence()`.
 
     Attributes:
-        claims: claims, packs, and functions that make them of the step's result, in the order in which they were given.
+        claims: claims, packs, and functions that make them from the step's result, in the given order.
         require_all: whether every claim must hold.
-        min_verified: how many must hold, if not all have to; None by default.
+        min_verified: the number of claims that must hold, or None for all or any.
     """
 
     claims: tuple[Any, ...]
@@ -440,19 +444,19 @@ class ClaimedEvidence(FieldEquality):
 def claimed_evidence(
     name: str, claims: tuple[Any, ...], require_all: bool, min_verified: int | None
 ) -> ClaimedEvidence:
-    """Check the arguments of `.evidence()` and return them as one value."""
+    """Check the arguments of `.evidence()` and return them as a value."""
     if not claims:
         raise refused_step(
             name,
-            ".evidence() is given no claim",
-            'Give it claims: .evidence(file_sha256("rows.csv")), or a function of the result that returns some.',
+            ".evidence() has no claims",
+            'Pass claims, such as .evidence(file_sha256("rows.csv")), or a function of the result that returns claims.',
         )
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or hasattr(claim, "evidence_list") or callable(claim)):
             raise refused_step(
                 name,
                 f".evidence() takes claims and functions that make them, got {claim!r:.80} ({type(claim).__name__})",
-                "Use the constructors of flowckpt.evidence, and no list around them.",
+                "Use the constructors of flowckpt.evidence, without a list around them.",
             )
     if type(require_all) is not bool:
         raise refused_step(name, f".evidence(require_all={require_all!r}) must be True or False")
@@ -460,20 +464,20 @@ def claimed_evidence(
         raise refused_step(
             name,
             f".evidence(min_verified={min_verified!r}) must be a whole number from 1",
-            "It counts the claims that must hold, where not all have to.",
+            "It is the number of claims that must hold.",
         )
     if min_verified is not None and min_verified > len(claims) and not any(callable(claim) for claim in claims):
         raise refused_step(
             name,
-            f".evidence(min_verified={min_verified}) with only {len(claims)} claims could never hold",
-            "Add claims, or ask for fewer.",
+            f".evidence(min_verified={min_verified}) with only {len(claims)} claims can never hold",
+            "Add claims, or require fewer.",
         )
     has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
     if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
         raise refused_step(
             name,
             ".evidence() got a pack and other arguments",
-            "A pack has its own policy and all its claims: give it alone.",
+            "A pack has its own policy and all its claims: pass it alone.",
         )
     return ClaimedEvidence(claims, require_all, min_verified)
 

@@ -1,9 +1,9 @@
 """One unit of work, as a value: a name, one action, and modifiers.
 
-Steps are immutable: every method returns a new one. A modifier may stand before or after the action and may be given
-once, so the order in which a step is written never changes what it means.
+Steps are immutable: every method returns a new one. A modifier may precede or follow the action and may be given once,
+so their order never changes the meaning of a step.
 
-An action is one frozen value for each kind of work that a step does; `execution/` carries it out.
+Each kind of work that a step does has one class of frozen actions; `execution/` carries them out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.checks import (
     caller,
     check_name,
-    near_word,
-    of_one_argument,
-    of_output_and_arguments,
+    checked_unary,
+    checked_undo,
     refused_step,
+    suggestion,
 )
 from flowckpt.core.dsl.modifiers import (
     CHECKPOINTED,
@@ -49,39 +49,39 @@ class Action:
     is_command: ClassVar[bool] = False
     """Whether it runs a program."""
     is_composite: ClassVar[bool] = False
-    """Whether it is made of steps, which have results of their own."""
+    """Whether it is made of steps that have their own results."""
     refused: ClassVar[frozenset[str]] = frozenset()
-    """The modifiers that a step with this action cannot have."""
+    """The modifiers that cannot be used with this action."""
     modifies_members: ClassVar[bool] = False
-    """Whether the step's modifiers are meant for each of those steps."""
+    """Whether the step's modifiers apply to each of those steps."""
     is_patch: ClassVar[bool] = False
     is_saved: ClassVar[bool] = False
     """Whether its result is made durable as if the step had a `.checkpoint()`."""
     is_waiting: ClassVar[bool] = False
-    """Whether it waits for something that the run cannot do, so that the run may be suspended meanwhile."""
+    """Whether it waits for a time or a message, so that the run may be suspended meanwhile."""
 
     @property
     def function_name(self) -> str:
-        """`module:qualname` of the action's function; empty where it has none."""
+        """`module:qualname` of the action's function; empty if there is none."""
         return ""
 
     @property
     def output_type(self) -> Any:
-        """The type of what it returns, if the action itself says it."""
+        """The type of the output, if the action itself determines it."""
         return Any
 
     @property
     def parameters(self) -> Collection[str]:
-        """The names of its arguments, which a `.rollback()` can ask for."""
+        """The names of its arguments, for `.rollback()` functions."""
         return self.arguments().keys()
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return these arguments."""
+        """Return its arguments by name."""
         return {}
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Further facts, besides the function and its arguments, that identify the work, by name."""
+        """Further facts that identify the work besides the function and its arguments, by name."""
         return {}
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
@@ -89,7 +89,7 @@ class Action:
         return modifiers.first_of(self.refused)
 
 
-@attrs.define(eq=False, repr=False)  # it never changes; to be frozen takes 0.25 µs a step
+@attrs.define(eq=False, repr=False)  # never modified, but not frozen: that takes 0.25 µs a step
 class PythonAction(FieldEquality, Action):
     """Call a Python function.
 
@@ -124,15 +124,15 @@ class PythonAction(FieldEquality, Action):
 
 
 class RunAction(Action):
-    """The base of the actions on other runs: one is started, or sent a signal.
+    """The base of the actions that start other runs or send them signals.
 
-    Both are exactly once. The id of the run, or of the message, is derived from the run that acts, the path of the step and its
-    arguments, so a step that is repeated after a crash finds what it made.
+    Both are exactly once. The id of the run or message is derived from the acting run, the path of the step and its
+    arguments, so a step repeated after a crash finds the run or message that it made.
     """
 
     __slots__ = ()
     refused: ClassVar[frozenset[str]] = frozenset(
-        # it is exactly once without `at_most_once`
+        # exactly once without `at_most_once`
         {
             "at_most_once",
             "adopt",
@@ -149,7 +149,7 @@ class RunAction(Action):
 
 
 def parameters_of(function: Callable[..., Any]) -> Collection[str]:
-    """Return the names of a function's parameters; nothing for a builtin without a signature."""
+    """Return the names of a function's parameters; none for a builtin without a signature."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -157,15 +157,17 @@ def parameters_of(function: Callable[..., Any]) -> Collection[str]:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Name a function as records do: `module:qualname`.
+    """Return the recorded name of a function: `module:qualname`.
 
-    A module run as a script is called `__main__`; its record would not match the one of the same file run by the
-    command line, so it is named after its file (or its `-m` name).
+    The module of a script is called `__main__`, which would not match the same file run by the command, so the name of its
+    file (or its `-m` name) replaces it.
 
     Args:
         function: a function, method, class, partial or callable object.
     """
-    while isinstance(function, functools.partial | MethodType):  # new objects each time, called as what they call
+    while isinstance(
+        function, functools.partial | MethodType
+    ):  # new objects each time; named after the function they call
         function = function.func if isinstance(function, functools.partial) else function.__func__
     return _name_of_function(function)
 
@@ -184,7 +186,7 @@ AnyPath: TypeAlias = str | PathLike[str]
 
 @attrs.frozen(eq=False, repr=False)
 class StepBase(FieldEquality):
-    """A step before and after it has its action: a name and modifiers."""
+    """A name and modifiers: the base of steps with and without an action."""
 
     name: str
     modifiers: Modifiers
@@ -196,9 +198,9 @@ class StepBase(FieldEquality):
         return attrs.evolve(self, modifiers=modifiers)
 
     def _given(self, modifier: str, **fields: Any) -> Self:
-        """Return the step with one more modifier, the name of its method, which may be given once."""
+        """Return the step with the fields of one more modifier; refuse a repeated one."""
         if any(getattr(self.modifiers, name) != getattr(PLAIN, name) for name in fields):
-            raise checked.given_twice(self.name, modifier)
+            raise checked.repeated_modifier(self.name, modifier)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, **fields)))
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
@@ -220,22 +222,22 @@ class StepBase(FieldEquality):
         backoff: float | timedelta = 0.0,
         max_delay: float | timedelta | None = None,
         jitter: float = 0.0,
-        on: checked.Worth | tuple[checked.Worth, ...] = (Exception,),
+        on: checked.RetryOn | tuple[checked.RetryOn, ...] = (Exception,),
         deadline: float | timedelta | None = None,
         factor: float = 2.0,
     ) -> Self:
         """Modifier: try the step again when it fails.
 
-        An output that cannot be recorded is not tried again. An error that says how long to wait, by an attribute
-        `retry_after` or an HTTP header `Retry-After` of its response, is followed by a wait of at least that time. A wait
-        of more than a minute, or longer than `RunOptions(stay=…)`, suspends the run; a resume continues with the next try.
+        A step whose output cannot be recorded is not retried. If an error says how long to wait, with an attribute
+        `retry_after` or the HTTP header `Retry-After` of its response, the next try waits at least that long. A wait of
+        more than a minute, or longer than `RunOptions(stay=…)`, suspends the run; a resume continues with the next try.
 
         Args:
             attempts: the number of tries, including the first; a whole number from 1, or None for any number.
             backoff: seconds or a `timedelta` before the second try; each further wait is `factor` times as long.
             max_delay: the longest wait by `backoff`, in seconds or as a `timedelta`; a minute by default, or `backoff` if
                 that is longer.
-            jitter: fraction from 0 to 1 by which a wait varies at random.
+            jitter: the fraction, from 0 to 1, by which each wait varies at random.
             on: which errors to retry: an exception class, a function that gets the exception and returns a bool, or a
                 tuple of these. A function that raises or returns anything else means no.
             deadline: no new try starts later than this (seconds or a `timedelta`) after the first; waits end by then. A running try
@@ -243,7 +245,7 @@ class StepBase(FieldEquality):
             factor: how many times longer each wait is than the one before; 1 waits equally long each time.
 
         Raises:
-            StepDefinitionError: an argument is out of its range, or `.retry()` was given before.
+            StepDefinitionError: an argument is out of range, or `.retry()` was given before.
         """
         policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline, factor)
         return self._given("retry", retry=policy)
@@ -272,7 +274,7 @@ class StepBase(FieldEquality):
         return self._given("ephemeral", is_ephemeral=True)
 
     def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
-        """Modifier: claim what is true of the outside world once the step is done.
+        """Modifier: claim what the step leaves in the outside world, such as a file or a row.
 
         The claims are checked after each try, before anything is saved; a false claim fails the try with
         `EvidenceNotVerifiedError`. They are checked again before a resume reuses the result, except `.transient()`
@@ -325,7 +327,7 @@ class StepBase(FieldEquality):
     def _with_files(self, role: str, paths: tuple[Any, ...]) -> Self:
         files = self.modifiers.files
         if files is not None and getattr(files, role):
-            raise checked.given_twice(self.name, role)
+            raise checked.repeated_modifier(self.name, role)
         made = attrs.evolve(self.modifiers, files=checked.step_files(self.name, role, paths, files))
         return self._with(checked_together(self.name, made))
 
@@ -356,7 +358,7 @@ class StepBase(FieldEquality):
         return self._given("adopt", adopt=checked.checked_function(self.name, "adopt", function))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
-        """Modifier: undo the recorded execution right before a resume runs the step again.
+        """Modifier: undo the recorded execution just before a resume runs the step again.
 
         An error in the function fails the step, which then does not run.
 
@@ -367,13 +369,13 @@ class StepBase(FieldEquality):
             StepDefinitionError: it does not take one argument, the step is ephemeral, or `.on_rerun()` was given
                 before.
         """
-        undo = of_one_argument(self.name, "on_rerun", checked.checked_function(self.name, "on_rerun", function))
+        undo = checked_unary(self.name, "on_rerun", checked.checked_function(self.name, "on_rerun", function))
         return self._given("on_rerun", on_rerun=undo)
 
     def _with_secret(self) -> Any:
         modifiers = self.modifiers
         if modifiers.is_secret:
-            raise checked.given_twice(self.name, "secret")
+            raise checked.repeated_modifier(self.name, "secret")
         if modifiers.is_ephemeral:
             refuse_needless_ephemeral(self.name)
         modifiers = checked_together(self.name, attrs.evolve(modifiers, is_ephemeral=True))
@@ -390,13 +392,13 @@ class StepBase(FieldEquality):
 
         Raises:
             StepDefinitionError: it has no parameter for the output, the step is ephemeral, or `.rollback()` was given
-                before. The workflow is refused at the step if a parameter has the name of no argument.
+                before. If a parameter matches no argument of the step, the step is refused at its `yield`.
         """
-        undo = of_output_and_arguments(self.name, checked.checked_function(self.name, "rollback", function))
+        undo = checked_undo(self.name, checked.checked_function(self.name, "rollback", function))
         return self._given("rollback", rollback=undo)
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
-        """Modifier: run the step elsewhere: on a thread, in another process, on another machine.
+        """Modifier: run the step on a thread, in another process, or on another machine.
 
         It applies to `.python()` and to the members of a `.map()` of a function. It is not part of the step's identity:
         a step that moves to another executor keeps its recorded result.
@@ -413,7 +415,7 @@ class StepBase(FieldEquality):
         return self._given("on", placement=checked.placement(self.name, executor, resources))
 
     def version(self, tag: str) -> Self:
-        """Modifier: tag what the step means. A recorded result with another tag is stale.
+        """Modifier: tag the version of the step. A recorded result with another tag is stale.
 
         Args:
             tag: any text that is not blank, compared for equality.
@@ -428,10 +430,10 @@ class StepBase(FieldEquality):
         """Modifier: take the result of an equal call in any run of the store, instead of running the step.
 
         Calls are equal if function, code, arguments, `.version()` and `.reads()` are. The evidence of the other result is
-        checked first; a result that does not hold is not taken. Failures are never taken.
+        checked first; a result whose evidence fails is not taken. Failures are never taken.
 
         Args:
-            max_age: seconds or a `timedelta`: take no result that was made longer ago; any age by default.
+            max_age: seconds or a `timedelta`: the maximum age of the result; any age by default.
 
         Raises:
             StepDefinitionError: the age is not above 0, `.cache()` was given before, or the step has an effect or an
@@ -442,14 +444,15 @@ class StepBase(FieldEquality):
     def record_arguments(self) -> Self:
         """Modifier: record the arguments of the call as JSON, to read and query them later.
 
-        Without it, a record has digests of the arguments, which say only whether they changed. Secrets are left out. Arguments
-        that JSON cannot hold, or that take more than 64 KiB together, fail the step before its function is called.
+        Without it, the record has only digests of the arguments, which show whether they changed. Secrets are left out.
+        Arguments that cannot be written as JSON, or that take more than 64 KiB together, fail the step before its
+        function is called.
 
         Raises:
             StepDefinitionError: `.record_arguments()` was given before, or the step is never recorded (`.ephemeral()`).
         """
         if self.modifiers.records_arguments:
-            raise checked.given_twice(self.name, "record_arguments")
+            raise checked.repeated_modifier(self.name, "record_arguments")
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, content="arguments")))
 
 
@@ -463,7 +466,7 @@ class Step(StepBase, Generic[T_co]):
     action: Action
 
     def __init__(self, name: str, modifiers: Modifiers, action: Action) -> None:
-        # As attrs would fill in what is frozen, but with each slot's own setter: 0.25 µs, not 0.35, twice a step.
+        # As attrs initializes a frozen class, but with the setter of each slot: 0.25 µs instead of 0.35, twice a step.
         _set_name(self, name)
         _set_modifiers(self, modifiers)
         _set_action(self, action)
@@ -472,13 +475,13 @@ class Step(StepBase, Generic[T_co]):
         return f"<step {self.name!r}: .{self.action.step_type}()>"
 
     def __iter__(self) -> Generator[Step[T_co], Any, T_co]:
-        """Yield the step itself and return what it is answered with: `yield from` for type checkers."""
+        """Yield the step itself and return its output: `yield from` keeps the type for type checkers."""
         output: T_co = yield self
         return output
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - as in `StepBase`
         """Modifier: take a checkpoint after the step succeeded; see `StepBase.checkpoint`."""
-        if id is None and self.modifiers is PLAIN:  # by far the most common: no evolve (5 µs)
+        if id is None and self.modifiers is PLAIN:  # by far the most common case: avoid `evolve` (5 µs)
             return type(self)(self.name, CHECKPOINTED, self.action)
         return super().checkpoint(id)
 
@@ -502,12 +505,12 @@ class Step(StepBase, Generic[T_co]):
 
     command = map = workflow = sleep = wait = approval = python
 
-    if not TYPE_CHECKING:  # type checkers know better what a step can do
+    if not TYPE_CHECKING:  # type checkers report these mistakes by themselves
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):  # asked by Python itself, and by those that look for a protocol
+            if name.startswith("_"):  # Python itself, or code that checks for a protocol
                 raise AttributeError(f"'Step' object has no attribute {name!r}", name=name, obj=self)
-            raise self._not_yielded(f"has no attribute {name!r}{near_word(type(self), name)}", (name, self))
+            raise self._not_yielded(f"has no attribute {name!r}{suggestion(type(self), name)}", (name, self))
 
         def __bool__(self) -> bool:
             raise self._not_yielded("is neither true nor false")
@@ -549,7 +552,7 @@ class Step(StepBase, Generic[T_co]):
             where=caller(),
         )
         if attribute is not None:
-            error.name, error.obj = attribute  # with which Python says "Did you mean"
+            error.name, error.obj = attribute  # lets Python add "Did you mean"
         return error
 
     def _second_action(self) -> StepDefinitionError:

@@ -1,7 +1,7 @@
-"""Actions that wait: for a time, for a signal, for somebody's approval; and the one that sends a signal.
+"""Actions that wait for a time, a signal or an approval, and those that send a signal or a reply.
 
-A wait is durable: the run may end while it waits, and is suspended then. So a wait has no tries and no time limit of one
-try; it has a deadline of its own, which stays where it is when the run is resumed.
+A wait is durable: the run may be suspended while it waits. So a wait has neither tries nor a time limit for one try,
+but a deadline, which a resume does not move.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
 MOST_SECONDS = 100 * 365 * 86_400
-"""The longest wait: a century. A longer one is a slip, and its end no time that can be written."""
+"""The longest wait: a century. A longer one is a mistake, and its end may not be a valid datetime."""
 NOTHING: Any = object()
-"""Stands for a default that was not given."""
+"""Marks a missing default."""
 
 
 class Waiting(Action):
@@ -40,16 +40,16 @@ class Waiting(Action):
 
     @property
     def name(self) -> str:
-        """The name of what is waited for; empty for a time."""
+        """The name of the signal or approval; empty for a time."""
         return ""
 
     @property
     def has_default(self) -> bool:
-        """Whether a wait that comes to its deadline returns something, and does not fail."""
+        """Whether the wait returns a default at its deadline instead of failing."""
         return False
 
     def deadline(self, now: datetime) -> datetime | None:
-        """Return when it ends by itself, if it is met now."""
+        """Return when the wait ends by itself if the step is reached at `now`."""
         return None if self.patience is None else now + self.patience
 
 
@@ -58,8 +58,8 @@ class SleepAction(Waiting):
     """Wait for a time.
 
     Attributes:
-        patience: how long; None where the time is given.
-        until: the time, aware; None where it is counted from when the step is met.
+        patience: how long; None if `until` is given.
+        until: the time, aware; None if `patience` counts from when the step is reached.
     """
 
     step_type: ClassVar[str] = "sleep"
@@ -69,7 +69,7 @@ class SleepAction(Waiting):
     until: datetime | None = None
 
     def deadline(self, now: datetime) -> datetime | None:
-        """Return when it ends."""
+        """Return when the wait ends."""
         return super().deadline(now) if self.until is None else self.until
 
 
@@ -79,9 +79,9 @@ class WaitAction(Waiting):
 
     Attributes:
         signal: its name.
-        data_type: the type of what it carries.
+        data_type: the type of its data.
         patience: how long to wait; None for no limit.
-        default: what is returned when that is over; `NOTHING` where the step is to fail then.
+        default: the output after that time; `NOTHING` if the step fails instead.
         ask: the question, shown to the person who answers; None for none.
     """
 
@@ -106,7 +106,7 @@ class WaitAction(Waiting):
 
     @property
     def output_type(self) -> Any:
-        """The type of what the signal carries; or None, where that is the default."""
+        """The type of the data, or None if that is the default."""
         if self.data_type is Any or self.default is not None:
             return self.data_type
         return self.data_type | None
@@ -123,9 +123,9 @@ class ApprovalAction(Waiting):
 
     Attributes:
         approval: its name.
-        claims: what is to be approved: claims, or one pack of them.
+        claims: claims about what is to be approved, or one pack of them.
         patience: how long to wait; None for no limit.
-        returns_rejection: whether a rejection is returned, and does not fail the step.
+        returns_rejection: whether a rejection is returned instead of failing the step.
         ask: the question, shown to the person who answers; None for none.
     """
 
@@ -150,7 +150,7 @@ class ApprovalAction(Waiting):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Its name, and what it is bound to, as the program writes it."""
+        """Its name and its claims, as written in the program."""
         bound = {"approval": self.approval, "of": [claim.to_document() for claim in self.claims]}
         return bound if self.ask is None else {**bound, "ask": self.ask}
 
@@ -162,7 +162,7 @@ class SignalAction(RunAction):
     Attributes:
         run: the id of the run.
         signal: the name of the signal.
-        data: what it carries.
+        data: its data.
     """
 
     step_type: ClassVar[str] = "signal"
@@ -215,10 +215,10 @@ def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: A
     check_name(signal, "signal's name")
     patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
     if said := _why_no_type(data_type):
-        raise _refused(name, "wait", f"type={said}", "Give a type, as a return annotation names one: type=int.")
+        raise _refused(name, "wait", f"type={said}", "Pass a type, such as type=int.")
     if default is not NOTHING and patience is None:
         said = f"default={default!r:.60} without a timeout= is never returned"
-        raise _refused(name, "wait", said, "Say how long to wait: timeout=3600.")
+        raise _refused(name, "wait", said, "Add a timeout, such as timeout=3600.")
     return WaitAction(signal, data_type, patience, default, ask)
 
 
@@ -229,12 +229,12 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
     check_name(approval, "approval's name")
     claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
     if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
-        said = f"of={of!r:.60} holds no claim, so the approval would be bound to nothing"
-        raise _refused(name, "approval", said, "Say what is to be approved, or leave of= out.")
+        said = f"of={of!r:.60} contains no claims"
+        raise _refused(name, "approval", said, "Pass claims about what is to be approved, or remove of=.")
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
             said = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
-            raise _refused(name, "approval", said, 'As of=[file_sha256("report.html")], from flowckpt.evidence.')
+            raise _refused(name, "approval", said, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.')
     if on_rejection not in ("fail", "return"):
         said = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
         raise _refused(name, "approval", said, "Write one of them.")
@@ -251,7 +251,7 @@ def signal_action(name: str, run: Any, signal: Any, data: Any) -> SignalAction:
         raise refused_step(
             name,
             f".signal() needs the id of a run, got {run!r:.80} ({type(run).__name__})",
-            "A step with .start() returns the id of the run that it started.",
+            "A .start() step returns the id of its run.",
         )
     check_name(signal, "signal's name")
     return SignalAction(run, signal, data)

@@ -21,11 +21,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 RESERVED_INPUTS = frozenset({"workflow_id", "options", "if_exists"})
-"""Keyword arguments of the engine itself; an input of such a name could never be given."""
+"""Keyword arguments of the engine itself; an input with such a name could never be passed."""
 
 
 PROGRAM_MODULES: dict[str, None] = {}
-"""The modules of the workflows of this process, by name; of a worker, those of its steps."""
+"""The modules of this process's workflows, by name; in a worker, those of its steps."""
 
 
 class Workflow(Generic[P, R_co]):
@@ -47,7 +47,7 @@ class Workflow(Generic[P, R_co]):
         PROGRAM_MODULES[function.__module__] = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, R_co]:
-        """Make the generator; nothing of it has run yet."""
+        """Return the generator, not started."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Workflow(Generic[P, R_co]):
         """The annotations of the inputs, resolved.
 
         Raises:
-            WorkflowDefinitionError: one of them names something that does not exist.
+            WorkflowDefinitionError: an annotation refers to an unknown name.
         """
         try:
             return typing.get_type_hints(inspect.unwrap(self.function), include_extras=True)
@@ -81,7 +81,7 @@ class Workflow(Generic[P, R_co]):
 
     @functools.cached_property
     def secret_inputs(self) -> Mapping[str, Any]:
-        """The inputs that are secret, with the annotation of what they hold: `str` for `Secret[str]`."""
+        """The secret inputs, with the type inside the secret: `str` for `Secret[str]`."""
         inner = {name: secret_type(self.hints.get(name, Any)) for name in self.signature.parameters}
         return {name: found for name, found in inner.items() if found is not NOT_SECRET}
 
@@ -94,7 +94,7 @@ class Workflow(Generic[P, R_co]):
 
     @property
     def claimed_output(self) -> Any:
-        """The type that the workflow says it returns, also if the annotation leaves `Generator[…]` out."""
+        """The declared return type, even if the annotation omits `Generator[…]`."""
         returns = self.hints.get("return", Any)
         is_of_generator = (typing.get_origin(returns) or returns) in (Generator, Iterator, Iterable)
         return self.output_type if is_of_generator else returns
@@ -102,7 +102,7 @@ class Workflow(Generic[P, R_co]):
     def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs in the order of the signature, with defaults applied.
 
-        A default that can change, such as a list, is copied: a resume starts from the default as it is written.
+        A mutable default, such as a list, is copied: each resume starts from the default as written.
 
         Args:
             inputs: inputs by name.
@@ -123,7 +123,7 @@ class Workflow(Generic[P, R_co]):
             raise InputError(
                 f"workflow {self.name!r} lacks its input {', '.join(map(repr, missing))}",
                 parameter=missing[0] if missing else "",
-                remedy=self._how_to_give(missing),
+                remedy=self._how_to_pass(missing),
             ) from error
         bound.apply_defaults()
         return {
@@ -131,7 +131,7 @@ class Workflow(Generic[P, R_co]):
             for name, value in bound.arguments.items()
         }
 
-    def _how_to_give(self, missing: list[str]) -> str:
+    def _how_to_pass(self, missing: list[str]) -> str:
         secret = next((name for name in missing if name in self.secret_inputs), "")
         if not secret:
             return "Give it by name: -i NAME=VALUE on the command line, NAME=value in Python."
@@ -163,7 +163,7 @@ class NextGeneration:
 
     def __iter__(self) -> NoReturn:
         raise WorkflowDefinitionError(
-            f"{self!r} was iterated, by 'yield from' or by an assignment to several names",
+            f"{self!r} was iterated, by 'yield from' or by unpacking",
             where=caller(),
             remedy=RETURN_IT,
         )
@@ -180,7 +180,7 @@ def continue_as(*given: Never, **inputs: Any) -> T:  # type: ignore[type-var]  #
     Only the workflow of a run can continue, not a child workflow.
 
     Args:
-        *given: nothing; inputs are given by name.
+        *given: not allowed; pass inputs by name.
         **inputs: the inputs of the next generation, like those of a new run: an input that is not given has its default.
 
     Returns:
@@ -259,18 +259,18 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
     for number, parameter in enumerate(inspect.signature(function).parameters.values()):
         if number == 0 and parameter.name in ("self", "cls") and _is_in_class(plain):
             raise refused(
-                f"is a method: no caller would give it its {parameter.name!r}",
-                "Define it outside the class, and hand in what it needs as inputs.",
+                f"is a method: nothing would pass its {parameter.name!r}",
+                "Define it outside the class, and pass what it needs as inputs.",
             )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise refused(
-                f"has an input '{parameter}' that cannot be given by name",
-                "Name every input: inputs are recorded and compared by name.",
+                f"has an input '{parameter}' that cannot be passed by name",
+                "Make every input a named parameter: inputs are recorded and compared by name.",
             )
         if parameter.name in RESERVED_INPUTS:
             raise refused(
                 f"has an input {parameter.name!r} with the name of an engine argument",
-                f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are the engine's own.",
+                f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are arguments of the engine.",
             )
     return Workflow(function, name)
 

@@ -1,7 +1,7 @@
-"""The time, a new UUID and a random number, as steps, because they differ from one execution to the next.
+"""The time, a new UUID and a random number as steps, because they differ between executions.
 
-A workflow is driven again from its record at each resume, so it must not ask the machine such things by itself. As steps,
-their answers are recorded, and a replay gets the recorded ones: `started_at = yield now()`.
+A resume replays the workflow from its record, so the workflow must not read such values from the machine itself. As
+steps, they are recorded, and a replay gets the recorded values: `started_at = yield now()`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from flowckpt.core.dsl.step import Action, Step
 
 
 class WorldAction(Action):
-    """The base of actions that ask the engine's clock, or its sources of ids and of random numbers."""
+    """The base of actions that read the engine's clock, or its sources of ids and random numbers."""
 
     __slots__ = ()
     refused: ClassVar[frozenset[str]] = frozenset(
-        {"at_most_once", "ephemeral", "secret", "on", "cache", "reads", "writes"}  # it is there to be recorded
+        {"at_most_once", "ephemeral", "secret", "on", "cache", "reads", "writes"}  # its purpose is to be recorded
     )
 
 
 @attrs.frozen
 class NowAction(WorldAction):
-    """Ask the time."""
+    """Read the clock."""
 
     step_type: ClassVar[str] = "now"
 
@@ -118,8 +118,8 @@ def random(name: str = "random") -> Step[float]:
 def patched(patch_id: str) -> Step[bool]:
     """Create a step that returns whether the run takes a new branch of the code; the answer is recorded.
 
-    It is True in a run that comes here for the first time, and False in a run that went past here before the branch was
-    written. One run gets the same answer for a patch each time:
+    It is True in a run that reaches this point for the first time, and False in a run that passed it before the branch
+    was written. A run gets the same answer for a patch each time:
 
         if (yield patched("tax-2027")):
             yield step("tax").python(new_tax, amount)
@@ -127,7 +127,7 @@ def patched(patch_id: str) -> Step[bool]:
             yield step("tax").python(tax, amount)
 
     Args:
-        patch_id: names the change; the name of the step.
+        patch_id: the name of the change, and of the step.
 
     Raises:
         StepDefinitionError: the id is not text, blank, or longer than 500 characters.
@@ -136,7 +136,7 @@ def patched(patch_id: str) -> Step[bool]:
 
 
 def publish_step(name: str, value: Any) -> Step[None]:
-    """Return the step that publishes a value, created by the caller of the caller."""
+    """Return the step that publishes a value; warnings name the caller's caller as the line that created it."""
     return _of(f"publish {check_published_name(name)}", PublishAction(name, value), depth=4)
 
 

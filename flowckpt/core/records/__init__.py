@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal, Wait, WaitKind
 
 
-# The rarer records: a run needs none of them to start.
+# Imported on first use: a run can start without them.
 _EXPORTS = {
     "flowckpt.core.records.listing": "CheckpointRef Owner RunInfo Selection",
     "flowckpt.core.records.outputs": "Approval CommandOutput",

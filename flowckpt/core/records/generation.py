@@ -1,7 +1,7 @@
 """The generations of a run: each continues the one before with new inputs and an empty history.
 
-The record of the run describes the present generation, and lists the ones before it, the oldest of them left out. So its size
-does not depend on how many there were.
+The record of the run describes the current generation and lists the most recent earlier ones, so its size does not
+depend on their number.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flowckpt.core.records.wait import ENDED, TAKEN, moment_text
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 KEY = "generation"
-"""In the metadata of a run that has continued as another generation: which one it is, and what came before."""
+"""Metadata key, from the second generation on: the number of the current generation, and the earlier ones."""
 KEPT = 10
-"""How many former generations are listed by default."""
+"""The number of earlier generations listed by default."""
 MOST_TAKEN = 256
-"""So many ids of messages that earlier generations took are remembered at least: a sender that crashed may send one again."""
+"""At least this many ids of taken messages are remembered: a sender that crashed may resend one."""
 _WAITS = ("approval", "sleep", "wait")
 MOST_RESUMES = 64
-"""So many resumes of earlier generations are remembered one by one; older ones are joined."""
+"""The number of resumes of earlier generations that are remembered separately; older ones are merged."""
 _MOST_REPLIES = 64 * 1024
-"""So many bytes of replies stay for senders that still wait for them; the newest reply always does."""
+"""The bytes of replies kept for senders that still wait for them; the newest reply is always kept."""
 
 _STAYS = ("target", "tags", "base_path", "saving", "executors", "packages", "forked_from", BIRTH, STARTED_BY, ENDED)
-"""The metadata that hold for all generations; everything else is about the steps of one."""
+"""The metadata that apply to all generations; all others are about the steps of one."""
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -40,9 +40,9 @@ class Generation(FieldEquality):
         number: its number, from 1.
         started_at: when it started.
         inputs_hash: the digest of its inputs.
-        attempts: its first attempt and its last one.
-        steps: how many results it recorded.
-        ended_at: when the next one was about to start; None for the present one.
+        attempts: its first and last attempt.
+        steps: the number of results it recorded.
+        ended_at: when the next one was about to start; None for the current one.
     """
 
     number: int
@@ -54,45 +54,45 @@ class Generation(FieldEquality):
 
 
 def number_of(metadata: Mapping[str, Any]) -> int:
-    """Return the number of the present generation of a run; 1 for a run that has had no other."""
+    """Return the number of the current generation of a run."""
     said = metadata.get(KEY)
     return int(said["number"]) if said else 1
 
 
 def begun_at(metadata: Mapping[str, Any]) -> str:
-    """Return when the present generation of a run started; empty for its first one."""
+    """Return when the current generation of a run started; empty for the first one."""
     said = metadata.get(KEY)
     return str(said["started_at"]) if said else ""
 
 
 def resumed(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[str, Any]:
-    """Return the metadata of a run that is resumed in a later generation, with a note of that.
+    """Return the metadata of a run in a later generation, with a note that it was resumed.
 
     Args:
         metadata: of its newest checkpoint.
-        results: how many results that has.
+        results: the number of its results.
         now: the time.
     """
     said = metadata[KEY]
-    noted = _fewer([*said.get("resumed", ()), [said["number"], results, moment_text(now)]])
+    noted = _merged_resumes([*said.get("resumed", ()), [said["number"], results, moment_text(now)]])
     return {**metadata, KEY: {**said, "resumed": noted}}
 
 
 def _resumes_in(results: Iterable[StepResult]) -> list[list[Any]]:
-    """Return when the first generation was resumed, as far as its results tell."""
+    """Return when the first generation was resumed, as far as its results show."""
     found: list[list[Any]] = []
     latest = 0
     for position, each in enumerate(results):
         if each.attempt > latest and each.started_at is not None:
-            # A wait starts before the resume that ends it; less what its times are rounded by.
+            # A wait starts before the resume that ends it; 1 ms allows for rounded times.
             waited = timedelta(milliseconds=max(0.0, each.duration_ms - 1)) if each.step_type in _WAITS else timedelta()
             found += [[1, position, moment_text(each.started_at + waited)]] if latest else []
             latest = each.attempt
     return found
 
 
-def _fewer(resumes: list[list[Any]]) -> list[list[Any]]:
-    """Return notes of resumes, the oldest joined if there are many: as if no result were made between them."""
+def _merged_resumes(resumes: list[list[Any]]) -> list[list[Any]]:
+    """Return notes of resumes, the oldest merged if there are many, as if no result was recorded between them."""
     while len(resumes) > MOST_RESUMES:
         first, second, *others = resumes
         resumes = [[*min(first[:2], second[:2]), second[2]], *others]
@@ -100,16 +100,16 @@ def _fewer(resumes: list[list[Any]]) -> list[list[Any]]:
 
 
 def may_precede(metadata: Mapping[str, Any], earlier: Mapping[str, Any], *, results: int, saved_at: datetime) -> bool:
-    """Return whether a run may have had a checkpoint of an earlier generation, which it has not kept.
+    """Return whether a checkpoint of an earlier generation may have been part of this run, which no longer has it.
 
-    A store that was restored from a backup is resumed after the loss. So the checkpoints that it lost are older than that
-    resume, and have more results than the run had then.
+    After a store was restored from a backup, the resume is newer than the lost checkpoints, and the run has fewer results
+    than they had. Such checkpoints were not part of this run.
 
     Args:
         metadata: of a checkpoint of the run.
         earlier: the metadata of the checkpoint in question.
-        results: how many results that has.
-        saved_at: when it was saved.
+        results: the number of results of that checkpoint.
+        saved_at: when that checkpoint was saved.
     """
     said, place = metadata[KEY], [number_of(earlier), results]
     listed = {each["number"]: each["started_at"] for each in said["former"]}
@@ -122,21 +122,21 @@ def may_precede(metadata: Mapping[str, Any], earlier: Mapping[str, Any], *, resu
 
 
 def first_inputs_of(metadata: Mapping[str, Any], inputs_hash: str) -> str:
-    """Return the digest of the inputs that a run was started with, given that of the present generation."""
+    """Return the digest of the inputs that a run was started with, given that of the current generation."""
     said = metadata.get(KEY)
     return str(said["first_inputs"]) if said else inputs_hash
 
 
 def start_of_run(metadata: Mapping[str, Any]) -> datetime | None:
-    """Return when a run was started whose present generation is not its first; None for any other."""
+    """Return when a run was started, if its current generation is not the first; otherwise None."""
     try:
         return datetime.fromisoformat(metadata[KEY]["run_started_at"])
-    except (KeyError, TypeError, ValueError):  # of an imported run, it may be anything
+    except (KeyError, TypeError, ValueError):  # an imported run may contain anything
         return None
 
 
 def former_generations(metadata: Mapping[str, Any]) -> list[Generation]:
-    """Return the generations before the present one that are still listed, oldest first."""
+    """Return the earlier generations that are still listed, oldest first."""
     return [
         Generation(
             each["number"],
@@ -153,14 +153,14 @@ def former_generations(metadata: Mapping[str, Any]) -> list[Generation]:
 def generations_of(
     metadata: Mapping[str, Any], *, inputs_hash: str, started_at: datetime, attempt: int, steps: int
 ) -> list[Generation]:
-    """Return the generations of a run that are listed, oldest first; the last one is the present one.
+    """Return the listed generations of a run, oldest first, with the current one last.
 
     Args:
         metadata: of its newest checkpoint.
         inputs_hash: the digest of the inputs of that checkpoint.
         started_at: when the run was started.
         attempt: the attempt of that checkpoint.
-        steps: how many results it has.
+        steps: the number of its results.
     """
     said = metadata.get(KEY)
     first, began = (1, started_at) if said is None else (said["attempt"], datetime.fromisoformat(said["started_at"]))
@@ -168,7 +168,7 @@ def generations_of(
 
 
 def taken_so_far(metadata: Mapping[str, Any], results: Iterable[StepResult]) -> list[str]:
-    """Return the ids of the messages that this generation and those before took, the last taken last.
+    """Return the ids of the messages that this generation and earlier ones took, in the order of taking.
 
     Args:
         metadata: of the generation that ends.
@@ -207,17 +207,17 @@ def continued(
     keep: int | None,
     results: Sequence[StepResult],
 ) -> dict[str, Any]:
-    """Return the metadata of the generation that follows the present one.
+    """Return the metadata of the next generation.
 
     Args:
-        metadata: of the present one.
-        present: how it ended.
+        metadata: of the current one.
+        present: the current one, as it ended.
         attempt: the attempt that starts the next one.
         now: the time.
-        taken: the ids of messages that no later generation may take, the last taken last.
-        replies: the ids of messages that it replied to, each with the reply as JSON of its recorded form.
-        keep: how many former generations are listed; None for all.
-        results: those of the present generation.
+        taken: the ids of messages that no later generation may take, in the order of taking.
+        replies: the ids of messages that the current one replied to, each with the reply as JSON of its recorded form.
+        keep: the number of earlier generations to list; None for all.
+        results: those of the current generation.
     """
     ended = {
         "number": present.number,
@@ -239,7 +239,7 @@ def continued(
         "run_started_at": moment_text(start_of_run(metadata) or present.started_at),
         "former": former if keep is None else former[-keep:],
     }
-    if resumes := _fewer([*metadata[KEY].get("resumed", ())] if KEY in metadata else _resumes_in(results)):
+    if resumes := _merged_resumes([*metadata[KEY].get("resumed", ())] if KEY in metadata else _resumes_in(results)):
         kept[KEY]["resumed"] = resumes
     if taken:
         kept[TAKEN], kept[KEY]["taken"] = sorted(taken), [*taken]

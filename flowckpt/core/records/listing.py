@@ -16,27 +16,27 @@ from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import InputError, SettingError
 
 ROLLED_BACK = "rolled_back_to"
-"""In the metadata of a checkpoint that a rollback saved: the checkpoint that the run returned to."""
+"""Metadata key of a rollback's checkpoint: the checkpoint that the run returned to."""
 MANAGED = "CheckpointManager"
-"""The workflow name of a task of a `CheckpointManager`: it lies in the store as a run does."""
+"""The workflow name of a `CheckpointManager` task, which is stored like a run."""
 MANAGER = "manager"
 """The key of such a task in its metadata."""
 IMPORTED = "imported"
-"""Metadata key: the run came from a file that anybody may have made, and no person has resumed it yet.
+"""Metadata key: the run was imported from an untrusted file, and no person has resumed it yet.
 
 Such a run is held. It is never due, its program is not imported unasked, and its approvals and signals do not count
 unless the file was authenticated.
 """
 AUTHENTICATED = "authenticated"
-"""The value of that mark if the file was signed with a key of the store. Otherwise it is True, and no answer counts."""
+"""The value of that key if the file was signed with a key of the store. Otherwise it is True, and no answer counts."""
 
 
 STARTED_BY = "started_by"
-"""In the metadata of a run that another one started: that run, the path of its step, and the attempt that recorded the start."""
+"""Metadata key of a run started by another run: that run, the path of its step, and the attempt that recorded it."""
 
 
-def is_not_begun(metadata: Mapping[str, Any], attempt: int) -> bool:
-    """Return whether a run was started by another one, and no process has driven it yet."""
+def is_not_started(metadata: Mapping[str, Any], attempt: int) -> bool:
+    """Return whether a run was started by another run, and no process has driven it yet."""
     started_by = metadata.get(STARTED_BY)
     return isinstance(started_by, Mapping) and started_by.get("attempt") == attempt
 
@@ -60,7 +60,7 @@ def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
         raise InputError(
             f"{workflow_id!r} is a task of a CheckpointManager, not a run of a workflow",
             parameter="workflow_id",
-            remedy="The program that made the task continues it when it is run again; its manager rolls it back: "
+            remedy="Run the program that made the task to continue it; its manager can roll it back: "
             "await manager.rollback_to_checkpoint(id).",
         )
 
@@ -133,7 +133,7 @@ class Owner(FieldEquality):
 
     @property
     def process(self) -> ProcessIdentity:
-        """The process, whenever it took the run."""
+        """The process, regardless of when it took the run."""
         return ProcessIdentity(self.host, self.boot_id, self.pid, self.start_time)
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ class RunInfo(FieldEquality, ShownInNotebook):
     def contradicted_by(self, newest: CheckpointData, oldest: CheckpointRef | None = None) -> str:
         """Return the first field that the run's record contradicts, or an empty text.
 
-        A list reads one line or one row, unverified; what removes a run must not rely on it.
+        A list reads one line or one row, unverified, so a removal of runs must not rely on it.
 
         Args:
             newest: the run's newest checkpoint, verified.
@@ -238,7 +238,7 @@ class RunInfo(FieldEquality, ShownInNotebook):
         return wait.due_at(self.waits)
 
 
-# Which runs of a store are wanted: a rule over the description of a run.
+# Filters of runs, by their descriptions.
 
 
 def _statuses(value: Collection[Status | str] | None) -> frozenset[Status] | None:
@@ -262,7 +262,7 @@ def _whole(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], 
 
     def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
         if value is not None and (type(value) is not int or value < least):
-            said = f"{field.name} is a whole number from {least} on, not {value!r:.80}"
+            said = f"{field.name} must be a whole number from {least}, got {value!r:.80}"
             raise SettingError(said, setting=field.name, remedy=f"Write {field.name}={example}.")
 
     return check
@@ -274,7 +274,7 @@ def _checked_before(_: object, __: object, value: Any) -> None:
     is_place = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], datetime) and type(value[1]) is str
     if not is_place or value[0].tzinfo is None:
         raise SettingError(
-            f"before is the start of a run, with its time zone, and its id, not {value!r:.80}",
+            f"before must be the start time of a run, with a time zone, and its id, got {value!r:.80}",
             setting="before",
             remedy="Write before=(info.started_at, info.workflow_id).",
         )
@@ -289,13 +289,13 @@ class RunFilter(FieldEquality):
     """Selects runs; None or empty means any.
 
     Attributes:
-        statuses: the statuses; a live owner distinguishes `running` from `crashed`.
+        statuses: the statuses; `running` runs have a live owner, `crashed` ones have none.
         workflow: the name of their workflow.
         tags: tags that all must have: a name, and a value or None for any.
         limit: at most this many, the most recently started.
         text: a part of their ids, in any case.
-        before: the start and the id of a run: only runs that follow it in the list, most recently started first. It need not
-            exist any more.
+        before: the start time and id of a run: select only runs after it in the list, most recently started first. The
+            run need not exist any more.
     """
 
     statuses: frozenset[Status] | None = attrs.field(default=None, converter=_statuses)
@@ -306,7 +306,7 @@ class RunFilter(FieldEquality):
     before: tuple[datetime, str] | None = attrs.field(default=None, validator=_checked_before)
 
     def takes(self, info: RunInfo) -> bool:
-        """Return whether a run is selected, regardless of its place and the limit."""
+        """Return whether a run is selected, regardless of `before` and the limit."""
         return (
             self.text.lower() in info.workflow_id.lower()
             and (self.statuses is None or info.status in self.statuses)
@@ -315,7 +315,7 @@ class RunFilter(FieldEquality):
         )
 
     def of(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
-        """Return the selected ones among runs that are in the order of the list."""
+        """Return the selected runs among runs in the order of the list."""
         if self.before is not None:
             runs = self._after(self.before, [*runs])
         return RunList([info for info in runs if self.takes(info)][: self.limit])
@@ -324,18 +324,20 @@ class RunFilter(FieldEquality):
     def _after(before: tuple[datetime, str], runs: list[RunInfo]) -> list[RunInfo]:
         started_at, workflow_id = before
         for index, info in enumerate(runs):
-            if info.workflow_id == workflow_id:  # runs that started at the same time have any order
+            if info.workflow_id == workflow_id:  # runs with the same start time are in any order
                 return runs[index + 1 :]
         return [info for info in runs if info.started_at < started_at]
 
 
-# Which checkpoints of a run are wanted.
+# Filters of a run's checkpoints.
 
 
 def _checked_verified(_: object, __: object, value: Any) -> None:
     if value is not None and type(value) is not bool:
         raise SettingError(
-            f"verified is True, False or None, not {value!r:.80}", setting="verified", remedy="Write verified=True."
+            f"verified must be True, False or None, got {value!r:.80}",
+            setting="verified",
+            remedy="Write verified=True.",
         )
 
 
@@ -376,7 +378,7 @@ class Selection(FieldEquality):
         )
 
     def of(self, references: Iterable[CheckpointRef]) -> list[CheckpointRef]:
-        """Return the selected ones among checkpoints."""
+        """Return the selected checkpoints."""
         return [reference for reference in references if self.takes(reference)][: self.limit]
 
 

@@ -13,9 +13,9 @@ class CommandOutput:
     r"""How a command ended, and what it wrote: the output of a `.command()` step.
 
     Attributes:
-        exit_code: the exit code; the negative number of the signal that killed it.
+        exit_code: the exit code; if a signal killed it, the negative number of the signal.
         stdout: standard output as UTF-8; invalid bytes appear as `\xNN`.
-        stderr: standard error, likewise.
+        stderr: standard error, in the same form.
         stdout_truncated: the number of bytes omitted from the middle of standard output.
         stderr_truncated: the number of bytes omitted from the middle of standard error.
     """
@@ -25,9 +25,6 @@ class CommandOutput:
     stderr: str = ""
     stdout_truncated: int = 0
     stderr_truncated: int = 0
-
-
-# What an `.approval()` step gives to its workflow, and leaves in the record.
 
 
 @attrs.frozen

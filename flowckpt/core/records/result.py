@@ -8,8 +8,8 @@ Each entry has the result's canonical bytes (the codec makes them) and a chain d
     chain(0) = 32 zero bytes
     chain(n) = SHA-256(chain(n - 1) + canonical bytes of result n)
 
-Two histories with the same chain digest at the same length are the same history, whatever store they lie in. The digest
-is worked out when somebody asks (1 µs a result): a save need not, because what a store writes is chained by itself.
+Two histories with the same chain digest at the same length are the same history, in any store. The digest is computed
+on request (1 µs a result); a save does not need it, because stores chain their records themselves.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
-"""The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
+"""The types of composite steps: their results only say how their steps ended, and do not count as steps."""
 
 
 class LazyValue:
-    """A recorded value that is decoded when somebody looks at it; the codec makes the subclasses."""
+    """A recorded value that is decoded on access; the codec has the subclasses."""
 
     __slots__ = ()
 
     def value(self) -> Any:
-        """Decode the value: a fresh one each time, so no caller can change the record."""
+        """Decode the value, a new one each time, so that no caller can change the record."""
         raise NotImplementedError  # pragma: no cover - abstract
 
 
-def look(held: Any) -> Any:
-    """Return the value that a record holds, decoding it where it is lazy."""
+def decoded_value(held: Any) -> Any:
+    """Return a held value, decoded if it is lazy."""
     return held.value() if isinstance(held, LazyValue) else held
 
 
 UNREAD: Any = object()
-"""Stands for an output that must be decoded, or whose step needs a closer look."""
+"""Marks an output that must be decoded, or whose step needs further checks."""
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -89,8 +89,8 @@ class StepResult(FieldEquality):
         step_type: its action: `python`, `command`, `map`, `parallel`, `workflow`, `start`, `signal` …; `rollback` for undoing a
             step.
         success: whether it ended without an error.
-        output: what it returned, decoded afresh at each access.
-        duration_ms: how long it took, all tries together.
+        output: its output, decoded afresh at each access.
+        duration_ms: how long it took, including all tries.
         error: how it failed, or None.
         path: its path in the run.
         started_at: when it was started.
@@ -108,17 +108,17 @@ class StepResult(FieldEquality):
             `not_started` (failed before its function was called).
         extra: unknown fields of a newer version, kept.
         signal: the id of the signal that the step took, or empty.
-        figures: what the step recorded by `current_step().record(…)`: numbers by name, all calls and tries added up.
-        source: where the result was made, if `.cache()` took it: `workflow_id`, `path`, and `ended_at`; otherwise empty.
-        published: what the step published, as recorded: by name, an object with `value` and `at`; `engine.published(run)`
-            decodes the values.
+        figures: the numbers recorded by `current_step().record(…)`, by name: the sums of all calls and tries.
+        source: the origin of a result that `.cache()` took: `workflow_id`, `path`, and `ended_at`; otherwise empty.
+        published: the values that the step published, as recorded: by name, an object with `value` and `at`;
+            `engine.published(run)` decodes the values.
         argument_values: the arguments of the call as JSON, by parameter, if the step has `.record_arguments()`; otherwise empty.
     """
 
     name: str
     step_type: str = "python"
     success: bool = True
-    _output: Any = attrs.field(default=None, eq=look, alias="output")
+    _output: Any = attrs.field(default=None, eq=decoded_value, alias="output")
     duration_ms: float = 0.0
     error: StepError | None = None
     path: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
@@ -147,12 +147,12 @@ class StepResult(FieldEquality):
     @property
     def output(self) -> Any:
         """The output of the step."""
-        return look(self._output)
+        return decoded_value(self._output)
 
 
 _EMPTY: Mapping[str, Any] = {}
 
-for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` rests upon them
+for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` needs them
     if _field.default is None or isinstance(_field.default, str | int | float | tuple):
         setattr(StepResult, _field.name, _field.default)
 StepResult.arguments = StepResult.extra = StepResult.figures = StepResult.source = StepResult.published = _EMPTY
@@ -162,10 +162,10 @@ _new, _set = object.__new__, object.__setattr__
 
 
 def result_of(fields: dict[str, Any]) -> StepResult:
-    """Return a result that takes a dict for its own: 0.3 µs, where filling in all fields takes 0.7.
+    """Return a result that owns a dict of fields: 0.3 µs, where setting all fields takes 0.7.
 
     Args:
-        fields: the fields under their names here, `_output` too; `name` and `path` at least. Others are not looked at.
+        fields: the fields by name, including `_output`; at least `name` and `path`. Unknown names are not detected.
     """
     result = _new(StepResult)
     _set(result, "__dict__", fields)
@@ -173,7 +173,7 @@ def result_of(fields: dict[str, Any]) -> StepResult:
 
 
 def sum_figures(results: Iterable[StepResult]) -> dict[str, int | float]:
-    """Return the figures of results, added up by name; floats are added exactly, so their order does not matter."""
+    """Return the sum of each figure of results; floats are added exactly, so their order does not matter."""
     by_name = figures_by_name(result.figures for result in results if result.figures)
     return {name: sum_numbers(values) for name, values in by_name.items()}
 
@@ -188,11 +188,11 @@ def figures_by_name(recorded: Iterable[Mapping[str, int | float]]) -> dict[str, 
 
 
 def sum_numbers(values: Sequence[int | float]) -> int | float:
-    """Return the exact sum of integers, or the float next to that of other numbers."""
+    """Return the sum of numbers: exact for integers, correctly rounded otherwise."""
     return sum(values) if all(type(value) is int for value in values) else fsum(values)
 
 
-# What a step saved of itself while it ran, and what identifies the step that saved it.
+# The state that a running step saved, and the identity of that step.
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -203,11 +203,11 @@ class PartialState(FieldEquality):
         state: the state, decoded afresh at each access.
         function: `module:qualname` of the step's function.
         fingerprint: the identity of its code; empty if unknown.
-        arguments: what the record keeps of its arguments.
+        arguments: its arguments, in the form of `StepResult.arguments`.
         version: its `.version()` tag, or None.
     """
 
-    _state: Any = attrs.field(eq=look, alias="state")
+    _state: Any = attrs.field(eq=decoded_value, alias="state")
     function: str = ""
     fingerprint: str = ""
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
@@ -221,7 +221,7 @@ class PartialState(FieldEquality):
     @property
     def state(self) -> Any:
         """The state that the step saved."""
-        return look(self._state)
+        return decoded_value(self._state)
 
 
 CHAIN_START = bytes(32)
@@ -233,7 +233,7 @@ class History:
     Attributes:
         results: the results.
         blobs: large values by the index of their result: digest to blob.
-        read_as: what its store keeps of how it was read, as long as the history lives.
+        read_as: data of the store that read it, kept as long as the history.
     """
 
     __slots__ = (
@@ -253,7 +253,9 @@ class History:
 
     def __init__(self) -> None:
         self.results: list[StepResult] = []
-        self._notable: list[int] = []  # among those that were read; all that were appended since are notable
+        self._notable: list[
+            int
+        ] = []  # indexes among the results read by a store; all results appended since are notable
         self._read_to = 0
         self._ended: tuple[Any, frozenset[str]] = (None, frozenset())
         self.blobs: dict[int, Mapping[str, Any]] = {}
@@ -274,7 +276,7 @@ class History:
         return self._encoded
 
     def encoded_between(self, start: int, stop: int) -> list[bytes]:
-        """Return the canonical bytes of some results: those of others are left unsplit, where they are."""
+        """Return the canonical bytes of a range of results, without splitting those of others."""
         is_split = not self._unsplit or self._unsplit[-1][1] <= start or start >= stop
         return (self._encoded if is_split else self.encoded)[start:stop]
 
@@ -305,13 +307,13 @@ class History:
         split: Callable[[], list[bytes]],
         notable: Iterable[int] | None = None,
     ) -> None:
-        """Append results that a store has read, whose canonical bytes are hardly ever asked for again.
+        """Append results that a store has read, whose canonical bytes are rarely needed again.
 
         Args:
             results: the results.
-            blobs: the large values that the bytes of some name by digest, by their places among these results.
+            blobs: the large values that results refer to, by the index of the result here, then by digest.
             split: returns their canonical bytes.
-            notable: the places of those that are not known to be plain; all by default.
+            notable: the indexes of the results that are not known to be plain; all by default.
         """
         start = len(self.results)
         self._notable += range(self._read_to, start)
@@ -324,7 +326,7 @@ class History:
         self._unsplit.append((start, len(self.results), split))
 
     def forked(self, length: int) -> History:
-        """Return a new history of the first `length` results, which can be continued in another way."""
+        """Return a new history of the first `length` results, which can continue differently."""
         fork = History()
         fork.results = self.results[:length]
         fork._notable = self._notable[: bisect_left(self._notable, length)]
@@ -336,16 +338,16 @@ class History:
         return fork
 
     def notable(self, length: int | None = None) -> list[StepResult]:
-        """Return the results, of the first `length` or of all, that may have more than a plain one.
+        """Return the results, of the first `length` or of all, that may not be plain.
 
-        A plain result is that of a Python step that succeeded: it has no evidence, marks, signal or figures, and undoes nothing.
+        A plain result is that of a Python step that succeeded, without evidence, marks, signal or figures, and undoes nothing.
         """
         stop = len(self.results) if length is None else length
         read = self._notable[: bisect_left(self._notable, stop)]
         return [self.results[index] for index in read] + self.results[self._read_to : stop]
 
     def ended(self, paths: Iterable[str], length: int) -> frozenset[str]:
-        """Return which of some steps have a result among the first `length`: the last answer is kept, as a resume asks often."""
+        """Return which paths have a result among the first `length`; the last answer is cached."""
         asked = frozenset(paths)
         before, known = self._ended
         if before != (asked, length):
@@ -358,7 +360,7 @@ class History:
         return HistoryView(self, len(self.results) if length is None else length)
 
     def known_to_share(self, other: History) -> int:
-        """Return how many results two histories have in common because of where they come from."""
+        """Return the number of results that two histories share because of a common origin."""
         if self is other:
             return len(self.results)
         if self._forked_from is other:
@@ -371,7 +373,7 @@ class HistoryView(Sequence[StepResult]):
 
     Attributes:
         history: the history.
-        length: how many results; what `len()` returns.
+        length: the number of results; what `len()` returns.
     """
 
     __slots__ = ("history", "length")
@@ -381,11 +383,11 @@ class HistoryView(Sequence[StepResult]):
         self.length = length
 
     def notable(self) -> list[StepResult]:
-        """Return the results that may have more than a plain one."""
+        """Return the results that may not be plain."""
         return self.history.notable(self.length)
 
     def ended(self, paths: Iterable[str]) -> frozenset[str]:
-        """Return which of some steps have a result."""
+        """Return which paths have a result."""
         return self.history.ended(paths, self.length)
 
     @property
@@ -394,7 +396,7 @@ class HistoryView(Sequence[StepResult]):
         return self.history.chain_at(self.length)
 
     def shared_length(self, other: HistoryView) -> int:
-        """Return how many results two histories share at their start."""
+        """Return the length of the common prefix of two histories."""
         length = min(self.length, other.length)
         known = self.history.known_to_share(other.history)
         if known >= length:
@@ -430,7 +432,7 @@ class HistoryView(Sequence[StepResult]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # equality by value, over results that hold any value
+    __hash__ = None  # type: ignore[assignment]  # compared by value, and results may contain unhashable values
 
     def __repr__(self) -> str:
         return f"<history of {self.length} results>"

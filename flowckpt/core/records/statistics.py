@@ -51,13 +51,13 @@ class RunStatistics:
 
 @attrs.frozen
 class ClaimStatistics:
-    """How the claims of one kind were answered when their steps ended, and at each later verification.
+    """The verdicts on the claims of one kind when their steps ended, and at each later verification.
 
     Attributes:
         evidence_type: the kind.
-        verified: how many were found to hold.
-        failed: how many the world contradicted.
-        unknown: how many could not be checked, or were not checked.
+        verified: the number of claims found to hold.
+        failed: the number of claims found false.
+        unknown: the number of claims that could not be checked, or were not checked.
     """
 
     evidence_type: str
@@ -67,12 +67,12 @@ class ClaimStatistics:
 
     @property
     def total(self) -> int:
-        """How many claims there are."""
+        """The number of claims."""
         return self.verified + self.failed + self.unknown
 
     @property
     def success_rate(self) -> float | None:
-        """The share that was found to hold, from 0 to 1; None where there are none."""
+        """The share of claims found to hold, from 0 to 1; None without claims."""
         return self.verified / self.total if self.total else None
 
 
@@ -83,7 +83,7 @@ class FailureStatistics:
     Attributes:
         error_type: the qualified name of the exception's class; empty if none was recorded.
         steps: the number of steps that failed with it, after their last try.
-        attempts: the number of attempts of runs that it ended.
+        attempts: the number of attempts that ended with it.
     """
 
     error_type: str
@@ -112,13 +112,13 @@ class StepStatistics:
 
 @attrs.frozen
 class FigureStatistics:
-    """The figures of one name that steps recorded by `current_step().record(…)`.
+    """One figure that steps recorded by `current_step().record(…)`.
 
     Attributes:
         name: the name.
         steps: the number of executed steps that recorded it.
         total: their sum.
-        maximum: the largest of them.
+        maximum: the largest value of a step.
     """
 
     name: str
@@ -128,7 +128,7 @@ class FigureStatistics:
 
     @property
     def mean(self) -> float:
-        """The mean of a step."""
+        """The mean of the steps."""
         return self.total / self.steps
 
 
@@ -136,9 +136,9 @@ class FigureStatistics:
 class StoreStatistics:
     """Statistics of a store, or of one run in it.
 
-    Checkpoints that no longer count are included, deleted ones are not. A result counts once, for the attempt that executed it,
-    so not in a fork. For a step made of steps, only its steps and its claims count. Sizes are those of records, without
-    large values.
+    Checkpoints that no longer count are included, deleted ones are not. A result counts once, for the attempt that
+    executed it, so not in a fork. Of a composite step, only its steps and claims count. Sizes are those of records,
+    without large values.
 
     Attributes:
         statuses: the number of runs by status.
@@ -151,9 +151,9 @@ class StoreStatistics:
         claims: by kind of claim, most frequent first.
         failures: by type of error, most frequent first.
         slowest_steps: by path, longest median first.
-        figures: what steps recorded of themselves, by name.
+        figures: the figures that steps recorded, by name.
         unreadable: damaged runs that were left out.
-        stored: bytes that all this takes, with large values, messages, locks and indexes; None if the medium cannot tell.
+        stored: total bytes, including large values, messages, locks and indexes; None if the medium does not report it.
     """
 
     statuses: Mapping[Status, int]
@@ -177,7 +177,7 @@ class StoreStatistics:
 
     @property
     def mean_run_size(self) -> float | None:
-        """The mean bytes of a run's records; None without runs."""
+        """The mean size of a run's records in bytes; None without runs."""
         return self.size / self.runs if self.runs else None
 
     @property
@@ -188,7 +188,7 @@ class StoreStatistics:
 
 
 def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatistics, ...]:
-    """Return the figures of claims, the most frequent kind first."""
+    """Return the statistics of claims, the most frequent kind first."""
     made = [
         ClaimStatistics(
             kind,
@@ -202,7 +202,7 @@ def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatis
 
 
 def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureStatistics, ...]:
-    """Return the figures of failures, the most frequent type of error first."""
+    """Return the statistics of failures, the most frequent type of error first."""
     made = [FailureStatistics(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
     return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
 
@@ -214,17 +214,18 @@ def figures_in_order(recorded: Iterable[Mapping[str, int | float]]) -> tuple[Fig
 
 
 def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
-    """Return the figures of days, the earliest first.
+    """Return the statistics of days, the earliest first.
 
     Args:
-        runs: by day, how many runs were started.
-        checkpoints: by day, how many checkpoints were saved, and the bytes of their records.
+        runs: the number of runs started, by day.
+        checkpoints: the number of checkpoints saved and the bytes of their records, by day.
     """
     days = sorted({*runs, *checkpoints})
     return tuple(DayStatistics(day, runs.get(day, 0), *checkpoints.get(day, (0, 0))) for day in days)
 
 
-# --- adding them up, run by run and attempt by attempt, without keeping a run in memory ---------------------------------
+# --- sums over runs and attempts, without keeping a run in memory
+# -------------------------------------------------------
 
 
 @attrs.frozen
@@ -234,7 +235,7 @@ class RecordedAttempt:
     Attributes:
         references: its checkpoints.
         results: the results of the steps that it executed.
-        error_type: the type of the error that ended it; None where none did.
+        error_type: the type of the error that ended it, or None.
     """
 
     references: Sequence[CheckpointRef]
@@ -243,12 +244,12 @@ class RecordedAttempt:
 
     @classmethod
     def of(cls, references: Sequence[CheckpointRef], last: CheckpointData, *, is_all: bool = False) -> RecordedAttempt:
-        """Return what an attempt recorded.
+        """Return the records of an attempt.
 
         Args:
             references: its checkpoints.
-            last: the last of them, as it left it.
-            is_all: whether they are those of all attempts, as nothing tells them apart.
+            last: the last of them.
+            is_all: whether they belong to all attempts, because they cannot be distinguished.
         """
         made = [each for each in last.step_results if each.attempt == last.attempt or (is_all and each.attempt)]
         return cls(
@@ -257,12 +258,12 @@ class RecordedAttempt:
 
 
 class Tally:
-    """Figures that grow with each run.
+    """Sums that grow with each run.
 
-    It holds a number for each executed step (8 bytes), the figures that steps recorded, and else only sums.
+    It keeps a number for each executed step (8 bytes), the figures that steps recorded, and otherwise only sums.
 
     Args:
-        limit: how many of the largest and of the slowest are wanted.
+        limit: how many of the largest and slowest to return.
     """
 
     def __init__(self, limit: int) -> None:
@@ -290,8 +291,8 @@ class Tally:
 
         Args:
             info: the run.
-            attempts: what it recorded.
-            verified_later: the answers of later verifications and refused commits, by kind of claim.
+            attempts: its attempts.
+            verified_later: the verdicts of later verifications and refused commits, by kind of claim.
         """
         for kind, answers in (verified_later or {}).items():
             self._claims[kind].update(answers)
@@ -312,7 +313,7 @@ class Tally:
         )
 
     def add_unreadable(self, workflow_id: str) -> None:
-        """Note that a run is left out."""
+        """Count a run as unreadable."""
         self._unreadable.append(workflow_id)
 
     def _add_checkpoint(self, reference: CheckpointRef) -> None:
@@ -335,7 +336,7 @@ class Tally:
             self._claims[str(kind)][str(answer.get("status"))] += 1
 
     def figures(self) -> StoreStatistics:
-        """Return what was added up."""
+        """Return the statistics of all added runs."""
         slowest = (
             StepStatistics(name, path, len(taken), external.statistics.median(taken), max(taken))
             for (name, path), taken in self._durations.items()

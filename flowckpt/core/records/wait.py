@@ -1,7 +1,7 @@
 """The waits of a suspended run: one value for each waiting step.
 
-A wait is fixed when its step is first met. Its deadline is a time of the wall clock, so it does not move when the run
-is resumed; and it is not necessary to load the run to know when it is due.
+A wait is fixed when its step is first reached. Its deadline is a wall-clock time, so a resume does not move it, and it
+is known without loading the run.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class Wait(FieldEquality):
         since: when the step was first reached; of a retry, when its first try started.
         due_at: when the wait ends by itself; None if it does not.
         request: distinguishes a repeated approval request from the first.
-        claims: what is to be approved, with its facts, as a document of evidence; empty if nothing is bound.
-        arguments: what identifies the wait; with other arguments, it starts again.
+        claims: the claims about what is to be approved, with their facts, as a document of evidence; empty without
+            claims.
+        arguments: the arguments that identify the wait; with other arguments, it starts again.
         voided: why an earlier approval of the same step is void, or empty.
-        data_type: the type of the signal's data, as far as known without the program; None for any.
+        data_type: the type of the signal's data, as far as it is known without the program; None for any.
         ask: the question, as encoded by the codec; None for none.
     """
 
@@ -83,12 +84,12 @@ class Wait(FieldEquality):
         }
         document: dict[str, Any] = {"kind": str(self.kind), "since": moment_text(self.since)}
         document |= {name: value for name, value in given.items() if value}
-        asked = {"type": self.data_type, "ask": self.ask}  # of any value, so an empty one is not None
+        asked = {"type": self.data_type, "ask": self.ask}  # any value: an empty one is not None
         return {**document, **{name: value for name, value in asked.items() if value is not None}}
 
     @classmethod
     def from_document(cls, path: str, document: Mapping[str, Any]) -> Wait:
-        """Return the wait of a document."""
+        """Return the wait that a document describes."""
         due_at = document.get("due_at")
         return cls(
             path,
@@ -106,7 +107,7 @@ class Wait(FieldEquality):
 
     @property
     def question(self) -> list[str]:
-        """The question in lines of text, one for each key of a mapping."""
+        """The question as lines of text, one for each key of a mapping."""
         if self.ask is None:
             return []
         if isinstance(self.ask, Mapping):
@@ -115,11 +116,11 @@ class Wait(FieldEquality):
 
     @property
     def is_timed(self) -> bool:
-        """Whether only the time ends it."""
+        """Whether it ends only by time."""
         return self.kind is WaitKind.SLEEP or self.kind is WaitKind.RETRY
 
     def is_newer_than(self, result: Any) -> bool:
-        """Return whether the wait started after a result of the same step, which then does not end it."""
+        """Return whether the wait started after a result of the same step, so that this result did not end it."""
         return result.started_at is not None and self.since > result.started_at
 
     @property
@@ -142,22 +143,22 @@ def _worded(value: Any) -> str:
 
 
 def moment_text(moment: datetime) -> str:
-    """Write an aware time as records do, in UTC."""
+    """Format an aware time for records, in UTC."""
     return f"{moment.astimezone(UTC).isoformat()[:-6]}Z"
 
 
 def shown_moment(moment: datetime) -> str:
-    """Write an aware time for people, in UTC."""
+    """Format an aware time for people, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# What a run waits for, as the metadata of its checkpoints say it: most say nothing, and load no wait.
+# The waits of a run, from the metadata of its checkpoints. Most checkpoints have none.
 
 
 KEY = "waits"
-"""Metadata key: what the run waits for, by the path of the step."""
+"""Metadata key: the waits of the run, by the path of the step."""
 TAKEN = "taken_signals"
-"""Metadata key: the ids of signals that were taken by results which no longer count."""
+"""Metadata key: the ids of signals taken by results that no longer count."""
 ENDED = "ended"
 """Metadata key: the last attempt that a person ended or rolled back before a resume, and when."""
 STOPPED = "stopped"
@@ -165,12 +166,12 @@ STOPPED = "stopped"
 
 
 def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
-    """Return what a run waits for, in the order of the program if the run came to rest."""
+    """Return the waits of a run, in the order of the program if the run is suspended."""
     return tuple(Wait.from_document(path, document) for path, document in metadata.get(KEY, {}).items())
 
 
 def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wait, ...]:
-    """Return what a run waits for without the waits that have ended: their steps have results that are not older."""
+    """Return the waits of a run that have not ended; the step of an ended wait has a result that is not older."""
     waits = waits_in(metadata)
     if not waits:
         return ()
@@ -179,17 +180,17 @@ def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wai
 
 
 def wait_in(metadata: Mapping[str, Any], path: str) -> Wait | None:
-    """Return what a step waits for, or None."""
+    """Return the wait of a step, or None."""
     document = metadata.get(KEY, {}).get(path)
     return None if document is None else Wait.from_document(path, document)
 
 
 def due_at(waits: Iterable[Wait]) -> datetime | None:
-    """Return when the first of some waits ends by itself; None where none does."""
+    """Return when the first of some waits ends by itself; None if none does."""
     return min((wait.due_at for wait in waits if wait.due_at is not None), default=None)
 
 
-# What somebody tells a run from outside: a signal, or the answer to an approval.
+# Messages to a run: a signal, the answer to an approval, or a request.
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -205,7 +206,7 @@ class Signal(FieldEquality):
         kind: whether it is a signal, the answer to an approval, a cancel request, or a note that the run needs a person.
         path: the step it is for; empty for any wait of this name.
         request: for an answer, the approval request it answers.
-        birth: the `birth` of the run it was sent to; a run that has another ignores it.
+        birth: the `birth` of the run it was sent to; a run with a different one ignores it.
     """
 
     signal_id: str
@@ -240,7 +241,7 @@ class Signal(FieldEquality):
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Signal:
-        """Return the message of a document.
+        """Return the message that a document describes.
 
         Raises:
             LookupError: a field is missing.
@@ -260,11 +261,11 @@ class Signal(FieldEquality):
 
 
 def birth_of(metadata: Mapping[str, Any]) -> str:
-    """Return the random value that distinguishes a run from other runs of the same id; empty if its creator gave none."""
+    """Return the random value that distinguishes a run from other runs of the same id; empty if it has none."""
     return str(metadata.get(BIRTH, ""))
 
 
 def sent_to(metadata: Mapping[str, Any], messages: Iterable[Signal]) -> list[Signal]:
-    """Return the messages that were sent to a run with these metadata, and not to an earlier run of the same id."""
+    """Return the messages sent to the run with these metadata, not to an earlier run of the same id."""
     birth = birth_of(metadata)
     return [each for each in messages if each.birth == birth]

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, continue_as
-from flowckpt.core.dsl.checks import CREATED, check_depth, encode_name, refused_step, unknown_to_undo
+from flowckpt.core.dsl.checks import CREATED, check_depth, encode_name, refused_step, unmatched_undo_parameter
 from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.dsl.workflow import RETURN_IT
 from flowckpt.core.records import StepResult
@@ -447,7 +447,7 @@ class Replay:
         action, modifiers = step.action, step.modifiers
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self.where(full=True)))
-        if modifiers.rollback is not None and (unknown := unknown_to_undo(step)):
+        if modifiers.rollback is not None and (unknown := unmatched_undo_parameter(step)):
             raise self._closed(_no_such_argument(step, unknown, self.where(full=True)))
         if action.refused and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))

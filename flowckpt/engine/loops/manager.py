@@ -17,7 +17,7 @@ from flowckpt.core.codec.tags import encode
 from flowckpt.core.dsl.command import command_action
 from flowckpt.core.records import Reason
 from flowckpt.core.records.outputs import CommandOutput
-from flowckpt.core.records.result import look
+from flowckpt.core.records.result import decoded_value
 from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.numbers import checked_number, counted, is_finite_number
@@ -484,7 +484,7 @@ class CheckpointManager:
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
             data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
-            snapshot = look(migrated(data.held_snapshot, step.snapshot_version, self._migrations))
+            snapshot = decoded_value(migrated(data.held_snapshot, step.snapshot_version, self._migrations))
             async with self._put_back(log, data.partial):
                 await self._claims.refuse_stale(log, index)
                 await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))

@@ -31,7 +31,7 @@ from flowckpt.core.identity.fingerprint import code_of
 from flowckpt.core.identity.secrets import KnownSecrets, refuse_secrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status
 from flowckpt.core.records.checkpoint import BIRTH
-from flowckpt.core.records.listing import STARTED_BY, is_not_begun
+from flowckpt.core.records.listing import STARTED_BY, is_not_started
 from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
@@ -103,7 +103,7 @@ class Outbox:
         latest = await self.store.load_latest(run)
         if latest is None:
             latest = await self._recorded(workflow, run, bound, call)
-        if latest.status is Status.SUSPENDED and is_not_begun(latest.metadata, latest.attempt):
+        if latest.status is Status.SUSPENDED and is_not_started(latest.metadata, latest.attempt):
             loop_runs().begin(partial(self.drive, workflow, run))
         return run
 

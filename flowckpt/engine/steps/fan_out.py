@@ -329,7 +329,7 @@ class FanOut(CompositeRun):
 
     @property
     def _is_lost(self) -> bool:
-        return self._failed > 0 and self._action.completion.is_lost(self._failed, self._action.size)
+        return self._failed > 0 and self._action.completion.cannot_succeed(self._failed, self._action.size)
 
     @property
     def _is_won(self) -> bool:

@@ -205,7 +205,7 @@ class RetryLoop:
             return False
         if is_one_of(error, _NO_BETTER_NEXT_TIME):
             return False
-        return retry.is_worth_it(error, matches=is_one_of, doubt=lambda why: error.add_note(f"{why[:500]}."))
+        return retry.should_retry(error, matches=is_one_of, warn=lambda why: error.add_note(f"{why[:500]}."))
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Return whether another try would start before the deadline; True without a deadline."""

@@ -123,7 +123,7 @@ class FileRunWriter(RunWriter):
         is_named_by_step = (
             self.is_adopted and count > self.saved.length and checkpoint_id == view.history.results[count - 1].path
         )
-        if first is not None and data.says_only_its_place(first):  # by hand: encode_head and dumps take 5 µs more
+        if first is not None and data.differs_only_in_position(first):  # by hand: encode_head and dumps take 5 µs more
             what = "" if is_named_by_step else f',"checkpoint_id":{quote(checkpoint_id)}'
             if data.reason is not _STEP:
                 what += f',"reason":"{data.reason.value}"'

@@ -71,7 +71,7 @@ class SqlRunWriter(RunWriter):
         data.checkpoint_id.encode()
         first = self._first
         is_utc = data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
-        if first is not None and is_utc and data.says_only_its_place(first):
+        if first is not None and is_utc and data.differs_only_in_position(first):
             return "{}", None, {}
         said, blobs = encode_head(data, first)
         for name in _IN_COLUMNS:
