@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.memory import MemoryCheckpointStore as MemoryCheckpointStore
 
 
-# The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
+# Lazy (PEP 562): a program imports only what it uses, and `flowckpt --help` next to nothing.
 _EXPORTS = {
     "flowckpt._version": "__version__",
     "flowckpt.front": "resume resume_sync run run_sync",

@@ -64,7 +64,7 @@ class Event:
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__
 
-    # One of each for all: generating these for every class takes milliseconds of every start.
+    # Shared by all events: generating these for every class takes milliseconds of every start.
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(
@@ -88,7 +88,7 @@ class WorkflowStarted(Event):
     Attributes:
         workflow_name: its workflow.
         attempt: 1, or more if earlier starts crashed before their first save.
-        birth: tells the run from others that have had its id; the same in all its attempts.
+        birth: distinguishes the run from others with the same id; the same in all its attempts.
     """
 
     workflow_name: str
@@ -201,7 +201,7 @@ class StepsRestored(Event):
 
     Attributes:
         path: the last of the steps.
-        steps: how many they are.
+        steps: the number of steps.
     """
 
     path: str
@@ -274,7 +274,7 @@ class StepCompleted(Event):
     """A step ended with an output; if it has a checkpoint, that is durable.
 
     Attributes:
-        duration_ms: how long it took, all tries and waits included.
+        duration_ms: how long it took, including all tries and waits.
         is_ephemeral: whether it is never recorded.
         figures: what the step recorded by `current_step().record(…)`, all tries together.
     """
@@ -290,7 +290,7 @@ class StepFailed(Event):
     """A step failed after its last try; the error is raised at its `yield`.
 
     Attributes:
-        duration_ms: how long it took, all tries and waits included.
+        duration_ms: how long it took, including all tries and waits.
         tries: the number of tries.
         error_type: the qualified name of the exception's class.
         error_message: `str()` of the exception.
@@ -312,7 +312,7 @@ class StepAdopted(Event):
     It replaces `StepStarted` and `StepCompleted`.
 
     Attributes:
-        decision: what a person decided, in a sentence; empty if evidence proves it.
+        decision: the person's decision, in a sentence; empty if evidence proves it.
     """
 
     path: str
@@ -379,7 +379,7 @@ class CheckpointFailed(Event):
     Attributes:
         checkpoint_id: its id; may be empty.
         sequence: its place in the run.
-        reason: why it was to be taken; may be empty.
+        reason: why it was requested; may be empty.
         error: the store's error, as text.
     """
 
@@ -417,7 +417,7 @@ class ApprovalVoided(Event):
     """An approval is void, because what was approved has changed since; it is requested again.
 
     Attributes:
-        by: who had approved.
+        by: the person who approved.
         reason: why it is void, in one sentence.
         details: the finding for each claim.
     """
@@ -452,7 +452,7 @@ class WorkflowWaiting(Event):
     """Everything in the run waits, and the process stays; the run continues by itself.
 
     Attributes:
-        waits: what it waits for.
+        waits: the waits.
         due_at: when the first wait ends by itself; None if none does.
         stays_seconds: how long the process stays at most.
     """
@@ -467,12 +467,12 @@ class WorkflowSuspended(Event):
     """The attempt ended and a resume continues it: everything waits, or a signal stopped the run.
 
     Attributes:
-        waits: what it waits for; empty if it was stopped.
+        waits: the waits; empty if it was stopped.
         due_at: when the first wait ends by itself; None if none does.
         executed: the number of steps that this attempt executed.
         restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        cause: what stopped it: `SIGINT`, `SIGTERM`, `SIGHUP`, or `cancelled` for a cancelled task; empty if it waits.
+        cause: the reason: `SIGINT`, `SIGTERM`, `SIGHUP`, or `cancelled` for a cancelled task; empty if it waits.
         is_saved: whether the end was recorded.
     """
 
@@ -530,7 +530,7 @@ class WorkflowCancelled(Event):
     """The run was stopped from outside; it can be resumed.
 
     Attributes:
-        cause: what stopped it: `cancelled`, `SIGINT`, `SIGTERM` or `SIGHUP`.
+        cause: the reason: `cancelled`, `SIGINT`, `SIGTERM` or `SIGHUP`.
         executed: the number of steps that this attempt executed.
         restored: the number of results from the record.
         duration_ms: how long this attempt took.
@@ -545,6 +545,6 @@ class WorkflowCancelled(Event):
 
 
 def ended_before(event: Event) -> bool:
-    """Return whether an end was only reported again: a resume of a completed run, or a start that returned a run."""
+    """Return whether an end is only reported again: a resume of a completed run, or a start that found the run."""
     ended: Any = event
     return not (getattr(event, "duration_ms", 1.0) or ended.executed)

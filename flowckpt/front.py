@@ -28,11 +28,11 @@ def run_sync(
     """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`.
 
     Args:
-        workflow: what to run.
+        workflow: the workflow.
         workflow_id: the run id; a new ULID by default.
-        if_exists: what to do if the store has a run of this id; see `WorkflowEngine.execute`.
+        if_exists: what to do if the store already has a run of this id; see `WorkflowEngine.execute`.
         options: tags, policies and more.
-        progress: whether standard error shows the progress, as `flowckpt run` does.
+        progress: whether to show the progress on standard error, like `flowckpt run`.
         **inputs: the workflow's inputs.
     """
     with _engine(workflow, progress=progress) as engine:
@@ -73,7 +73,7 @@ def resume_sync(
         options: policies and more.
         on_code_change: as in `RunOptions`: `rerun`, `reuse` or `fail`.
         on_stale: the same for evidence, arguments and version tags.
-        progress: whether the progress is shown.
+        progress: whether to show the progress.
         **inputs: none, or inputs that must match the recorded ones.
     """
     options = _with_answers(options, on_code_change=on_code_change, on_stale=on_stale)
@@ -108,7 +108,7 @@ def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = F
     if not progress:
         yield WorkflowEngine()
         return
-    progresses = importlib.import_module("flowckpt.cli.progress")  # a run that shows nothing pays nothing
+    progresses = importlib.import_module("flowckpt.cli.progress")  # imported only if shown
     shown = progresses.choose_progress(
         as_events=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )

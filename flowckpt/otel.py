@@ -1,7 +1,7 @@
-"""Traces and metrics of runs with OpenTelemetry; needs the extra `otel`, and is imported only if it is used.
+"""Traces and metrics of runs with OpenTelemetry; needs the extra `otel`, and is imported on first use.
 
-A run is one trace: its id is derived from the run, so that every attempt joins it, in whatever process. Each attempt is a
-root span, linked to the attempt before it; steps, waits, checks of evidence and rollbacks are spans below it.
+A run is one trace. The trace id is derived from the run, so attempts in all processes join it. Each attempt is a root
+span, linked to the previous attempt; steps, waits, checks of evidence and rollbacks are its child spans.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600
 
 @attrs.define
 class _OpenStep:
-    """A step under way.
+    """A step in progress.
 
     Attributes:
-        span: its span; None for a wait, whose span is made when it ends: by then it may be another process.
-        before: the context and what was carried, from before it started; None if it changed neither.
+        span: its span; None for a wait, whose span is made when it ends, possibly in another process.
+        before: the context and the carried headers from before the step; None if the step changed neither.
     """
 
     step_type: str
@@ -68,14 +68,14 @@ class _OpenStep:
 
 @attrs.define
 class _OpenRun:
-    """An attempt under way."""
+    """An attempt in progress."""
 
     workflow_name: str
     span: trace.Span
     steps: dict[str, _OpenStep] = attrs.field(factory=dict)
 
     def parent_of(self, path: str) -> contexts.Context:
-        """Return the context of the nearest step around a step, or of the attempt."""
+        """Return the context of the nearest enclosing step, or of the attempt."""
         around = path
         while "/" in around:
             around = around.rpartition("/")[0]
@@ -86,13 +86,13 @@ class _OpenRun:
 
 
 class Telemetry:
-    """A listener that traces runs and measures them: `WorkflowEngine(listeners=[Telemetry()])`.
+    """A listener that records traces and metrics of runs: `WorkflowEngine(listeners=[Telemetry()])`.
 
     Args:
-        tracer_provider: makes the spans; the global provider by default.
-        meter_provider: takes the metrics; the global provider by default.
-        exports_from_workers: whether worker processes set up the export of spans by the environment, as
-            `export_by_environment` does.
+        tracer_provider: the provider of spans; the global one by default.
+        meter_provider: the provider of metrics; the global one by default.
+        exports_from_workers: whether worker processes set up the export of spans from the environment, like
+            `export_by_environment`.
     """
 
     folds_restored = True
@@ -113,7 +113,7 @@ class Telemetry:
         self._durations = meter.create_histogram(
             "flowckpt.step.duration",
             "s",
-            "Time of a step with all its tries and waits.",
+            "Duration of a step, including all tries and waits.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
         self._saves = meter.create_counter("flowckpt.saves", "{checkpoint}", "Checkpoints, saved or failed.")
@@ -126,7 +126,7 @@ class Telemetry:
         self._figures = meter.create_counter("flowckpt.figures", "1", "Figures of steps, by name.")
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Handle an event."""
         told: Any = event
         if event.kind in ("WorkflowStarted", "WorkflowResumed"):
             self._begin(told)
@@ -160,7 +160,7 @@ class Telemetry:
         return trace.get_tracer(_SCOPE, __version__, self._provider)
 
     def _begin(self, event: Any) -> None:
-        """Start the span of an attempt: in the trace of the run, linked to the attempt before it and to the caller."""
+        """Start the span of an attempt in the trace of the run, linked to the previous attempt and to the caller."""
         ids = _RunIds(event.birth or event.workflow_id, event.attempt)
         links = [
             trace.Link(_RunIds(ids.birth, each).context()) for each in range(event.attempt - 1, event.attempt) if each
@@ -175,7 +175,7 @@ class Telemetry:
         }
         around = contexts.Context()
         tracer: Any = copy.copy(self._tracer())
-        if hasattr(tracer, "id_generator"):  # that of the SDK
+        if hasattr(tracer, "id_generator"):  # the SDK's tracer
             tracer.id_generator = ids
         else:
             around = trace.set_span_in_context(trace.NonRecordingSpan(ids.context()), around)
@@ -184,7 +184,7 @@ class Telemetry:
 
     def _end(self, run: _OpenRun, event: Any) -> None:
         del self._runs[event.workflow_id]
-        if ended_before(event):  # nothing was run: no span is ended, so none is exported
+        if ended_before(event):  # nothing ran: the span is not ended, so it is not exported
             return
         for step in reversed([*run.steps.values()]):
             self._leave(step)
@@ -218,7 +218,7 @@ class Telemetry:
         attributes = {"flowckpt.step.path": path, "flowckpt.step.type": step_type}
         span = self._tracer().start_span(_name_of(path), run.parent_of(path), attributes=attributes)
         step = run.steps[path] = _OpenStep(step_type, span)
-        if step_type not in COMPOSITES:  # the step runs next, in this very context, or in a copy of it
+        if step_type not in COMPOSITES:  # the step runs next, in this context or a copy of it
             before = contexts.get_current()
             inside = trace.set_span_in_context(span, before)
             step.before = before, carried.get()
@@ -229,7 +229,7 @@ class Telemetry:
             carried.set(Carried(variables, pickle.dumps(WorkerContext(headers, self._exports))))
 
     def _leave(self, step: _OpenStep) -> None:
-        """Put back what was current before a step; not by tokens, which belong to one context."""
+        """Restore the context from before a step; tokens cannot be used, because they belong to one context."""
         if step.before is not None:
             contexts.attach(step.before[0])
             carried.set(step.before[1])
@@ -237,7 +237,7 @@ class Telemetry:
     def _finish(self, run: _OpenRun, event: Any) -> None:
         step, path = run.steps.pop(event.path, None), event.path
         duration_ms = getattr(event, "duration_ms", 0.0)
-        if step is None:  # adopted, or one that is not shown
+        if step is None:  # adopted, or not traced
             return
         span = step.span
         if span is None:
@@ -258,7 +258,7 @@ class Telemetry:
         for name, value in figures.items():
             if (
                 value >= 0
-            ):  # a counter only grows; the protocol has no sum of 64 bits or more, and loses all metrics with it
+            ):  # counters only grow; the protocol cannot encode sums of 64 bits or more, and would drop all metrics
                 added = value if value < _MOST_WHOLE else float(value)
                 self._figures.add(added, {**labels, "flowckpt.figure.name": name})
 
@@ -309,12 +309,12 @@ class Telemetry:
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a span: few for many steps. `fetch[2]` is `fetch`, and `pages/[17]` is `pages/[]`."""
+    """Return the name of a span, of low cardinality: `fetch` for `fetch[2]`, and `pages/[]` for `pages/[17]`."""
     return re.sub(r"/\[\d+\]", "/[]", re.sub(r"(?<=[^/])\[\d+\]", "", path))
 
 
 def _set_error(span: trace.Span, event: Any) -> None:
-    """Note a failure as the semantic conventions say."""
+    """Set the error attributes of the semantic conventions."""
     if not (kind := getattr(event, "error_type", "")):
         return
     span.set_status(trace.StatusCode.ERROR, event.error_message)
@@ -324,10 +324,10 @@ def _set_error(span: trace.Span, event: Any) -> None:
 
 @attrs.frozen
 class _RunIds:
-    """The ids of an attempt's span: in every process the same.
+    """The ids of an attempt's span, the same in every process.
 
     Attributes:
-        birth: tells the run from all others.
+        birth: distinguishes the run from all others.
         attempt: the attempt.
     """
 
@@ -343,7 +343,7 @@ class _RunIds:
         return int.from_bytes(sha256(f"flowckpt attempt {self.attempt} {self.birth}".encode()).digest()[:8], "big") or 1
 
     def is_trace_id_random(self) -> bool:
-        """Return whether samplers may take the id for a random number: a hash is as good as one."""
+        """Return whether samplers may use the id as a random number; a hash is as good as one."""
         return True
 
     def context(self) -> trace.SpanContext:
@@ -352,16 +352,16 @@ class _RunIds:
         return trace.SpanContext(self.generate_trace_id(), self.generate_span_id(), is_remote=True, trace_flags=flags)
 
 
-# The worker's end, and exporters by the environment.
+# In workers, and exporters configured by the environment.
 
 
 @attrs.define
 class WorkerContext:
-    """The context of a step, entered around its function in a worker.
+    """Sets the trace context of a step around its function in a worker.
 
     Attributes:
         headers: the context as text.
-        exports: whether the worker sets up its export by the environment.
+        exports: whether the worker sets up its export from the environment.
     """
 
     headers: Mapping[str, str]
@@ -380,10 +380,10 @@ class WorkerContext:
 
 
 def export_by_environment() -> None:
-    """Export traces and metrics by OTLP over HTTP, unless the program has set providers of its own.
+    """Export traces and metrics by OTLP over HTTP, unless the program has set its own providers.
 
-    The environment says where and how: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME` and the other standard variables;
-    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` leave one of them out.
+    It is configured by the environment: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME` and the other standard variables;
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` turn one of them off.
 
     Raises:
         SettingError: the exporter is not installed.
@@ -398,7 +398,7 @@ def export_by_environment() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
         raise SettingError(
-            f"the exporter of OpenTelemetry is not installed: {error}",
+            f"the OpenTelemetry exporter is not installed: {error}",
             setting="otel",
             remedy="Install it: pip install 'flowckpt[otel]'.",
         ) from error

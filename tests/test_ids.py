@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_no_run_id
+from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_invalid_run_id
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import InputError, SettingError
 from flowckpt.maintenance import copy_run, export_run, import_run
@@ -26,13 +26,13 @@ def one():
 @given(st.text(max_size=260))
 def test_an_id_is_what_can_be_shown_typed_and_encoded(text):
     is_fit = bool(text.strip()) and text.isprintable() and len(text) <= MOST_CHARACTERS
-    assert (why_no_run_id(text) == "") is is_fit
+    assert (why_invalid_run_id(text) == "") is is_fit
     if is_fit:
         assert text.encode().decode() == text
 
 
 def test_a_new_id_is_one():
-    assert why_no_run_id(new_run_id()) == ""
+    assert why_invalid_run_id(new_run_id()) == ""
 
 
 def test_what_an_engine_runs_is_exported_imported_copied_and_forked_under_any_id(tmp_path):

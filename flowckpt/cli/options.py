@@ -29,7 +29,7 @@ from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, command_settings
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
-from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +105,7 @@ class NewRunName(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse a text that cannot be a run id."""
-        if why := why_no_run_id(value):
+        if why := why_invalid_run_id(value):
             raise click.UsageError(f"--id {why}", ctx)
         return str(value)
 

@@ -112,7 +112,7 @@ class WorkflowEngine:
         *,
         clock: Clock | None = None,
         new_id: IdFactory = new_run_id,
-        random: Callable[[], float] = ids.drawn,
+        random: Callable[[], float] = ids.random_number,
         verifier: EvidenceVerifier | None = None,
         trigger: Trigger | None = None,
         on_save_error: str = "fail",

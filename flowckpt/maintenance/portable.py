@@ -32,7 +32,7 @@ import attrs
 from flowckpt.core.codec import Json, dumps
 from flowckpt.core.codec.wellformed import MalformedError
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
-from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.stores.log.sealing.keys import Key, derived
 
 FORMAT = "run"
@@ -285,6 +285,6 @@ def check_run_id(name: object) -> str:
     Raises:
         MalformedError: it can be none.
     """
-    if why := why_no_run_id(name):
+    if why := why_invalid_run_id(name):
         raise MalformedError(f"the run id {why} (--id NEW gives it another one)")
     return str(name)

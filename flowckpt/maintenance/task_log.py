@@ -19,7 +19,7 @@ from flowckpt.core.identity.inputs_hash import digest
 from flowckpt.core.records import CheckpointData, LazyValue, PartialState, Reason, Status, StepResult
 from flowckpt.core.records.listing import MANAGER, is_task
 from flowckpt.core.records.result import decoded_value
-from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError, UnsupportedSchemaError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
@@ -105,7 +105,7 @@ def checked_task_id(value: object) -> str:
     Raises:
         SettingError: it cannot be a run id.
     """
-    if why := why_no_run_id(value):
+    if why := why_invalid_run_id(value):
         raise SettingError(f"the id of a task {why}", setting="task_id", remedy="Give another id.")
     return str(value)
 

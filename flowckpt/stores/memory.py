@@ -1,6 +1,7 @@
 """A store in memory: for tests, and for runs that need not outlive their process.
 
-It stores encoded bytes: it refuses and returns the same values as the durable stores, and shares no object with its callers.
+It stores encoded bytes, so it refuses and returns the same values as the durable stores, and shares no objects with its
+callers.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
 
 _Record: TypeAlias = tuple[int, int, int, str, str, datetime, dict[str, Any] | None]
-"""One checkpoint: its sequence, its attempt, the number of results the run has there, its id, reason and time, and its head as a
-tree if that says more. Nearly all are tuples of atoms, which the garbage collector does not look at again."""
+"""One checkpoint: its sequence, attempt, number of results, id, reason, time, and its head as a tree if that contains more.
+Nearly all are tuples of atoms, which the garbage collector no longer tracks."""
 
 _SEQUENCE, _ATTEMPT, _RESULTS = map(itemgetter, range(3))
 _TEXT_OF = {reason: reason.value for reason in Reason}
@@ -52,7 +53,7 @@ def _head(record: _Record) -> dict[str, Any]:
 
 @lazy_define(eq=False, repr=False)
 class _Course:
-    """The checkpoints and results of a run, oldest first: as they are now, or before an attempt continued an earlier point."""
+    """The checkpoints and results of a run, oldest first: the current ones, or those before a rewind."""
 
     records: list[_Record] = attrs.field(factory=list)
     encoded: list[bytes] = attrs.field(factory=list)
@@ -64,11 +65,11 @@ class _Run:
 
     Attributes:
         attempt: the newest attempt.
-        firsts: by attempt, the fields that its later checkpoints leave out.
-        written_by: the attempts that saved or removed something.
-        former: the run as it was, each time that an attempt continued a point before the last one.
+        firsts: the fields that later checkpoints of an attempt leave out, by attempt.
+        written_by: the attempts that saved or removed checkpoints.
+        former: the earlier courses, one for each return to an earlier point.
         deleted: the sequences of deleted checkpoints.
-        steps: the steps started since the last checkpoint, of the attempt `steps_of`.
+        steps: the steps that the attempt `steps_of` started since the last checkpoint.
         live: the live note.
     """
 
@@ -144,7 +145,7 @@ class _Run:
         return found
 
     def forget(self) -> None:
-        """Forget what was saved before a generation that starts now."""
+        """Drop everything saved before the generation that starts now."""
         self.now, self.former = _Course(), []
         for each in (self.firsts, self.blobs, self.written_by, self.pins, self.deleted):
             each.clear()
@@ -165,7 +166,7 @@ class MemoryRunWriter(RunWriter):
 
     def __init__(self, run: _Run, workflow_id: str, attempt: int) -> None:
         token = os.urandom(16).hex()
-        values: set[str] = set()  # a digest is not looked up: to have a value twice costs nothing
+        values: set[str] = set()  # digests are not looked up: a duplicate costs nothing
         super().__init__(workflow_id, attempt, token, last_sequence=run.last_sequence, values=values, fetch=run.fetch)
         self.run = run
         self.acquired_at = datetime.now(UTC)
@@ -179,7 +180,7 @@ class MemoryRunWriter(RunWriter):
         run.steps[path] = None
 
     def _check_process(self) -> None:
-        """Allow every process: a forked child has a copy of its own of all runs."""
+        """Allow every process: a forked child has its own copy of all runs."""
 
     def _check_usable(self) -> None:
         if self._is_closed:
@@ -233,7 +234,7 @@ class MemoryRunWriter(RunWriter):
         run.last_sequence = sequence
         if run.steps:
             run.steps = {}
-        for each in evicted:  # by halving, so it costs the same in a long run
+        for each in evicted:  # by bisection, so it takes no longer in a long run
             place = bisect_left(stored, each, key=_SEQUENCE)
             if place < len(stored) - 1 and _SEQUENCE(stored[place]) == each:
                 run.deleted.add(each)
@@ -241,7 +242,7 @@ class MemoryRunWriter(RunWriter):
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
         with self._usable():
-            if not self.is_adopted:  # what the owner read as the newest is what it continues
+            if not self.is_adopted:  # the owner continues from the newest one that it read
                 last = self.run.standing(self.run.now)[-1]
                 _, self.saved = self._begin(self.run.history(self.run.now, _RESULTS(last)).view())
                 self.is_adopted = True
@@ -249,7 +250,7 @@ class MemoryRunWriter(RunWriter):
             self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.now.records)))
 
     def close(self) -> None:
-        """Save nothing more; a claim without a write leaves no trace."""
+        """End the writes; a claim without a write leaves no trace."""
         self._is_closed = True
         if not self.is_adopted and self.run.attempt == self.attempt:
             self.run.attempt = self._before
@@ -302,11 +303,11 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return records.Owner(me.host, me.boot_id, me.pid, me.start_time, writer.acquired_at)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
-        """Return this process: no other one sees the store."""
+        """Return this process: no other process can see the store."""
         return current_process() if workflow_id in self.held else None
 
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the attempt of the last note, and its steps."""
+        """Return the latest attempt that noted steps, and these steps."""
         run = self.held.get(workflow_id)
         return (0, ()) if run is None else (run.steps_of, tuple(run.steps))
 
@@ -363,7 +364,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [] if run is None else run.references(workflow_id, run.now)[::-1]
 
     def attempts(self, workflow_id: str) -> list[int]:
-        """Return the numbers of the attempts that wrote something."""
+        """Return the numbers of the attempts that wrote."""
         run = self.held.get(workflow_id)
         return [] if run is None else sorted(run.written_by)
 
@@ -416,7 +417,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [Finding(each, "ok", counted(len(run.standing(run.now)), "checkpoint")) for each, run in found.items()]
 
     def repair(self, workflow_id: str) -> stores.queries.Repaired:
-        """Return that nothing is damaged: nothing but this process has the bytes."""
+        """Repair nothing: memory is never damaged."""
         latest = self.load_latest(workflow_id)
         if latest is None:
             raise CheckpointNotFoundError(workflow_id)
@@ -475,7 +476,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         ][:limit]
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> stores.queries.Compacted:
-        """Drop deleted checkpoints, and the values that only they named."""
+        """Drop deleted checkpoints, and the values that only they refer to."""
         run, writer = self.held.get(workflow_id), self.owned.get(workflow_id)
         if run is None:
             return stores.queries.Compacted()
@@ -501,7 +502,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return [self.held[each].size if each in self.held else 0 for each in workflow_ids]
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Remove those of the runs that have no owner, that have no pin, and that are unchanged since they were listed."""
+        """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         removed = []
         for info in runs:
             run = self.held.get(info.workflow_id)
@@ -512,7 +513,7 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
         return removed
 
     def tidy(self) -> None:
-        """Do nothing: nothing is ever removed by halves here."""
+        """Do nothing: every removal here is complete."""
 
     def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.ids import why_invalid_run_id
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -129,7 +129,7 @@ async def test_sequences_grow_over_restarts_and_ids_differ_between_tasks(start):
 
 
 @pytest.mark.parametrize(
-    "task", [name for name in HOSTILE_IDS if not why_no_run_id(name)] + ["momo@example.com", "x@[1]train", "../x", "-x"]
+    "task", [name for name in HOSTILE_IDS if not why_invalid_run_id(name)] + ["momo@example.com", "x@[1]train", "../x", "-x"]
 )
 async def test_whatever_can_be_the_id_of_a_run_can_be_a_task(start, task):
     found = await take_step(start(), task, state=task[:3])

@@ -31,7 +31,7 @@ from flowckpt.cli.config.settings import PathKind as FilePath
 from flowckpt.cli.groups import near_words
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.core.system.filesystem import distrust
+from flowckpt.core.system.filesystem import why_untrusted
 from flowckpt.errors import SettingError, UntrustedStoreError
 
 # `[tool.flowckpt]` of the nearest `pyproject.toml`.
@@ -312,7 +312,7 @@ def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_wa
         path: the file or directory, absolute.
         *parts: files that belong to it.
         directory: the working directory; that of the process if not given.
-        is_on_the_way: whether only an entry of it is used, see `distrust`.
+        is_on_the_way: whether only an entry of it is used, see `why_untrusted`.
 
     Raises:
         UntrustedStoreError: another user can change it, or a directory between it and the working directory.
@@ -367,7 +367,7 @@ def _untrusted_places(
         path: the file or directory, absolute; it need not exist.
         *parts: files that belong to it.
         directory: the working directory. The directories between it and `path` count.
-        is_on_the_way: whether only an entry of `path` is used, see `distrust`.
+        is_on_the_way: whether only an entry of `path` is used, see `why_untrusted`.
     """
     uid = os.geteuid()
     ways = dict.fromkeys(way for each in (path, path.resolve()) for way in _between(each, directory))
@@ -376,7 +376,7 @@ def _untrusted_places(
         with contextlib.suppress(OSError):  # a place that cannot be looked at cannot be opened either
             status = place.lstat()
             mode = _without_private_group(place, status)
-            if reason := distrust(status.st_uid, mode, uid, is_on_the_way=is_on_the_way or place not in own):
+            if reason := why_untrusted(status.st_uid, mode, uid, is_on_the_way=is_on_the_way or place not in own):
                 yield place, reason
 
 

@@ -1,11 +1,11 @@
 """Equality, hash, repr and notebook form of flowckpt's attrs classes, without generated code for each class.
 
-attrs generates these three methods as source text and compiles it when the class is defined. They are fast to call, but
-slow to define: for the classes of a plain resume it took 4 % of the time from the start of Python to the next step, and
-hardly any run compares or prints them. So these classes use `eq=False, repr=False`, and inherit equivalent methods.
+attrs generates these methods as source text and compiles them when a class is defined. They are fast to call but slow
+to define: for the classes of a plain resume, this took 4 % of the time from the start of Python to the next step, and
+few runs compare or print them. So these classes use `eq=False, repr=False` and inherit equivalent methods.
 
-`__init__` is compiled too. A plain resume creates no objects of half the classes that it loads, and a program that only
-imports the package creates none of most classes: these are `lazy_frozen`.
+`__init__` is compiled, too. A plain resume never instantiates half of the classes that it loads, and a program that
+only imports the package instantiates even fewer: these classes are `lazy_frozen`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ else:
 
     def lazy_define(**how: Any) -> Any:
         """`attrs.define` for a class that is completed at its first use and has no slots."""
-        return functools.partial(_late, functools.partial(attrs.define, init=True, slots=False, **how))
+        return functools.partial(_completed_on_use, functools.partial(attrs.define, init=True, slots=False, **how))
 
     def lazy_frozen(**how: Any) -> Any:
         """`attrs.frozen` for a class that is completed at its first use and has no slots."""
-        return functools.partial(_late, functools.partial(attrs.frozen, init=True, slots=False, **how))
+        return functools.partial(_completed_on_use, functools.partial(attrs.frozen, init=True, slots=False, **how))
 
 
 _completing = threading.RLock()
@@ -39,18 +39,18 @@ _LATE: list[Callable[[], None]] = []
 
 
 def complete_all() -> None:
-    """Complete every class that is not used yet, before a process forks many others."""
+    """Complete every class that was not used yet, before a process forks many others."""
     while _LATE:
         _LATE.pop()()
 
 
-def _late(completed: Callable[[type], type], cls: type) -> type:
+def _completed_on_use(completed: Callable[[type], type], cls: type) -> type:
     """Complete a class when its first object is created, or its fields or its signature are read."""
     is_done = False
 
     def complete() -> None:
         nonlocal is_done
-        with _completing:  # another thread with its first object waits here
+        with _completing:  # other threads wait here until the class is complete
             if not is_done:
                 is_done = True
                 completed(cls)
@@ -63,11 +63,11 @@ def _late(completed: Callable[[type], type], cls: type) -> type:
     _LATE.append(complete)
     setattr(cls, "__init__", make)  # noqa: B010 - mypy: not an assignment to a method
     for name in ("__attrs_attrs__", "__signature__"):
-        setattr(cls, name, _AtLook(name, complete))
+        setattr(cls, name, _CompletedOnAccess(name, complete))
     return cls
 
 
-class _AtLook:
+class _CompletedOnAccess:
     """Placeholder for an attribute of a class that is set when the class is completed."""
 
     def __init__(self, name: str, complete: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class _AtLook:
 
 
 class FieldEquality:
-    """Compares, hashes and prints an attrs class by its fields, as `eq`, `hash` and `repr` of each field say."""
+    """Compares, hashes and prints an attrs class by its fields and their `eq`, `hash` and `repr`."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class FieldEquality:
         return all(_key(field, self) == _key(field, other) for field in _fields(self) if field.eq)
 
     def __hash__(self) -> int:
-        """Hash the fields that are compared, but for those with `hash=False`."""
+        """Hash the compared fields, except those with `hash=False`."""
         fields = [field for field in _fields(self) if field.eq and field.hash is not False]
         return hash((self.__class__, *(_key(field, self) for field in fields)))
 
@@ -102,7 +102,7 @@ class FieldEquality:
 
 
 class ShownInNotebook:
-    """Has an HTML form for the cells of notebooks, which the pages draw: they are loaded only there."""
+    """Shown as HTML in notebooks; the code that draws it is imported only there."""
 
     __slots__ = ()
 
@@ -115,7 +115,7 @@ NOTEBOOK_PAGES = "flowckpt.report.notebook"
 
 
 def _fields(value: Any) -> tuple[Any, ...]:
-    """Return the fields of an object; as `Any`, for the stubs of attrs do not know all that it documents of them."""
+    """Return the fields of an object, as `Any`: the stubs of attrs lack some documented attributes."""
     fields: tuple[Any, ...] = attrs.fields(value.__class__)
     return fields
 

@@ -74,15 +74,15 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
 
     Args:
         work: the awaitable.
-        is_last: raise the cancel here, because the caller's next await may come after its `asyncio.timeout()`. Python
-            3.13 has dropped the cancel by then; 3.11 and 3.12 no longer turn it into a `TimeoutError`.
+        is_last: raise the cancel here, because the caller's next await may come after its `asyncio.timeout()` block,
+            where Python 3.13 drops the cancel, and 3.11 and 3.12 do not turn it into a `TimeoutError`.
     """
-    if may_block():  # nothing else runs in the loop, and the signals know when not to cancel
+    if may_block():  # nothing else runs in the loop, and the signal handlers do not cancel meanwhile
         return await work
     task = asyncio.ensure_future(work)
     is_cancelled = False
     while not task.done():
-        # unlike an await of the task itself, this does not pass a cancel on to it
+        # unlike awaiting the task itself, this does not cancel it
         waiter = task.get_loop().create_future()
         task.add_done_callback(partial(_wake, waiter))  # asyncio.wait() takes three times as long
         try:
@@ -94,7 +94,7 @@ async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) ->
                 await task
     current = asyncio.current_task()
     if is_cancelled and current is not None:
-        current.uncancel()  # so that it counts once: asyncio.timeout() reads the count
+        current.uncancel()  # count it once: asyncio.timeout() reads the count
         current.cancel()
     try:
         return task.result()
@@ -130,9 +130,9 @@ async def run_blocking(work: Callable[[], T]) -> T:
     return await (on_own_thread(work) if _is_left.get() else workers.run(work))
 
 
-# Threads for work that mostly waits for a disk or a server. Measured with 200 runs of which each waits for a sync of its own
-# (`python -m benchmarks --only "many runs"`): `asyncio.to_thread` has six threads on a machine with two cores, and takes
-# 60 µs of processor time for each piece of work; syncs of sixteen files at a time share the writes of the disk.
+# Threads for work that mostly waits for a disk or a server. Measured with 200 runs that each wait for their own sync
+# (`python -m benchmarks --only "many runs"`): `asyncio.to_thread` has six threads on a machine with two cores and takes
+# 60 µs of processor time per call; syncs of sixteen files at a time share disk writes.
 
 _THREADS = 16
 _IDLE_SECONDS = 1.0
@@ -146,25 +146,25 @@ def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
         name: the name of the thread.
 
     Raises:
-        CheckpointStorageError: no more threads are allowed, or Python is ending.
+        CheckpointStorageError: the limit of threads is reached, or Python is shutting down.
     """
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
         raise CheckpointStorageError(
-            f"no thread can be started to read or write: {error}",
-            remedy="Raise the limit of threads (ulimit -u), or run less at the same time.",
+            f"cannot start a thread to read or write: {error}",
+            remedy="Raise the limit of threads (ulimit -u), or run fewer things at the same time.",
         ) from error
     return thread
 
 
-class Answers:
-    """Passes results of threads to the futures of event loops; a loop is woken once for all waiting results."""
+class ResultDelivery:
+    """Delivers results of threads to the futures of event loops, waking each loop once for all pending results."""
 
     def __init__(self) -> None:
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)  # of a thread that is gone, or that held the lock
+        os.register_at_fork(after_in_child=self._reset)  # a missing thread may hold the lock
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -194,14 +194,14 @@ class Answers:
 
 
 _Answer = tuple["asyncio.Future[Any]", Any, BaseException | None]
-answers = Answers()
+answers = ResultDelivery()
 
 
 class Workers:
     """Threads that do blocking work for event loops, and end after one second without work.
 
     Args:
-        most: the number of threads.
+        limit: the maximum number of threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -215,22 +215,22 @@ class Workers:
         self._threads = self._unfinished = 0
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do work on a thread; it runs to its end, even if the future is cancelled."""
+        """Run a function on a thread, to its end even if the future is cancelled."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.start(partial(copy_context().run, work), future)
         return future
 
     def start(self, work: Callable[[], Any], future: asyncio.Future[Any] | None = None) -> None:
-        """Do work on a thread.
+        """Run a function on a thread.
 
         Args:
             work: the function. Without a future, it must not raise.
-            future: gets the result.
+            future: receives the result.
 
         Raises:
-            CheckpointStorageError: none of the threads is running, and none can be started; the work is not done.
+            CheckpointStorageError: no thread is running and none can be started; the work is not done.
         """
-        if self._pid != os.getpid():  # a forked child has neither the threads nor the holders of the locks
+        if self._pid != os.getpid():  # a forked child has neither the threads nor those that hold the locks
             self._reset()
         with self._lock:
             if self._threads < min(self._most, self._unfinished + 1):
@@ -244,7 +244,7 @@ class Workers:
             self._waiting.put((work, future))
 
     def each(self, calls: Sequence[Callable[[], object]]) -> list[tuple[Any, BaseException | None]]:
-        """Make calls in parallel, on this thread and on others, and return what each returned and raised, once all have ended.
+        """Make calls in parallel, on this thread and others; return the result and the error of each.
 
         Args:
             calls: the calls, which mostly wait for the disk.
@@ -253,7 +253,7 @@ class Workers:
         pending, done, are_done = deque(range(len(calls))), deque[int](), threading.Event()
 
         def make_some() -> None:
-            with contextlib.suppress(IndexError):  # none is left
+            with contextlib.suppress(IndexError):  # no calls remain
                 while True:
                     place = pending.popleft()
                     try:
@@ -264,7 +264,7 @@ class Workers:
                     if len(done) == len(calls):
                         are_done.set()
 
-        with contextlib.suppress(CheckpointStorageError):  # no other thread: this one makes all calls
+        with contextlib.suppress(CheckpointStorageError):  # without other threads, this one makes all calls
             for _ in range(min(len(calls), self._most) - 1):
                 self.start(make_some)
         make_some()
@@ -298,25 +298,23 @@ class Workers:
 workers = Workers(_THREADS)
 
 
-# Work of many runs at the same time that mostly waits for syncs: saves, claims and releases in files.
-#
-# Such work is a generator. It yields each call that waits for the disk, and continues with what that has returned; what the
-# call raises is raised at its `yield`. `SyncGroup` does all that is under way in rounds, on one thread: each continues to its next
-# wait, then all waits are made in parallel, and those for the same thing once.
-#
-# With a thread for each save, every system call of it handed the interpreter's lock to another thread and waited for its turn
-# again, which took more time than the disk (`python -m benchmarks --only "many runs"`).
+# Concurrent work of many runs that mostly waits for syncs: saves, claims and releases in files. Such work is a
+# generator. It yields each call that waits for the disk, and receives the result or the error of the call at the
+# `yield`. `SyncGroup` drives all generators in rounds, on one thread: each continues to its next wait, then all calls
+# are made in parallel, and calls with the same key once. With a thread for each save, every system call released the
+# interpreter's lock and had to wait for it again, which took longer than the disk (`python -m benchmarks --only "many
+# runs"`).
 
 
 Wait = tuple[Callable[[], object], Hashable]
 """A call that waits for the disk, and its key. Waits with the same key share one call; None is never shared."""
 Waiting = Generator[Wait, Any, T]
 APART = "apart"
-"""Marks a wait whose call may take long, so that other runs do not wait for it."""
+"""Marks a call that may take long, so that other runs do not wait for it."""
 
 
 def result_of(work: Waiting[T]) -> T:
-    """Return the result of a generator that waits in place, and so yields nothing."""
+    """Return the result of a generator that waits in place and therefore never yields."""
     try:
         next(work)
     except StopIteration as end:
@@ -325,10 +323,10 @@ def result_of(work: Waiting[T]) -> T:
 
 
 class _Item:
-    """Work under way.
+    """Work in progress.
 
     Attributes:
-        run: the run; work for one run is done in the order of its arrival.
+        run: the run; its work is done in the order of arrival.
         wait: the call that it waits for.
         outcome: the result and the error of that call.
     """
@@ -357,16 +355,16 @@ class SyncGroup:
         self._has_thread = False
 
     def later(self, run: str, work: Waiting[T]) -> asyncio.Future[T]:
-        """Do work in the next round; it runs to its end, even if the future is cancelled.
+        """Start work in the next round; it runs to its end, even if the future is cancelled.
 
         Args:
-            run: the run that it is for.
-            work: what to do.
+            run: the run.
+            work: the generator.
 
         Raises:
             CheckpointStorageError: no thread can be started; the work is not done.
         """
-        if self._pid != os.getpid():  # a forked child has neither the thread nor those who hold the lock
+        if self._pid != os.getpid():  # a forked child has neither the thread nor those that hold the lock
             self._reset()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
@@ -390,15 +388,15 @@ class SyncGroup:
                         self._has_thread = False
                         return
                 under_way = self._round(under_way)
-            except BaseException as error:  # such as no memory for the lists: the outcome of each is unknown
+            except BaseException as error:  # such as no memory for the lists: all outcomes are unknown
                 for item in under_way:
                     self._give_up(item, error)
-                for _ in range(0 if under_way else len(self._waiting)):  # not what comes meanwhile
+                for _ in range(0 if under_way else len(self._waiting)):  # not work that arrives meanwhile
                     self._give_up(self._waiting[0], error)
                 under_way = []
 
     def _taken(self, under_way: list[_Item]) -> list[_Item]:
-        """Return the work in progress, and waiting work of runs without work in progress; all or nothing."""
+        """Return the work in progress, and queued work of runs without work in progress; all or nothing."""
         runs = self._apart.union(item.run for item in under_way)
         taken, left = [*under_way], deque[_Item]()
         for item in self._waiting:
@@ -412,11 +410,11 @@ class SyncGroup:
 
     def _give_up(self, item: _Item, error: BaseException) -> None:
         """End work with an error, and continue with the run's later work."""
-        with contextlib.suppress(Exception):  # what follows is for the others, too
+        with contextlib.suppress(Exception):  # the others must not be affected
             item.work.close()
         with self._lock:
             self._apart.discard(item.run)
-            with contextlib.suppress(ValueError):  # it was under way
+            with contextlib.suppress(ValueError):  # it was in progress
                 self._waiting.remove(item)
         answers.give(item.future, None, error)
 
@@ -433,7 +431,7 @@ class SyncGroup:
                 done.append((item.future, end.value, None))
             except BaseException as error:
                 done.append((item.future, None, error))
-        for answer in done:  # only now: a loop that is woken takes the interpreter's lock
+        for answer in done:  # not earlier: a woken loop takes the interpreter's lock
             answers.give(*answer)
         waits: dict[Hashable, Callable[[], object]] = {}
         together: list[tuple[_Item, Hashable]] = []
@@ -467,20 +465,20 @@ class SyncGroup:
             self._give_up(item, error)
 
 
-# Work that a run does not wait for: a store that is unavailable for half a minute must not delay the steps.
+# Work that runs in the background: a store that is unavailable for half a minute must not delay the steps.
 
 
 _is_left: ContextVar[bool] = ContextVar("flowckpt_is_left", default=False)
 
 
 async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
-    """Start work, wait for it for a moment, and return its future, done or not.
+    """Start work, wait up to `patience` seconds, and return its future, done or not.
 
     The process may exit before the work is done, without waiting for its thread.
 
     Args:
         work: the function.
-        patience: how long to wait, in seconds.
+        patience: the time to wait, in seconds.
     """
     with blocking_allowed(False):
         token = _is_left.set(True)
@@ -488,16 +486,16 @@ async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
             begun = asyncio.ensure_future(work)
         finally:
             _is_left.reset(token)
-    # mark it as retrieved: nobody may read it
+    # mark it as retrieved, because it may never be read
     begun.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.wait({begun}, timeout=patience)
     return begun
 
 
 async def on_own_thread(work: Callable[[], T]) -> T:
-    """Run `work` on a daemon thread, which a cancel abandons: for a wait that may never end, such as for a pipe.
+    """Run `work` on a daemon thread, which a cancel abandons: for a wait that may never end, such as opening a pipe.
 
-    A file that is returned too late is closed.
+    A file returned after a cancel is closed.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -525,10 +523,10 @@ async def on_own_thread(work: Callable[[], T]) -> T:
     return await answer
 
 
-# A loop inside the thread of another loop, which stands still meanwhile.
+# A loop inside the thread of another loop, which is blocked meanwhile.
 
 
-# From 3.14 on the current task belongs to the thread, and no other loop can run a task while it is set.
+# Since 3.14 the current task belongs to the thread, and no other loop can run a task while it is set.
 swap_task: Callable[[asyncio.AbstractEventLoop, Any], Any] | None = (
     getattr(asyncio.tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
 )
@@ -573,7 +571,7 @@ class InSync:
         return f"in_sync({self._target!r})"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and the like ask before there is a target
+        if name.startswith("__"):  # `copy` asks before there is a target
             raise AttributeError(name)
         found = getattr(self._target, name)
         if not callable(found):
@@ -612,7 +610,7 @@ class InSync:
     def _waited(self, work: Awaitable[T]) -> T:
         with self._one_at_a_time, loop_hidden():
             if self._runner is None:
-                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
+                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory ignores loop policies
                 self._runner.get_loop()
                 self._closing = weakref.finalize(self, _close, self._runner)
             return run_alone(self._runner, work)

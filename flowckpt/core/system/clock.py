@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The engine's clock; tests use one that they set by hand."""
+    """The engine's clock; tests use one that they control."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware and in UTC. Never used to order records."""
         ...
 
     def elapsed_ns(self) -> int:
-        """Return nanoseconds of a monotonic clock; only differences mean something."""
+        """Return nanoseconds of a monotonic clock; only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""Declarative errors: fields as in a dataclass, texts from templates, pickling, an additional built-in exception.
+"""Declarative errors: fields as in a dataclass, texts from templates, pickling, an additional built-in base class.
 
 A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
 default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
-`_words()`. A template drops a part in square brackets if a field in that part is empty.
+`_words()`. A part in square brackets is dropped if a field in it is empty.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class _Field:
 
 
 def field(about: str, *, default: Any = Parameter.empty, kw_only: bool = True) -> Any:
-    """Declare a field that is given to the error, by keyword or (`kw_only=False`) by place."""
+    """Declare a field that is an argument of the error, by keyword or (`kw_only=False`) by position."""
     return _Field(about, default, Parameter.KEYWORD_ONLY if kw_only else Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def derived(template: Any, *, init: Literal[False] = False) -> Any:
-    """Declare a field that is not given: a constant, or the template of a text."""
+    """Declare a field that is not an argument: a constant, or a template of a text."""
     return _Field("", template)
 
 
 class _Signature:
-    """The signature of a class, made on demand because it takes long to make for all classes."""
+    """The signature of a class, made on demand because making all of them takes long."""
 
     def __get__(self, error: object, cls: Any) -> Signature:
         return _declared(cls)[0]
@@ -50,12 +50,12 @@ class Declared:
     def __init_subclass__(cls) -> None:
         """Set the public module of the class, and describe its fields in its docstring."""
         if cls.__module__ == "flowckpt.store_errors":
-            cls.__module__ = "flowckpt.errors"  # as programs import it, and as pickles and records name it
+            cls.__module__ = "flowckpt.errors"  # where programs import it, and its name in pickles and records
         shown = [part for part in (*cls.__bases__, cls) if part is cls or part.__base__ is Declared]
         fields = {n: each for part in shown for n, each in vars(part).items() if isinstance(each, _Field)}
         about = [f"    {n}: {each.about}." for n, each in fields.items() if each.about]
         if cls.__doc__ and about:
-            start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 takes the margin off every docstring
+            start = "\n" + "    " * ("\n    " in cls.__doc__)  # Python 3.13 strips the indentation of docstrings
             cls.__doc__ = start.join([f"{cls.__doc__.rstrip()}\n", "Attributes:", *about, ""])
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -65,7 +65,7 @@ class Declared:
         bound.apply_defaults()
         values = vars(self)
         for name, value in bound.arguments.items():
-            values[name] = _kept(value, signature.parameters[name].annotation)
+            values[name] = _copied(value, signature.parameters[name].annotation)
         words = {**values, "run": shell_word(values.get("workflow_id", "")), **self._words()}
         for name, template in templates.items():
             values[name] = values.get(name) or (_filled(template, words) if isinstance(template, str) else template)
@@ -125,17 +125,17 @@ def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
     return Signature(sorted(parameters.values(), key=lambda each: each.kind)), templates
 
 
-def _kept(value: Any, annotation: str) -> Any:
-    """Return a copy of a value for an error, so that the caller cannot change it later."""
+def _copied(value: Any, annotation: str) -> Any:
+    """Return a copy of a mutable value, so that the caller cannot change it later."""
     if annotation.startswith("Sequence"):
         return tuple(value)
     if annotation.startswith("Mapping"):
-        return {key: _kept(each, annotation.partition(", ")[2]) for key, each in value.items()}
+        return {key: _copied(each, annotation.partition(", ")[2]) for key, each in value.items()}
     return value
 
 
 def _filled(template: str, words: Mapping[str, Any]) -> str:
-    """Fill a template: sequences of texts are joined, and optional parts go if they have nothing to show."""
+    """Fill a template: sequences of texts are joined, and optional parts with empty fields are dropped."""
     joined = {name: "; ".join(map(str, each)) if isinstance(each, tuple) else each for name, each in words.items()}
     parts = _OPTIONAL_PART.split(template)
     parts[1::2] = [part if all(joined[name] for name in _FIELD.findall(part)) else "" for part in parts[1::2]]
@@ -149,29 +149,29 @@ def _rebuild(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     return error
 
 
-# The built-in exception of a failed step.
+# The built-in base class of a failed step's error.
 
 
 _UNFIT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-"""A generator cannot end with the first two, and a group cannot be built from a record."""
+"""The first two cannot end a generator, and a group cannot be rebuilt from a record."""
 
 _BUILTIN_KINDS: set[type] = set()
 
 
 def with_builtin(cls: type, names: tuple[str, ...]) -> type:
-    """Return a class that is also the first built-in exception among some names; the class itself if none of them is."""
+    """Return a subclass that also derives from the first built-in exception of `names`; without one, the class."""
     kinds = (getattr(builtins, name, None) for name in names)
-    fits: Any = next((kind for kind in kinds if _is_fit(kind)), Exception)
+    fits: Any = next((kind for kind in kinds if _can_be_base(kind)), Exception)
     return cls if fits is Exception or cls in _BUILTIN_KINDS else _combined(cls, fits)
 
 
-def _is_fit(kind: Any) -> bool:
+def _can_be_base(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _UNFIT)
 
 
 @functools.cache
 def _combined(cls: type, kind: type) -> type:
-    # `MemoryError.__new__` refuses subclasses with another base; it adds nothing to what `Exception` makes.
+    # `MemoryError.__new__` refuses subclasses with another base, and adds nothing to `Exception`.
     maker = Exception if kind is MemoryError else kind
     made = type(
         cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": maker}
@@ -181,12 +181,12 @@ def _combined(cls: type, kind: type) -> type:
 
 
 def declared_class(cls: type) -> type:
-    """Return the declared class of a failure, without the additional built-in exception."""
+    """Return the declared class of a failure, without the additional built-in base class."""
     return cls.__bases__[0] if cls in _BUILTIN_KINDS else cls
 
 
 def rebuild_failed(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    """Build a pickled failure again; the record of its class says which built-in exception it is."""
+    """Rebuild a pickled failure, with the built-in base class that its record names."""
     error = cls.__new__(cls, error_type=state["error_type"], error_bases=state["error_bases"])
     error.args = args
     error.__dict__.update(state)
@@ -197,12 +197,12 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def shell_word(text: str) -> str:
-    """Return a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import."""
+    """Return a text as one word of a shell command, like `shlex.quote`, whose module takes long to import."""
     return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def type_name(cls: type) -> str:
-    """Name a class as errors and records do: bare for builtins, else `module.QualName`."""
+    """Return the name of a class for errors and records: bare for builtins, otherwise `module.QualName`."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 

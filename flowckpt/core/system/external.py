@@ -1,6 +1,6 @@
-"""Lazy imports of modules of Python and of other packages that few runs need.
+"""Lazy imports of modules of the standard library and other packages that few runs need.
 
-Some of them take several milliseconds to import; others belong to extras, and may be missing.
+Some take several milliseconds to import; others belong to extras and may be missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operating-system calls of the stores, as one small port.
 
-A store makes no other calls of the operating system. So a test can record the calls, make the n-th one fail, and build
-every state that a power cut may leave. Names are relative to an open directory, and symbolic links are never followed.
+Stores make no other system calls. So a test can record the calls, make the n-th one fail, and build every state that a
+power cut may leave. Names are relative to an open directory, and symbolic links are never followed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FENCED_MODE = 0o400
 
 
 UNSOUND_FILESYSTEMS = (
-    *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # of another machine
-    *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # of many machines
-    *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of another program, or of a guest's host
+    *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # on another machine
+    *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # on many machines
+    *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of a program or of a virtual machine's host
 )
 """Prefixes of file system types whose locks hold only on one machine, or whose link counts may be outdated."""
 
@@ -38,15 +38,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileStatus(NamedTuple):
-    """The facts about a file that stores ask for.
+    """The facts about a file that stores use.
 
     Attributes:
         size: length in bytes.
-        links: how many names the file has; 0 once it was unlinked.
+        links: the number of its names; 0 after it was unlinked.
         is_directory: whether it is a directory.
         is_regular: whether it is a regular file.
         is_writable: whether its owner may open it for writing.
-        inode: its number in the file system; no other file has it while this one is open or has a name.
+        inode: its inode number; unique while the file is open or has a name.
         written_at: when its content was last written, in seconds since the epoch; 0 if unknown.
         device: the device of its file system; 0 if unknown.
     """
@@ -89,12 +89,12 @@ def _place_of(found: os.stat_result, path: str) -> Place:
         return Place.MOVED
     except (NotADirectoryError, FileExistsError):
         return Place.REPLACED
-    except OSError:  # a directory on the way may not be entered: that proves nothing
+    except OSError:  # a parent directory may be inaccessible: that proves nothing
         return Place.HERE
 
 
 class FileSystem(Protocol):
-    """The calls. Every one raises `OSError` and nothing else."""
+    """The calls. They raise only `OSError`."""
 
     def open_root(self, path: str) -> int:
         """Open the store's own directory; only here, a symbolic link is the user's choice and is followed."""
@@ -129,7 +129,7 @@ class FileSystem(Protocol):
         ...
 
     def write(self, file: int, data: bytes) -> int:
-        """Append; return how many bytes were taken, which may be fewer than given."""
+        """Append; return the number of bytes written, which may be fewer than given."""
         ...
 
     def read(self, file: int, size: int, offset: int) -> bytes:
@@ -141,7 +141,7 @@ class FileSystem(Protocol):
         ...
 
     def sync(self, file: int) -> None:
-        """Return once a file or a directory is on the disk with everything about it."""
+        """Return once a file or directory is on the disk, including its metadata."""
         ...
 
     def close(self, file: int) -> None:
@@ -191,7 +191,7 @@ class FileSystem(Protocol):
         ...
 
     def is_named(self, file: int, parent: int, name: str) -> bool:
-        """Return whether a name belongs to an open file; False if it is missing or belongs to another file."""
+        """Return whether a name belongs to an open file; False if the name is missing."""
         ...
 
     def place_of(self, file: int, parent: int, name: str, path: str) -> Place:
@@ -239,7 +239,7 @@ class Reserve:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(self._place, flags, FILE_MODE)
             try:
-                os.fchmod(file, FILE_MODE)  # whatever the umask
+                os.fchmod(file, FILE_MODE)  # regardless of the umask
                 os.posix_fallocate(file, 0, self.BYTES)
             except BaseException:
                 self._place.unlink()
@@ -263,7 +263,7 @@ class Reserve:
 
 
 class held_open:  # noqa: N801 - as `contextlib.closing`; a generator would take three times as long
-    """Close a file or a directory at the end of a `with` block, which gets it.
+    """Close a file or directory at the end of a `with` block.
 
     Args:
         filesystem: the calls.
@@ -300,7 +300,7 @@ def open_if_there(filesystem: FileSystem, open_one: Callable[..., int], *where: 
 
 
 def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
-    """Append all of some bytes; nothing is synced.
+    """Append all bytes, without a sync.
 
     Args:
         filesystem: the calls.
@@ -367,7 +367,7 @@ class PosixFileSystem:
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(mode=DIRECTORY_MODE)
-                directory.chmod(DIRECTORY_MODE)  # whatever the umask took away
+                directory.chmod(DIRECTORY_MODE)  # regardless of the umask
         device = root.stat().st_dev
         for directory in [root, *root.parents][:-1]:
             found = directory.stat()
@@ -389,7 +389,7 @@ class PosixFileSystem:
     def make_directory(self, parent: int, name: str) -> None:
         """Create a directory with mode 0700."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
-        os.chmod(name, DIRECTORY_MODE, dir_fd=parent)  # whatever the umask took away
+        os.chmod(name, DIRECTORY_MODE, dir_fd=parent)  # regardless of the umask
 
     def remove_directory(self, parent: int, name: str) -> None:
         """Remove an empty directory."""
@@ -399,7 +399,7 @@ class PosixFileSystem:
         """Create a file with mode 0600 for appending."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, FILE_MODE, dir_fd=parent)
-        os.fchmod(file, FILE_MODE)  # whatever the umask took away
+        os.fchmod(file, FILE_MODE)  # regardless of the umask
         return file
 
     def open_read(self, parent: int, name: str) -> int:
@@ -574,7 +574,7 @@ _ROOT = 0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def distrust(owner: int, mode: int, uid: int, *, is_on_the_way: bool = False) -> str:
+def why_untrusted(owner: int, mode: int, uid: int, *, is_on_the_way: bool = False) -> str:
     """Return why a user must not run code from a file, or an empty text.
 
     Root is trusted, because it can already run anything as any user.

@@ -1,8 +1,8 @@
-"""Values that are computed once for each function, and forgotten with it.
+"""Values that are computed once for each function, and dropped with it.
 
-A step's function may be a nested one that holds a large value of its workflow. A cache that holds the function holds
-that value too, long after the run. So the function is known by its address, and watched by a weak reference, which
-takes the entry away with it.
+A step's function may be nested, with a large value of its workflow in its closure. A cache that referred to the function
+would keep that value alive long after the run. So the key is the function's address, and a weak reference removes the
+entry together with the function.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Other = TypeVar("Other")
 Value = TypeVar("Value")
 
 MAX_KNOWN = 4096
-"""How many a cache knows at most: what a program keeps alive may be endless, too."""
+"""Maximum entries of a cache: a program may keep any number of functions alive."""
 
 
 _CACHES: list[dict[Any, Any]] = []
 
 
 def forget_functions() -> None:
-    """Empty all caches: what is known of functions may no longer hold, as code that they use was imported again."""
+    """Clear all caches, because code that the functions use was reloaded."""
     for known in _CACHES:
         known.clear()
 
@@ -45,15 +45,13 @@ class _Entry(weakref.ref[Any]):
 
 
 def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
-    """Compute a value once for each function, by its identity, and keep neither of them alive.
+    """Cache a value for each function, by its identity, and keep neither of them alive.
 
-    What cannot be referred to weakly (some builtins) is computed each time. So are bound methods, which are new objects
-    at each access: ask for their `__func__`.
-
-    It is safe in threads: what two of them ask for at once may be computed twice, and each of them gets a right answer.
+    Functions without weak references (some builtins) are computed each time. So are bound methods, which are new objects
+    at each access: pass their `__func__`. Safe in threads: concurrent calls may compute a value twice.
 
     Args:
-        compute: returns the value; one that refers to the function would keep it alive.
+        compute: returns the value, which must not refer to the function.
     """
     known: dict[int, _Entry] = {}
     _CACHES.append(known)
@@ -63,12 +61,12 @@ def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Valu
 def _cached(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callable[[Key], Value]:
     def forget(entry: Any) -> None:
         place = entry.place
-        if known.get(place) is entry:  # not one of a new function at the same address
+        if known.get(place) is entry:  # unless it belongs to a new function at the same address
             known.pop(place, None)
 
     def value_of(function: Key) -> Value:
         entry = known.get(id(function))
-        # The address alone proves nothing: the next function may get it before the entry of the last one is gone.
+        # The address alone proves nothing: a new function may get it before the old entry is removed.
         if entry is not None and entry() is function:
             found: Value = entry.value
             return found
@@ -79,7 +77,7 @@ def _cached(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callab
             return value
         made.place, made.value = id(function), value
         if len(known) >= MAX_KNOWN:
-            known.clear()  # in one go: another thread may be changing it
+            known.clear()  # one operation, because another thread may be changing it
         known[made.place] = made
         return value
 
@@ -87,12 +85,12 @@ def _cached(compute: Callable[[Key], Value], known: dict[int, _Entry]) -> Callab
 
 
 class PerFunction(dict["weakref.ref[Any]", Value]):
-    """Values of plain functions, by `weakref.ref(function)`: a known value is found without a call.
+    """Values of plain functions, by `weakref.ref(function)`: a cached value is found without a call.
 
-    For what a step asks at each yield; elsewhere `cached_per_function` reads better.
+    For values needed at each yield; elsewhere `cached_per_function` is easier to read.
 
     Args:
-        compute: returns the value of a function; one that refers to the function would keep it alive.
+        compute: returns the value of a function, which must not refer to it.
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
@@ -113,7 +111,7 @@ class PerFunction(dict["weakref.ref[Any]", Value]):
 
 
 def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], Value]:
-    """Compute a value once for each two things, in the same way: a method's function and its class, say.
+    """Cache a value for each pair of objects in the same way, such as a method's function and its class.
 
     Args:
         compute: returns the value, which must not refer to either of them.
@@ -121,7 +119,7 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
 
     @cached_per_function
     def with_first(first: Key) -> Callable[[Other], Value]:
-        known: Any = weakref.ref(first)  # a value that refers to the first would keep it alive
+        known: Any = weakref.ref(first)  # a strong reference would keep it alive
         return _cached(lambda second: compute(known(), second), {})
 
     return lambda first, second: with_first(first)(second)
@@ -134,8 +132,8 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
 def is_installed(file: str) -> bool:
     """Return whether a file belongs to Python or to an installed package.
 
-    By the very directories of this Python: a virtualenv inside a project, or a project below some `site-packages`, must
-    not be taken for it. Links are followed, as a project that is linked into `site-packages` is still being worked on.
+    Only the directories of this Python count, because a project may contain a virtualenv, or be inside some other
+    `site-packages`. Links are followed, because a project linked into `site-packages` is still being developed.
     """
     path = Path(file).resolve()
     return any(path.is_relative_to(directory) for directory in _installed_directories())
@@ -143,7 +141,7 @@ def is_installed(file: str) -> bool:
 
 @functools.cache
 def _installed_directories() -> frozenset[Path]:
-    # Of `site`, which Python has imported when it starts; `sysconfig` takes 4 ms of every resume.
+    # From `site`, which Python imports at its start; importing `sysconfig` takes 4 ms.
     prefixes = dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])
     standard = str(Path(str(linecache.__file__)).parent)
     paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
@@ -151,13 +149,13 @@ def _installed_directories() -> frozenset[Path]:
 
 
 def versions_of(modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the packages of modules, by the module's name.
+    """Return the versions of the packages that contain modules, by the module's name.
 
-    It is read from the name of the `.dist-info` directory: `importlib.metadata` takes ten times as long to import as all
-    directories take to list.
+    They are read from the names of `.dist-info` directories: importing `importlib.metadata` takes ten times as long as
+    listing all directories.
 
     Args:
-        modules: top modules, as a program imports them.
+        modules: names of top-level modules.
     """
     wanted = sorted(modules)
     installed = _installed() if wanted else {}
@@ -176,9 +174,9 @@ def _installed() -> dict[str, tuple[str, Path]]:
 
 
 _LISTED: dict[str, tuple[int, list[tuple[str, str, Path]]]] = {}
-"""Directories that were listed, and when they had changed by then: a program resumes more than one run."""
+"""The listed directories with their modification times, because a program may resume several runs."""
 _MERGED: list[tuple[list[list[tuple[str, str, Path]]], dict[str, tuple[str, Path]]]] = [([], {})]
-"""The lists that were joined last, and what they are joined: the same lists are not joined twice."""
+"""The last joined lists and the result, so that the same lists are not joined twice."""
 
 
 def _distributions(place: str) -> list[tuple[str, str, Path]]:
@@ -192,7 +190,7 @@ def _distributions(place: str) -> list[tuple[str, str, Path]]:
         return _NOTHING
     parts = [(name, name.removesuffix(".dist-info").rpartition("-")) for name in names]
     found = [(_normal(package), version, Path(place, name)) for name, (package, _, version) in parts]
-    if time.time_ns() - changed > 1_000_000_000:  # else a change within the same tick of its clock would not show
+    if time.time_ns() - changed > 1_000_000_000:  # otherwise a change within the same clock tick would go unnoticed
         _LISTED[place] = changed, found
     return found
 
@@ -204,7 +202,7 @@ def _version(module: str, installed: Mapping[str, tuple[str, Path]]) -> str:
     known = installed.get(_normal(module))
     if known is not None:
         return known[0]
-    for version, entry in installed.values():  # `yaml` is of PyYAML, `sklearn` of scikit-learn
+    for version, entry in installed.values():  # `yaml` belongs to PyYAML, `sklearn` to scikit-learn
         try:
             record = (entry / "RECORD").read_bytes()
         except OSError:

@@ -1,8 +1,8 @@
-"""Ids of runs: what may be one, and how a new one is made.
+"""Run ids: which are valid, and how new ones are made.
 
-One rule holds wherever a run gets its id: when it is run, forked, copied and imported, and for the task of a checkpoint
-manager. An id never becomes a path, a column or an object's name as it is (every store encodes it), so `../x` and `-x` are
-ids like any other; what cannot be shown, typed or encoded is not an id.
+The same rule applies wherever a run gets its id: at a start, fork, copy or import, and for a task of a checkpoint
+manager. Every store encodes an id before it uses it in a path, a column or an object's name, so `../x` and `-x` are
+valid ids; text that cannot be shown, typed or encoded is not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IdFactory = Callable[[], str]
 """Makes the id of a new run."""
 
 MOST_CHARACTERS = 200
-"""How long the id of a run may be."""
+"""Maximum length of a run id."""
 
 
 def new_run_id() -> str:
@@ -27,38 +27,36 @@ def new_run_id() -> str:
 
 def new_message_id() -> str:
     """Return a new ULID (26 characters, Crockford's base 32; see github.com/ulid/spec)."""
-    from ulid import ULID  # imported at the first new run: it costs 18 ms, and a resume never needs it
+    from ulid import ULID  # takes 18 ms, and a resume never needs it
 
     return str(ULID())
 
 
-def why_no_run_id(value: object) -> str:
-    """Return why a value cannot be the id of a new run, as what is said of it; an empty text where it can."""
+def why_invalid_run_id(value: object) -> str:
+    """Return why a value cannot be the id of a new run, to follow "a run id"; empty if it can."""
     if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= MOST_CHARACTERS:
         return ""
     shown = f"{value!r:.60}{'…' if len(repr(value)) > 60 else ''}"
     kind = "" if isinstance(value, str) else f" ({type(value).__name__})"
-    return f"must be 1 to {MOST_CHARACTERS} printable characters, and not blank; got {shown}{kind}"
+    return f"must be 1 to {MOST_CHARACTERS} printable characters and not blank; got {shown}{kind}"
 
 
-# Random numbers and UUIDs of the machine, where no others are injected.
-#
-# Their libraries are imported at the first one: most runs need neither, and a resume is quicker by 2 ms.
+# The default sources of random numbers and UUIDs. Their modules are imported on first use: that saves a resume 2 ms.
 
 
 def checked_new_id(workflow_id: object) -> str:
-    """Return the id of a run that is about to be made.
+    """Return the id of a new run if it is valid.
 
     Raises:
-        InputError: it can be none.
+        InputError: the id is invalid.
     """
-    if why := why_no_run_id(workflow_id):
-        remedy = "Give another id, or none to get a new one."
+    if why := why_invalid_run_id(workflow_id):
+        remedy = "Pass another id, or none to generate one."
         raise InputError(f"a run id {why}", parameter="workflow_id", remedy=remedy)
     return str(workflow_id)
 
 
-def drawn() -> float:
+def random_number() -> float:
     """Return a random number in [0, 1)."""
     return external.random.random()
 
@@ -69,9 +67,9 @@ def new_uuid() -> external.uuid.UUID:
 
 
 def new_token(size: int) -> str:
-    """Return random bytes as hex digits, as `secrets.token_hex` does.
+    """Return random bytes as hex digits, like `secrets.token_hex`.
 
     Args:
-        size: how many bytes.
+        size: the number of bytes.
     """
     return os.urandom(size).hex()

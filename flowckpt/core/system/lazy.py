@@ -1,9 +1,9 @@
-"""Modules that are imported when something of them is first used.
+"""Modules that are imported on first use.
 
-`import flowckpt` must be quick, and most of its modules are needed only by some runs. A function that imports would hide
-that. Packages are the doors: a package that uses `lazy_modules` or `lazy_exports` has modules or names as attributes, and
-imports each at its first use. `LazyModule` stands for a module that no door can lead to: one that its own package imports
-before the package is whole.
+`import flowckpt` must be quick, and most of its modules are needed only by some runs. Imports inside functions would hide
+the dependencies. So packages act as doors: one that uses `lazy_modules` or `lazy_exports` has modules or names as
+attributes, and imports each on first use. `LazyModule` is for modules that cannot be reached through a package,
+because that package imports their user before it is complete.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from types import ModuleType
 from typing import Any
 
 _MANY = 5_000
-"""So many new objects take the garbage collector longer to look through than they are worth."""
+"""From this number of new objects on, a collection takes longer than it is worth."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector off while much is made that stays, and then have it take all of that for old.
+    """Disable the garbage collector while many lasting objects are created, then move them to the oldest generation.
 
-    It would look through all of it again and again; and once more, as soon as it is on.
+    Otherwise it would traverse all of them repeatedly, and once more when it is enabled again.
     """
     is_on = gc.isenabled()
     gc.disable()
@@ -34,23 +34,23 @@ def uncollected() -> Iterator[None]:
     finally:
         if is_on:
             is_much = gc.get_count()[0] - before >= _MANY
-            if is_much and not gc.get_freeze_count():  # what a program froze itself stays frozen
+            if is_much and not gc.get_freeze_count():  # objects that the program itself froze stay frozen
                 gc.freeze()
-                gc.unfreeze()  # into the oldest generation
+                gc.unfreeze()  # to the oldest generation
             gc.enable()
 
 
 def loaded(module: str) -> ModuleType:
-    """Import a module of this package, with all that it imports."""
+    """Import a module of this package."""
     found = sys.modules.get(module)
     if found is not None:
-        return importlib.import_module(module)  # which waits where another thread is at it
+        return importlib.import_module(module)  # waits if another thread is importing it
     with uncollected():
         return importlib.import_module(module)
 
 
 class LazyModule:
-    """Stands for a module until an attribute of it is asked for; importing is as safe among threads as ever."""
+    """A module that is imported when an attribute is first read; as safe in threads as any import."""
 
     _module: Any = None
 
@@ -65,9 +65,9 @@ class LazyModule:
 
 
 def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, which imports its modules of these names when they are first used (PEP 562).
+    """Return the `__getattr__` of a package that imports these of its modules on first use (PEP 562).
 
-    A package with it is a door: what imports the package has its modules as attributes, and pays for those that it uses::
+    Importing the package makes its modules available as attributes, and only those that are used get imported::
 
         from flowckpt.engine import session
 
@@ -77,7 +77,7 @@ def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return loaded(f"{package}.{name}")  # which makes it an attribute of the package
+        return loaded(f"{package}.{name}")  # also sets the attribute of the package
 
     return get
 
@@ -85,13 +85,13 @@ def lazy_modules(package: str, *names: str) -> Callable[[str], Any]:
 def lazy_exports(
     package: str, exports: Mapping[str, str], scope: dict[str, Any], *, modules: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used.
+    """Return the `__getattr__` and `__dir__` of a package whose names are imported on first use.
 
     Args:
         package: its name.
-        exports: by module, the names that it has, separated by spaces.
-        scope: its `globals()`, which keeps a name once it was used. If it has no `__all__`, that is what it exports.
-        modules: those of its modules that are attributes too, separated by spaces.
+        exports: the names of each module, separated by spaces, by module.
+        scope: its `globals()`, where used names are cached. Without an `__all__`, it gets one.
+        modules: modules of the package that are attributes, too, separated by spaces.
     """
     places = {name: module for module, held in exports.items() for name in held.split()}
     names = scope.setdefault("__all__", sorted(places))

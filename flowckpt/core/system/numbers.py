@@ -1,4 +1,4 @@
-"""Finite numbers: what a duration, a limit or an amount can be."""
+"""Finite numbers, for durations, limits and amounts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST = sys.float_info.max
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a number that a float can hold: no bool, no NaN, no infinity, and no integer beyond.
+    """Return whether a value is a finite number in the range of floats, and not a bool.
 
-    `math.isfinite` raises an `OverflowError` for such an integer; comparing is exact.
+    `math.isfinite` raises an `OverflowError` for larger integers; a comparison does not.
     """
     return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST <= value <= _MOST
 
@@ -25,17 +25,17 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it is not one.
+    """Return a number with its noun in the singular or plural.
 
     Args:
-        number: how many.
-        noun: one of them; its plural ends in `s`.
+        number: the number.
+        noun: the singular; its plural ends in `s`.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names, and how many others there are: `a, b and 3 more`."""
+    """Return the first names and the number of others: `a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -43,13 +43,13 @@ def listed(names: Sequence[str], most: int) -> str:
 def checked_number(
     value: object, setting: str, remedy: str, *, least: int = 1, is_optional: bool = False
 ) -> int | None:
-    """Return a whole number, or refuse it.
+    """Return a whole number if it is valid.
 
     Args:
         value: the number.
         setting: the name of the argument.
         remedy: what to do if it is not valid.
-        least: the smallest valid one.
+        least: the minimum.
         is_optional: whether None is valid, for no limit.
 
     Raises:
@@ -58,7 +58,7 @@ def checked_number(
     if (value is None and is_optional) or (type(value) is int and value >= least):
         return value
     limit = ", or None for no limit" * is_optional
-    said = f"{setting} is a whole number from {least} on{limit}, not {value!r:.80}"
+    said = f"{setting} must be a whole number from {least}{limit}, got {value!r:.80}"
     raise SettingError(said, setting=setting, remedy=remedy)
 
 
@@ -82,7 +82,7 @@ def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
 
     Args:
         value: a `timedelta`, a number of seconds, or text with units: `90s`, `45m`, `12h`, `30d`, `2w`, `1d12h`.
-        setting: what it is for, for the error.
+        setting: the name of the argument, for the error.
 
     Raises:
         SettingError: it is not valid, or negative.
@@ -96,8 +96,8 @@ def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
         seconds = float(value)
     if seconds is None or not 0 <= seconds < _LONGEST:
         raise SettingError(
-            f"{setting} is an age, not {value!r:.80}",
+            f"{setting} must be an age, got {value!r:.80}",
             setting=setting,
-            remedy="Write one with its unit, as 90s, 45m, 12h, 30d or 2w; or a timedelta.",
+            remedy="Write it with a unit, such as 90s, 45m, 12h, 30d or 2w; or pass a timedelta.",
         )
     return timedelta(seconds=seconds)

@@ -1,7 +1,7 @@
-"""Which process this is, and whether another one still lives.
+"""The identity of this process, and whether another process is still alive.
 
-A pid alone identifies nothing: pids come again. The boot of the machine, the pid and the start time of the process
-together do (proc_pid_stat(5), field 22).
+Pids are reused, so a pid alone does not identify a process. The boot of the machine, the pid and the start time of the
+process together do (proc_pid_stat(5), field 22).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 
 @lazy_frozen(eq=False, repr=False)
 class ProcessIdentity(FieldEquality):
-    """A process, told from every other one.
+    """The identity of a process.
 
     Attributes:
         host: the machine's name.
-        boot_id: the machine's boot; empty where the system has no such id.
+        boot_id: the machine's boot id; empty if the system has none.
         pid: the process id.
-        start_time: when it was started, in ticks since the boot; 0 where unknown.
+        start_time: when it started, in ticks since the boot; 0 if unknown.
     """
 
     host: str
@@ -43,33 +43,33 @@ _NO_PID = 1 << 31
 
 @lru_cache(maxsize=1)
 def _identity_of(pid: int, host: str) -> ProcessIdentity:
-    """Return the identity of this process: asked for thrice a run, and 0.2 ms to read."""
+    """Return the identity of this process, cached: reading it takes 0.2 ms, three times a run."""
     return ProcessIdentity(host, _boot_id(), pid, _start_time(pid))
 
 
 def is_alive(process: ProcessIdentity) -> bool | None:
-    """Return whether a process lives; None where that cannot be known from here (another machine)."""
+    """Return whether a process is alive; None if that cannot be determined here, as on another machine."""
     if process.host != os.uname().nodename:
         return None
     if process.boot_id != _boot_id():
         return False
-    if type(process.pid) is not int or not 0 < process.pid < _NO_PID:  # no process wrote that
+    if type(process.pid) is not int or not 0 < process.pid < _NO_PID:  # not written by a process
         return False
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it lives, under another user
+        pass  # it is alive, under another user
     return not process.start_time or _start_time(process.pid) == process.start_time
 
 
 def send_if_expected(process: ProcessIdentity, number: int) -> bool:
-    """Send a signal to a process that handles it; tell whether it was sent. No other process can get it.
+    """Send a signal to a process that has a handler for it, and to no other; return whether it was sent.
 
     Args:
         process: the process.
-        number: the signal. One that the process has no handler for would end it, so it is not sent then.
+        number: the signal. Without a handler it would end the process, so it is not sent.
     """
     if is_alive(process) is None or not hasattr(os, "pidfd_open"):
         return False
@@ -81,7 +81,7 @@ def send_if_expected(process: ProcessIdentity, number: int) -> bool:
         if not is_alive(process) or not _handles(process.pid, number):
             return False
         signal.pidfd_send_signal(descriptor, number)
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return False
     finally:
         os.close(descriptor)
@@ -110,14 +110,14 @@ def _start_time(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    fields = stat[stat.rfind(")") + 2 :].split()  # the name in parentheses may itself hold spaces
+    fields = stat[stat.rfind(")") + 2 :].split()  # the name in parentheses may contain spaces
     return 0 if fields[0] in ("Z", "X") else int(fields[19])
 
 
-# All processes of a session: those that a command started, and that did not leave it on purpose.
+# All processes of a session: those that a command started and that did not deliberately leave it.
 #
-# The process group alone is not enough: coreutils' `timeout` makes a group of its own, and so does a shell with job
-# control. The leader must not have been reaped yet; so long its id can mean no other process, group or session.
+# The process group alone is not enough: coreutils' `timeout` creates its own group, and so does a shell with job control.
+# The leader must not have been reaped yet: until then, its id cannot belong to another process, group or session.
 
 
 _GONE = (ProcessLookupError, PermissionError)
@@ -134,7 +134,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 def has_living(leader: int) -> bool:
-    """Return whether a process of a session lives; where the system does not list them, only the leader's end counts."""
+    """Return whether a process of a session is alive; only the leader counts if the system does not list processes."""
     return any(_state(pid) not in ("", "Z", "X") for pid in _members(leader))
 
 
@@ -157,7 +157,7 @@ def _signal_member(pid: int, leader: int, number: signal.Signals) -> None:
     with suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
-            if os.getsid(pid) == leader:  # still: from here on the handle means this process and no other
+            if os.getsid(pid) == leader:  # still true: the handle cannot refer to another process
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)

@@ -1,7 +1,7 @@
-"""A value that is used and never shown: what the annotation `Secret[str]` gives to a workflow.
+"""A value that is used but never shown: the type of inputs annotated `Secret[str]`.
 
-The wrapper protects where values leak by accident: logs, f-strings, tracebacks with their locals, error messages,
-arguments of steps. Code that asks for the value with `reveal()` holds a plain value again.
+The wrapper prevents accidental leaks: in logs, f-strings, tracebacks with locals, error messages, arguments of steps.
+`reveal()` returns the plain value, which is no longer protected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 HIDDEN = "(hidden)"
 MARK = {"$secret": True}
-"""The record of a secret: that there is one, and nothing of its value."""
+"""The record of a secret, which contains nothing of its value."""
 
 
 @final
@@ -79,10 +79,10 @@ class Secret(Generic[T_co]):
 
 
 def absent_secret(raise_missing: Callable[[], NoReturn]) -> Secret[Any]:
-    """Return a secret whose value was not given: it may be handed on, and not be used.
+    """Return a secret without its value: it can be passed on but not used.
 
     Args:
-        raise_missing: raises what using it comes to.
+        raise_missing: called on use; raises the error.
     """
     secret: Secret[Any] = Secret(None)
     secret._absent = raise_missing
@@ -94,10 +94,10 @@ NOT_SECRET = object()
 
 
 def secret_type(annotation: Any) -> Any:
-    """Return what the value of a secret is annotated with: `str` of `Secret[str]` and of `Secret[str] | None`.
+    """Return the type inside a secret's annotation: `str` for `Secret[str]` and `Secret[str] | None`.
 
     Returns:
-        The inner annotation, `Any` of a bare `Secret`, and `NOT_SECRET` where the annotation is none of a secret.
+        The inner annotation, `Any` for a bare `Secret`, and `NOT_SECRET` for any other annotation.
     """
     if annotation is Secret:
         return Any

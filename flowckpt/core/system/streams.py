@@ -1,8 +1,7 @@
-"""Large files, read and written while the event loop stays live: by aiofiles, in large chunks.
+"""Large files, read and written by aiofiles in large chunks, without blocking the event loop.
 
-Each call of aiofiles is a switch to a thread, 50 to 110 µs: little compared to a chunk of a megabyte, but a thousand
-times the price of a line. So nothing here reads lines one by one, and saves of checkpoints, which are small, do not
-come here.
+Each call of aiofiles switches to a thread, which takes 50 to 110 µs: little for a chunk of a megabyte, but a thousand
+times the cost of a line. So nothing here reads single lines, and the small saves of checkpoints do not use it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from flowckpt.core.system.filesystem import sync_directory
 CHUNK = 1 << 20
 _GZIP_WBITS = 31
 _OF_THE_SYSTEM = (Path("/dev"), Path("/dev/fd"))
-"""The directories whose links are the system's own, as /dev/stdout. In /dev/shm, any user may make links."""
+"""The directories whose links belong to the system, such as /dev/stdout. In /dev/shm, any user may create links."""
 
 
 async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
     """Yield an open file from its beginning in chunks of at most `size` bytes; the file stays open.
 
-    A loop that may end early belongs into `contextlib.aclosing`.
+    Use `contextlib.aclosing` for a loop that may end early.
     """
     async with aiofiles.open(file, "rb", closefd=False) as stream:
         await stream.seek(0)
@@ -40,29 +39,29 @@ async def read_chunks(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
 
 
 async def read_pipe(file: int, *, size: int = CHUNK) -> AsyncGenerator[bytes]:
-    """Yield what comes out of a pipe or a terminal, in chunks of at most `size` bytes, none of them empty.
+    """Yield the content of a pipe or terminal, in non-empty chunks of at most `size` bytes.
 
-    The loop stays free while nothing comes, and a cancel (Ctrl-C) ends the wait at once.
+    Waiting does not block the event loop, and a cancel (Ctrl-C) ends it at once.
     """
     while chunk := await on_own_thread(functools.partial(os.read, file, size)):
         yield chunk
 
 
 async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool = False) -> None:
-    """Write a file that is all there or not there at all: under another name first, and in its place when it is durable.
+    """Write a file atomically: under a temporary name, renamed once its content is durable.
 
-    Only its owner may read the file. A device or a pipe is written to as it is; a symbolic link is refused, because it
-    may lead to another file than the one that is named. The parts are made on a thread, so they may take their time.
+    Only its owner may read the file. Devices and pipes are written directly; a symbolic link is refused, because it may
+    lead to another file. The parts are made on a thread, so making them may block.
 
     Args:
         file: the destination.
         parts: the content, in parts of any size.
-        is_compressed: whether gzip compresses the content; the same content makes the same bytes.
+        is_compressed: whether to compress the content with gzip; the same content gives the same bytes.
 
     Raises:
-        OSError: the file cannot be written; what was there before is still there.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
-    chunks = _in_chunks(_packed(parts) if is_compressed else parts)
+    chunks = _in_chunks(_gzipped(parts) if is_compressed else parts)
     if _is_device_or_pipe(file):
         async with aiofiles.open(file, "wb") as stream:
             while chunk := await asyncio.to_thread(next, chunks, b""):
@@ -75,7 +74,7 @@ async def write_whole(file: Path, parts: Iterable[bytes], *, is_compressed: bool
                 await stream.write(chunk)
             await stream.flush()
             await asyncio.to_thread(os.fsync, descriptor)
-        await asyncio.to_thread(_put_in_place, Path(name), file)
+        await asyncio.to_thread(_replace, Path(name), file)
     except BaseException:
         with contextlib.suppress(OSError):
             _remove(name)
@@ -89,7 +88,7 @@ def _is_device_or_pipe(file: Path) -> bool:
 
 
 def _in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Join parts to chunks of some `CHUNK` bytes, none of them empty."""
+    """Join parts to non-empty chunks of about `CHUNK` bytes."""
     held: list[bytes] = []
     size = 0
     for part in parts:
@@ -102,8 +101,8 @@ def _in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(level=6, wbits=_GZIP_WBITS)  # its header has neither a name nor a time
+def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(level=6, wbits=_GZIP_WBITS)  # its header contains neither a name nor a time
     for part in parts:
         yield packer.compress(part)
     yield packer.flush()
@@ -113,6 +112,6 @@ def _remove(name: str) -> None:
     Path(name).unlink()
 
 
-def _put_in_place(written: Path, file: Path) -> None:
+def _replace(written: Path, file: Path) -> None:
     written.replace(file)
     sync_directory(file.parent)
