@@ -145,7 +145,7 @@ def test_members_are_named_by_their_number_their_key_or_their_step() -> None:
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [(lambda x: "same", "two items"), (lambda x: None, "text or a whole number"), (lambda x: " ", "not blank"),
+    [(lambda x: "same", "two items"), (lambda x: None, "text or a whole number"), (lambda x: " ", "not be blank"),
      (lambda x: "k" * 201, "200 characters"), (lambda x: True, "text or a whole number")],
     ids=["same", "none", "blank", "long", "bool"],
 )  # fmt: skip
