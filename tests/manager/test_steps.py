@@ -129,7 +129,8 @@ async def test_sequences_grow_over_restarts_and_ids_differ_between_tasks(start):
 
 
 @pytest.mark.parametrize(
-    "task", [name for name in HOSTILE_IDS if not why_invalid_run_id(name)] + ["momo@example.com", "x@[1]train", "../x", "-x"]
+    "task",
+    [name for name in HOSTILE_IDS if not why_invalid_run_id(name)] + ["momo@example.com", "x@[1]train", "../x", "-x"],
 )
 async def test_whatever_can_be_the_id_of_a_run_can_be_a_task(start, task):
     found = await take_step(start(), task, state=task[:3])
