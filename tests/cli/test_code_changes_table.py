@@ -1,6 +1,6 @@
-"""Each row of the table in `docs/explanation/code-changes.md`, made at the shell: the table says what is to be seen.
+"""Each row of the table in `docs/explanation/code-changes.md`, made at the shell, with the effects that the table promises.
 
-A row without a case fails, and so does a case without a row. What a resume does is read from the table, not written here.
+A row without a case fails, and so does a case without a row. The expected effects are read from the table.
 """
 
 from __future__ import annotations
@@ -99,19 +99,19 @@ def write(file: str, text: str) -> Edit:
 
 
 def nothing(folder: Path) -> None:
-    """Change no file: what is given to the resume changes."""
+    """Change no file; only the options of the resume differ."""
 
 
 @attrs.frozen
 class Case:
-    """One way to make what a row is about."""
+    """One way to make the change of a row."""
 
     after: Edit
     before: Edit = nothing
     is_finished: bool = False
     words: tuple[str, ...] = ()
     ran: tuple[str, ...] = ()
-    """What a resume that executes something new executes."""
+    """The steps that a resume with new steps executes."""
 
 
 def modified(modifier: str) -> Edit:
@@ -225,7 +225,7 @@ CASES: dict[str, list[Case]] = {
             ran=("price",),
         )
     ],
-    "what a finished run returns": [Case(edit("    return loaded\n", "    return loaded, 'new'\n"), is_finished=True)],
+    "the output of a finished run": [Case(edit("    return loaded\n", "    return loaded, 'new'\n"), is_finished=True)],
     "the name of the workflow": [Case(edit('@workflow("shop")', '@workflow("store")'))],
     "an input given to the resume": [Case(nothing, words=("-i", "limit=4"))],
     "the default of an input": [Case(edit("limit: int = 3", "limit: int = 4"), words=("-i", "city=Ulm"))],
@@ -233,7 +233,7 @@ CASES: dict[str, list[Case]] = {
         Case(edit("by: int = 10", "by: int = 11"), both(edit(CLEAN, f"step('tidy').{made}.checkpoint()"), CHILD))
         for made in ("workflow(tidy, count=5)", "map(tidy, [5])")
     ],
-    "a class that a recorded result is built from": [
+    "the class of a recorded result": [
         Case(
             both(edit("    count: int", "    amount: int", "helpers.py")),
             words=("--on-code-change", "reuse"),
@@ -296,7 +296,7 @@ def test_the_row_says_what_happens(flowckpt: Any, tmp_path: Path, detected: str,
     for error in re.findall(r"`(\w+Error)`", detected):
         assert ran.document["error"]["type"].endswith(error), ran
     last = [] if case.is_finished else ["load"]
-    if action == "runs again from this step on":
+    if action == "runs again from this step":
         assert (plan.code, executed) == (10, ["clean", *last]), (plan, ran)
     elif action == "executes it":
         assert [each["decision"] for each in plan.document["steps"]][-1] == "new"
@@ -304,7 +304,7 @@ def test_the_row_says_what_happens(flowckpt: Any, tmp_path: Path, detected: str,
     elif action == "the run completes again with the new output":
         assert plan.document["ends_otherwise"] and ran.document["output"] != 21 and executed == []
     elif stop is None:
-        assert action in ("", "replay decides", "reuses its results"), f"what does {action!r} mean?"
+        assert action in ("", "depends on these steps", "reuses its results"), f"what does {action!r} mean?"
         assert (plan.code, executed) == (0, last), (plan, ran)
     if "mentions it" in detected:
         said = [reason for each in plan.document["steps"] for reason in each["reasons"]]
