@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator
 from typing import Any
 
@@ -17,6 +18,15 @@ from flowckpt.errors import InputError, StepDefinitionError
 
 def work(item: Any) -> Any:
     return item
+
+
+def scaled(item: int, *, factor: int = 1) -> int:
+    return item * factor
+
+
+@functools.wraps(scaled)
+def logged_and_scaled(*args: Any, note: str = "", **named: Any) -> int:
+    return scaled(*args, **named)
 
 
 @workflow
@@ -158,3 +168,14 @@ def test_a_map_over_a_workflow_needs_one_that_takes_one_item() -> None:
     assert members(step("m").map(child, [1, 2])) == ["[0]", "[1]"]
     with pytest.raises(StepDefinitionError, match="one input without a default"):
         members(step("m").map(two_inputs, [1]))
+
+
+def test_a_misspelt_option_of_a_map_is_refused_at_its_line() -> None:
+    step("m").map(scaled, [1, 2], concurrency=2, factor=3)
+    said = "has no option 'max_parallel', and .*scaled has no such parameter"
+    with pytest.raises(StepDefinitionError, match=said) as raised:
+        step("m").map(scaled, [1, 2], max_parallel=2, factor=3)
+    assert "concurrency" in raised.value.remedy and "item, factor" in raised.value.remedy
+    assert __file__ in raised.value.where
+    step("m").map(logged_and_scaled, [1, 2], note="a wrapper may take more than the function that it wraps")
+    step("m").map(functools.partial(scaled, factor=2), [1, 2])

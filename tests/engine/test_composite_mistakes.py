@@ -63,7 +63,7 @@ def test_more_than_there_are_is_refused_before_anything_is_done(make: Callable[[
     error = failure_of(make)
     assert isinstance(error, StepDefinitionError)
     assert "min_success=" in str(error)
-    assert "Ask for fewer" in str(error)
+    assert "Require fewer" in str(error)
     assert seen == []
 
 
@@ -71,7 +71,7 @@ def test_where_the_size_is_not_known_the_end_says_so() -> None:
     error = failure_of(lambda: step("m").map(note, some(2), min_success=5))
     assert isinstance(error, FanOutFailedError)
     assert "min_success=5, but there were only 2" in str(error)
-    assert "Ask for fewer" in str(error)
+    assert "Require fewer" in str(error)
 
 
 def test_no_items_made_one_by_one_are_too_few_as_well() -> None:

@@ -217,6 +217,19 @@ def _unsuitable_signature(function: Callable[..., Any]) -> str:
 
 
 @cached_per_function
+def keywords_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of the arguments that a function takes by name; None if it takes any, or that is unknown."""
+    try:
+        # of the function itself: a wrapper may take more than the function that it wraps
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):  # a builtin that has none
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return tuple(each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY))
+
+
+@cached_per_function
 def undo_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the parameters of a `.rollback()` function that receive arguments of the step.
 

@@ -21,6 +21,7 @@ from flowckpt.core.dsl.checks import (
     check_name,
     described,
     encode_name,
+    keywords_of,
     note_created,
     path_of,
     refused_step,
@@ -424,6 +425,14 @@ def map_action(
     """Check the arguments of `.map()`; see there."""
     if not isinstance(function, Workflow):
         check_function(name, function, "map")
+        known = keywords_of(function) if constants else None
+        unknown = None if known is None else next((each for each in constants if each not in known), None)
+        if unknown is not None:
+            raise refused_step(
+                name,
+                f".map() has no option {unknown!r}, and {function_name(function)} has no such parameter",
+                f"Options: key, concurrency, min_success, tolerate. Parameters: {', '.join(known or ())}.",
+            )
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise refused_step(
             name,
