@@ -152,7 +152,7 @@ class StepCall:
         tries: which try of the step this is, from 1.
         step: the step.
         action: its action.
-        modifiers: its modifiers; access through the step is slow, because it explains missing attributes.
+        modifiers: its modifiers.
         identity: what identifies the call.
         services: the engine's services for the step.
         location: the place of the step in the code.

@@ -385,25 +385,3 @@ def test_times_may_be_given_as_timedeltas():
             step("one").timeout(refused)
         with pytest.raises(StepDefinitionError):
             step("one").retry(2, deadline=refused)
-
-
-@pytest.mark.parametrize(
-    ("write", "said"),
-    [
-        (
-            lambda: step("s").pyhton(operator.add, 1, 2),
-            "step 's' has no action or modifier 'pyhton' (did you mean 'python'?)",
-        ),
-        (lambda: step("s").chekpoint(), "no action or modifier 'chekpoint' (did you mean 'checkpoint'?)"),
-        (
-            lambda: step("s").python(operator.add, 1, 2).checkpont(),
-            "no attribute 'checkpont' (did you mean 'checkpoint'?)",
-        ),
-        (lambda: step("s").python(operator.add, 1, 2).splitlines(), "no attribute 'splitlines': it is a step"),
-    ],
-)
-def test_a_misspelt_action_or_modifier_names_the_one_that_is_like_it(write, said):
-    with pytest.raises(AttributeError) as caught:
-        write()
-    assert said in str(caught.value)
-    assert not hasattr(step("s"), "nothing like it")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import subprocess
 import sys
+import traceback
 from typing import Any, cast
 
 import pytest
@@ -118,7 +120,6 @@ def test_steps_created_outside_a_run_are_nobodys_business(caplog):
         lambda it: bool(it),
         lambda it: not it,
         lambda it: len(it),
-        lambda it: it.rows,
         lambda it: it["rows"],
         lambda it: it[0],
         lambda it: it < 3,
@@ -159,9 +160,57 @@ def test_protocols_of_python_still_work_on_steps():
     assert lost != step("other").python(add, 1)
     assert not hasattr(lost, "__rich__") and not hasattr(lost, "rows")
     assert list(lost) == [lost]
-    with pytest.raises(AttributeError) as failure:
-        _ = cast("Any", lost).chekpoint
-    assert (failure.value.name, failure.value.obj) == ("chekpoint", lost)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda it: it.rows, "step 'lost' has no attribute 'rows': it is a step"),
+        (
+            lambda it: it.chekpoint(),
+            "step 'lost' has no attribute 'chekpoint' (did you mean 'checkpoint'?): it is a step",
+        ),
+        (lambda it: it.splitlines(), "has no attribute 'splitlines': it is a step"),
+    ],
+)
+def test_a_workflow_that_asks_a_step_for_an_attribute_of_its_output_is_told_to_yield_it(use, said):
+    @workflow
+    def forgotten():
+        lost = step("lost").python(add, 1)
+        use(lost)
+        yield lost
+
+    with pytest.raises(StepNotYieldedError, match=re.escape(said)) as failure:
+        WorkflowEngine(MemoryCheckpointStore()).run_sync(forgotten).unwrap()
+    assert failure.value.step == "lost" and failure.value.where == f"{__file__}:{use.__code__.co_firstlineno}"
+    assert failure.value.name in said and failure.value.obj == step("lost").python(add, 1)
+    assert any(each.name == "forgotten" for each in traceback.extract_tb(failure.value.__traceback__))
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda: step("s").pyhton(add, 1), "step 's' has no action or modifier 'pyhton' (did you mean 'python'?)"),
+        (lambda: step("s").chekpoint(), "step 's' has no action or modifier 'chekpoint' (did you mean 'checkpoint'?)"),
+    ],
+)
+def test_a_workflow_with_a_misspelt_action_or_modifier_fails_with_the_name_that_is_like_it(use, said):
+    @workflow
+    def misspelt():
+        yield use()
+
+    with pytest.raises(AttributeError, match=re.escape(said)):
+        WorkflowEngine(MemoryCheckpointStore()).run_sync(misspelt).unwrap()
+
+
+def test_a_workflow_may_handle_a_missing_attribute_of_a_step_itself():
+    @workflow
+    def asks():
+        made = step("s").python(add, 1)
+        value = getattr(made, "rows", 3)
+        return (yield made) + value
+
+    assert WorkflowEngine(MemoryCheckpointStore()).run_sync(asks).unwrap() == add(1) + 3
 
 
 def test_a_step_in_an_argument_that_holds_it_fails_the_run():

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDic
 import attrs
 
 from flowckpt.core.dsl.checks import (
-    CREATED,
     MOST_NOTED,
     argument_not_yielded,
     check_function,
     check_name,
+    created_steps,
     explicit_arguments,
     note_created,
-    suggestion,
 )
 from flowckpt.core.dsl.modifiers import (
     PLAIN,
@@ -60,15 +59,6 @@ class StepBuilder(StepBase):
 
     if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
         __iter__ = Step.__iter__
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):  # Python itself, or code that checks for a protocol
-                raise AttributeError(f"'StepBuilder' object has no attribute {name!r}", name=name, obj=self)
-            raise AttributeError(
-                f"step {self.name!r} has no action or modifier {name!r}{suggestion(type(self), name)}",
-                name=name,
-                obj=self,
-            )
 
     def _created(self, action: Action) -> Step[Any]:
         note_created(action, self.name, depth=3)
@@ -124,7 +114,7 @@ class StepBuilder(StepBase):
             if type(argument) is Step:
                 raise argument_not_yielded(self.name, argument)
         action, name = PythonAction(function, args, kwargs), self.name
-        if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, inlined
+        if (noted := created_steps()) is not None and len(noted) < MOST_NOTED:  # `note_created`, inlined
             frame = sys._getframe(1)
             noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)
         return Step(name, self.modifiers, action)

@@ -82,6 +82,8 @@ Noted: TypeAlias = dict[int, tuple[Any, str, CodeType, int]]
 CREATED: ContextVar[Noted | None] = ContextVar("created", default=None)
 """The steps that the workflow has created and not yielded; None outside a run."""
 
+created_steps = CREATED.get
+
 
 def note_created(action: Any, name: str, depth: int = 2) -> None:
     """Note that a step was created.
@@ -91,7 +93,7 @@ def note_created(action: Any, name: str, depth: int = 2) -> None:
         name: its name.
         depth: the number of frames between this function and the code that creates the step.
     """
-    noted = CREATED.get()
+    noted = created_steps()
     if noted is not None and len(noted) < MOST_NOTED:
         frame = sys._getframe(depth)
         noted[id(action)] = (action, name, frame.f_code, frame.f_lasti)

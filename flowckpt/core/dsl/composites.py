@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, Unpack, ove
 import attrs
 
 from flowckpt.core.dsl.checks import (
-    CREATED,
     argument_not_yielded,
     caller,
     check_function,
     check_name,
+    created_steps,
     described,
     encode_name,
     keywords_of,
@@ -619,7 +619,7 @@ def parallel(
     """
     check_name(name, "step name")
     action = parallel_action(name, steps, concurrency=concurrency, min_success=min_success, tolerate=tolerate)
-    if (noted := CREATED.get()) is not None:  # yielding the group yields them
+    if (noted := created_steps()) is not None:  # yielding the group yields them
         for each in steps:
             noted.pop(id(each.action), None)
         note_created(action, name)

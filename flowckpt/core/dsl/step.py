@@ -194,6 +194,12 @@ class StepBase(FieldEquality):
     def __repr__(self) -> str:
         return f"<step {self.name!r} without an action>"
 
+    def _without(self, attribute: str, where: str) -> AttributeError:
+        """Return the error for an attribute that the step does not have."""
+        del where
+        near = suggestion(type(self), attribute)
+        return AttributeError(f"step {self.name!r} has no action or modifier {attribute!r}{near}")
+
     def _with(self, modifiers: Modifiers) -> Self:
         return attrs.evolve(self, modifiers=modifiers)
 
@@ -507,11 +513,6 @@ class Step(StepBase, Generic[T_co]):
 
     if not TYPE_CHECKING:  # type checkers report these mistakes by themselves
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):  # Python itself, or code that checks for a protocol
-                raise AttributeError(f"'Step' object has no attribute {name!r}", name=name, obj=self)
-            raise self._not_yielded(f"has no attribute {name!r}{suggestion(type(self), name)}", (name, self))
-
         def __bool__(self) -> bool:
             raise self._not_yielded("is neither true nor false")
 
@@ -545,18 +546,37 @@ class Step(StepBase, Generic[T_co]):
         __rlshift__ = __rrshift__ = __rand__ = __rxor__ = __ror__ = _calculate
         __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __int__ = __float__ = __index__ = _calculate
 
-    def _not_yielded(self, what: str, attribute: tuple[str, object] | None = None) -> StepNotYieldedError:
-        error = StepNotYieldedError(
+    def _without(self, attribute: str, where: str) -> AttributeError:
+        return self._not_yielded(f"has no attribute {attribute!r}{suggestion(type(self), attribute)}", where)
+
+    def _not_yielded(self, what: str, where: str | None = None) -> StepNotYieldedError:
+        return StepNotYieldedError(
             f"step {self.name!r} {what}: it is a step, and has no output until it is yielded",
             step=self.name,
-            where=caller(),
+            where=caller() if where is None else where,
         )
-        if attribute is not None:
-            error.name, error.obj = attribute  # lets Python add "Did you mean"
-        return error
 
     def _second_action(self) -> StepDefinitionError:
         return refused_step(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
+
+
+def explained(error: BaseException) -> BaseException:
+    """Return a better error if a step was asked for an attribute that it does not have; otherwise the same error.
+
+    This is not done by a `__getattr__` of steps, because CPython 3.11 then looks up all their attributes the long way.
+
+    Args:
+        error: what a workflow raised.
+    """
+    step, name = getattr(error, "obj", None), getattr(error, "name", None)
+    if type(error) is not AttributeError or not isinstance(step, StepBase) or not name or name.startswith("_"):
+        return error
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    made = step._without(name, "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
+    made.name, made.obj = name, step  # with which Python says "Did you mean"
+    return made.with_traceback(error.__traceback__)
 
 
 _set_name, _set_modifiers = vars(StepBase)["name"].__set__, vars(StepBase)["modifiers"].__set__

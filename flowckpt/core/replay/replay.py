@@ -31,8 +31,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, continue_as
-from flowckpt.core.dsl.checks import CREATED, check_depth, encode_name, refused_step, unmatched_undo_parameter
-from flowckpt.core.dsl.step import PythonAction
+from flowckpt.core.dsl.checks import check_depth, created_steps, encode_name, refused_step, unmatched_undo_parameter
+from flowckpt.core.dsl.step import PythonAction, explained
 from flowckpt.core.dsl.workflow import RETURN_IT
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import UNREAD
@@ -288,7 +288,7 @@ class Replay:
     def _restore_plainly(self, value: Any, glance: Glance) -> Command:
         """Send a value, then the outputs of plain steps, up to the first step that needs the full check."""
         send, prefix, waiting, uses = self._generator.send, self.prefix, self._waiting, self._uses
-        created, name, first = CREATED.get(), "", ""
+        created, name, first = created_steps(), "", ""
         ended: BaseException | None = None
         yielded: Any = None
         token = begin_repeating(True)
@@ -408,7 +408,7 @@ class Replay:
             raise self._closed(_no_step(yielded, self._workflow_name, self.where()))
         step: Step[Any] = yielded
         action, modifiers = step.action, step.modifiers
-        if (created := CREATED.get()) is not None:
+        if (created := created_steps()) is not None:
             created.pop(id(action), None)
         name = step.name
         is_plain = modifiers.is_plain and type(action) is PythonAction
@@ -516,7 +516,7 @@ class Replay:
                 raise self._changed("returns before the record ends", f"return {shown(output, 80)}")
             self._drop_rest()
         if type(output) is NextGeneration:
-            if (created := CREATED.get()) is not None:
+            if (created := created_steps()) is not None:
                 created.pop(id(output), None)
             if self.prefix:
                 raise self._closed(_no_generation(self._workflow_name, self.prefix, output.where))
@@ -530,6 +530,7 @@ class Replay:
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
+        error = explained(error)
         if self._waiting and isinstance(error, Exception):
             if isinstance(error, StepFailedError) and error.path in self._ephemeral:
                 # a new failure, such as a server that is down, does not mean that the workflow changed

@@ -143,6 +143,18 @@ class StepEnd:
         more: the non-empty fields of its result that few steps have, such as `signal` and `figures`.
     """
 
+    __slots__ = (
+        "duration_ms",
+        "failure",
+        "is_adopted",
+        "marks",
+        "more",
+        "outcome",
+        "started_at",
+        "taken_from",
+        "tries",
+    )
+
     def __init__(self, outcome: Outcome, failure: StepError | None, started_at: datetime, duration_ms: float) -> None:
         self.outcome = outcome
         self.failure = failure
