@@ -176,26 +176,26 @@ def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCou
     """Return those of some runs that a resume would refuse because they died too often, by id."""
     most = command_settings()["max_crashes"]
 
-    async def look() -> dict[str, CrashCount]:
+    async def read() -> dict[str, CrashCount]:
         found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
         return {run: crashes for run, crashes in found.items() if crashes is not None}
 
-    return waited(look())
+    return waited(read())
 
 
 def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
     """Return those of some runs that need a person, as `flowckpt resume` or `flowckpt recover` noted, with what they ask, by id."""
 
-    async def look() -> dict[str, str]:
+    async def read() -> dict[str, str]:
         return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
 
-    return waited(look())
+    return waited(read())
 
 
 def live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]:
     """Return what runs now in those of some runs of which the store knows it, by id."""
 
-    async def look() -> dict[str, LiveNote]:
+    async def read() -> dict[str, LiveNote]:
         found = {}
         for info in runs:
             note = await read_live(store, info.workflow_id, info.status, info.attempt, info.metadata)
@@ -203,7 +203,7 @@ def live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]
                 found[info.workflow_id] = note
         return found
 
-    return waited(look())
+    return waited(read())
 
 
 # A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.

@@ -445,7 +445,7 @@ class CommandProcess:
         exit_handle = self._exit_handle()
         try:
             self._connect(selector, exit_handle)
-            self._look()
+            self._check_exit()
             self._pump(selector, lambda: self.end.has_exited or self._stop.is_made, deadline)
             if self.end.has_exited:  # it ended by itself, which counts even if a stop was requested now
                 linger = time.monotonic() + LINGER_SECONDS
@@ -504,7 +504,7 @@ class CommandProcess:
 
             def exited() -> None:
                 selector.unregister(exit_handle)  # it would stay readable
-                self._look()
+                self._check_exit()
 
             selector.register(exit_handle, selectors.EVENT_READ, exited)
 
@@ -556,7 +556,7 @@ class CommandProcess:
             for key, _ in selector.select(self._timeout(now, until, poll)):
                 key.data()
             if self._exit_is_polled:
-                self._look()
+                self._check_exit()
 
     def _timeout(self, now: float, until: float | None, poll: float) -> float:
         moments = [stream.lines.due_at for stream in self._streams if stream.lines is not None]
@@ -575,7 +575,7 @@ class CommandProcess:
             self._exit_is_polled = True
             return None
 
-    def _look(self) -> None:
+    def _check_exit(self) -> None:
         """Check whether and how the program has exited, without reaping it."""
         if self.end.has_exited:
             return

@@ -438,7 +438,7 @@ class MirroredStore(StoreBase):
         if self._clock.elapsed_ns() < self._look_again_ns:
             return
 
-        def look() -> CheckpointData | None:
+        def read_latest() -> CheckpointData | None:
             with (
                 suppress(Exception),
                 asyncio.Runner() as runner,
@@ -447,7 +447,7 @@ class MirroredStore(StoreBase):
             return None
 
         try:
-            answer = self._looks.run(look)
+            answer = self._looks.run(read_latest)
         except CheckpointStorageError:
             _log.warning("no thread can be started; run %s starts without checking its mirror", workflow_id)
             return

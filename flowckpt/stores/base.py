@@ -294,12 +294,12 @@ class StoreBase(ABC):
         """Return the live owner of the run, or None."""
         return None
 
-    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+    def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
         """Call a function when an owned run is lost, until the run is released.
 
         Args:
             workflow_id: a run that this store owns; otherwise nothing happens.
-            tell: called from a thread of the store with the error that a save would raise, at each check. It must
+            callback: called from a thread of the store with the error that a save would raise, at each check. It must
              return at once. It only saves time: saves of a previous owner are refused anyway.
         """
 

@@ -251,7 +251,7 @@ async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointDa
     return [data for part in read for data in part]
 
 
-def nothing_left(workflow_id: str, place: str) -> CheckpointCorruptedError:
+def unrepairable(workflow_id: str, place: str) -> CheckpointCorruptedError:
     """Return the error for a repair that finds no readable checkpoint."""
     return CheckpointCorruptedError(
         workflow_id,

@@ -353,7 +353,7 @@ class RunsBase(Medium[W]):
 
     def __init__(self, seconds: float) -> None:
         self.owned: dict[str, W] = {}
-        self._heartbeat = Heartbeat(self.look_after_owned, seconds)
+        self._heartbeat = Heartbeat(self.maintain_owned, seconds)
 
     def close(self) -> None:
         """Release every run that this process owns."""
@@ -365,7 +365,7 @@ class RunsBase(Medium[W]):
         """Return the size of the whole store in bytes; None if that needs reading everything."""
         return None
 
-    def look_after_owned(self) -> bool:
+    def maintain_owned(self) -> bool:
         """Send heartbeats for owned runs, report lost ones, and return whether any are owned."""
         return bool(self.owned)
 
@@ -458,11 +458,11 @@ class RunsBase(Medium[W]):
             writer.settle()
         return None
 
-    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+    def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
         """Call a function once an owned run is lost."""
         writer = self.owned.get(workflow_id)
         if writer is not None:
-            writer.on_lost = tell
+            writer.on_lost = callback
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
         """Remove checkpoints in the same write as the next save."""
@@ -659,9 +659,9 @@ class BlockingStore(StoreBase, Generic[R]):
         if writer is not None and writer.is_mine:
             self.runs.note_live(writer, content)
 
-    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+    def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
         """Call a function once an owned run is lost; see `StoreBase.call_when_lost`."""
-        self.runs.call_when_lost(workflow_id, tell)
+        self.runs.call_when_lost(workflow_id, callback)
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
         """Remove checkpoints in the same write as the next save."""

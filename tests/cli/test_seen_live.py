@@ -79,7 +79,7 @@ from flowckpt.engine.run.live import WATCH
 WATCH.beat.beat_every(3600)
 
 def fetch():
-    WATCH.look(is_due=True)
+    WATCH.poll(is_due=True)
 
 def train():
     os.kill(os.getpid(), signal.SIGKILL)

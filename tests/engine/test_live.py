@@ -50,7 +50,7 @@ def noted(store: StoreBase, status: Status) -> Any:
 
 def look() -> None:
     """Look as the thread does, at once."""
-    live.WATCH.look(is_due=True)
+    live.WATCH.poll(is_due=True)
 
 
 @pytest.mark.parametrize("door", ["in place", "on a thread", "in the loop"])
@@ -312,9 +312,9 @@ def test_a_thread_looks_while_there_are_runs_and_a_run_that_comes_while_it_ends_
     watch.start()
     assert watch.is_looking
     watch.runs[1] = SimpleNamespace(workflow_id="one")  # type: ignore[assignment]
-    assert watch.look()
+    assert watch.poll()
     del watch.runs[1]
-    assert not watch.look()
+    assert not watch.poll()
     assert not watch.is_looking
 
     class Late(dict[int, Any]):
@@ -322,7 +322,7 @@ def test_a_thread_looks_while_there_are_runs_and_a_run_that_comes_while_it_ends_
             return True
 
     watch.runs = Late()
-    assert watch.look()
+    assert watch.poll()
     assert watch.is_looking
     watch.forget()
     assert not watch.is_looking

@@ -131,7 +131,7 @@ def test_a_value_can_be_read_before_anything_is_saved(reopen: Callable[[], Any])
 
     def work() -> None:
         publish("draft", "half")
-        live.WATCH.look(is_due=True)
+        live.WATCH.poll(is_due=True)
         seen.append(published(store))
 
     @workflow

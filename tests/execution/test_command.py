@@ -816,7 +816,7 @@ async def test_no_message_shows_a_secret_of_the_environment(late):
         (["x"], {"env": {"A\0": "b"}}, "name"),
         (["x"], {"env": {5: "b"}}, "name 5"),
         (["x"], {"env": {"A": 5}}, "'A' in env= is a int"),
-        (["x"], {"env": {"A": "hush\0"}}, "'A' in env= holds a NUL"),
+        (["x"], {"env": {"A": "hush\0"}}, "'A' in env= contains NUL"),
         (["x"], {"stdin": 5}, "stdin="),
         (["x"], {"stdin": "\ud800"}, "Unicode"),
         (["x"], {"max_output": -1}, "max_output=-1"),
@@ -864,9 +864,9 @@ async def test_a_file_whose_name_is_no_text_can_be_an_argument(tmp_path):
 @pytest.mark.parametrize("size", [5, 60_000])
 async def test_what_a_program_wrote_is_read_also_where_a_stop_comes_just_behind_its_end(size):
     class Stopped(command_process.CommandProcess):
-        def _look(self):
+        def _check_exit(self):
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # nothing of its output is read yet
-            super()._look()
+            super()._check_exit()
             self.stop()
 
     program = action_of([sys.executable, "-c", f"print('x' * {size}, end='')"])

@@ -229,7 +229,7 @@ def test_one_that_was_overtaken_while_it_brought_it_ends_without_a_trace(driver)
 
 
 def test_what_another_began_in_the_same_moment_is_not_lost(driver, monkeypatch):
-    other, looks, true_look = ObjectCheckpointStore(driver), [], claim.look
+    other, looks, true_look = ObjectCheckpointStore(driver), [], claim.current_keys
 
     def look(bucket, workflow_id):
         found = true_look(bucket, workflow_id)
@@ -238,7 +238,7 @@ def test_what_another_began_in_the_same_moment_is_not_lost(driver, monkeypatch):
             done(other.save("run", checkpoint(1, results("mine"))))
         return found
 
-    monkeypatch.setattr(claim, "look", look)
+    monkeypatch.setattr(claim, "current_keys", look)
     with pytest.raises(RunLockedError):
         bring(ObjectCheckpointStore(driver))
     monkeypatch.undo()
@@ -297,13 +297,13 @@ def test_signs_of_life_are_given_while_it_is_brought(driver, monkeypatch):
 
     def checkpoints():
         for data in history():
-            is_brought = store.runs.look_after_owned()
+            is_brought = store.runs.maintain_owned()
             assert is_brought == ("runs/run/000001.000000000004/alive" in keys(driver))
             yield data
 
     done(store.receive_run("run", checkpoints))
     assert "runs/run/000001.000000000004/alive" in keys(driver)
-    assert not store.runs.look_after_owned()
+    assert not store.runs.maintain_owned()
 
 
 def test_a_long_run_is_brought_to_s3_in_few_requests_and_back_and_is_the_same(s3):

@@ -100,10 +100,10 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
     request = new_request("c", datetime.now(UTC), told, rolls_back=False)
     await able.send_signal(RUN, request)
     requests = Requests(able, RUN, birth, SystemClock(), Interrupts())
-    await requests.look()
+    await requests.poll()
     while requests._looking is not None:  # a slow store answers a later look
         await requests._looking
-        await requests.look()
+        await requests.poll()
     assert bool(requests.interrupts.noted) is (sent_to == "this")
 
 

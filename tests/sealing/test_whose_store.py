@@ -117,7 +117,7 @@ def test_every_method_that_writes_is_a_door():
         "claimed_by",
         "live_note",
     }
-    reading |= {"trust_report", "plain_runs", "has_leases", "look_after_owned", "call_when_lost"}
+    reading |= {"trust_report", "plain_runs", "has_leases", "maintain_owned", "call_when_lost"}
     of_an_owned_run = {
         "release",
         "close",
@@ -251,7 +251,7 @@ def test_a_note_tells_nothing_of_the_key_and_proves_it_for_one_store_alone(tmp_p
     assert len({ENCRYPT.proof_for("a"), ENCRYPT.proof_for("b"), NEXT.proof_for("a"), AUTHENTICATE.proof_for("a")}) == 4
     other = make(tmp_path / "other", keys=RINGS["encrypt"])
     shutil.copy(path / "keys-00000001.json", other / "keys-00000001.json")
-    with pytest.raises(CheckpointCorruptedError, match="does not prove key"):
+    with pytest.raises(CheckpointCorruptedError, match="its proof of key"):
         shown(FileCheckpointStore(other, keys=RINGS["encrypt"]))
 
 

@@ -383,4 +383,4 @@ def test_a_file_in_the_place_of_a_store_is_named_with_what_to_do(tmp_path):
         FileCheckpointStore(tmp_path / "notes.txt").runs.list_runs()
     assert str(tmp_path / "notes.txt") in refused.value.message
     assert "run ''" not in refused.value.message
-    assert "Name the directory" in refused.value.remedy
+    assert "Pass the directory" in refused.value.remedy

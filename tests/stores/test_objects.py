@@ -501,7 +501,7 @@ def test_an_owner_that_shows_no_sign_of_life_elsewhere_writes_one_when_it_does_n
 
 def after_look(monkeypatch, number, act):
     """Do something after the n-th look of a claimer at the run, and before it does anything else."""
-    looks, true_look = [], claim.look
+    looks, true_look = [], claim.current_keys
 
     def look(bucket, workflow_id):
         found = true_look(bucket, workflow_id)
@@ -510,7 +510,7 @@ def after_look(monkeypatch, number, act):
             act()
         return found
 
-    monkeypatch.setattr(claim, "look", look)
+    monkeypatch.setattr(claim, "current_keys", look)
 
 
 def test_a_claim_that_a_higher_one_has_overtaken_gives_way(store, driver, monkeypatch):
@@ -542,7 +542,7 @@ def test_an_owner_is_fenced_also_where_the_one_between_died_with_its_claim_alone
     fill(store, 1)
     bucket = store.runs.bucket
     between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), take_over=True)
-    between.create(bucket, claim.look(bucket, RUN), 2)
+    between.create(bucket, claim.current_keys(bucket, RUN), 2)
     last = ObjectCheckpointStore(driver)
     assert last.runs.acquire(RUN, take_over=True).attempt == 3
     with pytest.raises(FencedError):
@@ -576,8 +576,8 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
     """Attempts are read beside each other: the one that is taken over before its end, and the one that continues from it."""
     steps = fill(store, 2)
     reader, thief = ObjectCheckpointStore(driver), ObjectCheckpointStore(driver)
-    claimed = attrs.evolve(claim.look(reader.runs.bucket, RUN), attempts=(1, 2, 3))
-    monkeypatch.setattr(reading, "look", lambda bucket, run: claimed)
+    claimed = attrs.evolve(claim.current_keys(reader.runs.bucket, RUN), attempts=(1, 2, 3))
+    monkeypatch.setattr(reading, "current_keys", lambda bucket, run: claimed)
     true_read, is_taken = attempts.read_attempt, threading.Event()
 
     def read_attempt(bucket, at, run, **options):

@@ -204,7 +204,7 @@ def test_with_patience_every_fault_is_overcome_and_each_message_is_new_once(s3, 
 
 
 def test_a_message_that_is_sent_while_its_run_is_cleared_is_refused_and_leaves_nothing(store, driver, monkeypatch):
-    true_look, looks = signals.look, []
+    true_look, looks = signals.current_keys, []
 
     def look(bucket, workflow_id):
         looks.append(workflow_id)
@@ -213,7 +213,7 @@ def test_a_message_that_is_sent_while_its_run_is_cleared_is_refused_and_leaves_n
             store.runs.clear(RUN)
         return true_look(bucket, workflow_id)
 
-    monkeypatch.setattr(signals, "look", look)
+    monkeypatch.setattr(signals, "current_keys", look)
     with pytest.raises(CheckpointNotFoundError):
         ObjectCheckpointStore(driver).runs.send_signal(RUN, signal("one"))
     assert keys(driver, UNDER) == []

@@ -65,7 +65,7 @@ def test_a_read_error_is_reported_as_what_it_is(shell, tmp_path, monkeypatch, wo
     assert "corrupt" not in said
     assert code == 13, said
     assert os.strerror(number) in said
-    assert number != errno.EMFILE or "Mend the directory" not in said
+    assert number != errno.EMFILE or "Repair the directory" not in said
     after = {file: file.read_bytes() for file in (tmp_path / ".flowckpt").rglob("*.jsonl")}
     assert after.items() >= before.items()
 

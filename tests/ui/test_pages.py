@@ -78,7 +78,7 @@ def test_the_page_and_the_api_know_what_runs_now_between_two_checkpoints(ui):
     def train():
         current_step().progress(30, 100, "epoch 3")
         versions = [json.loads(shown(ui.api_data, "/api/runs/one/data", run="one"))["version"]]
-        live.WATCH.look()
+        live.WATCH.poll()
         (listed,) = json.loads(shown(ui.api_runs, "/api/runs"))
         one = json.loads(shown(ui.api_run, "/api/runs/one", run="one"))
         data = json.loads(shown(ui.api_data, "/api/runs/one/data", run="one"))

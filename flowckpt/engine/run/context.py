@@ -111,7 +111,7 @@ class RunContext:
 
     async def look_for_requests(self) -> None:
         """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""
-        asked = await self.requests.look()
+        asked = await self.requests.poll()
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown
         recorder = self.recorder
         if not asked or not recorder.start_saved:  # nothing to save while results are still being restored

@@ -217,10 +217,10 @@ class Requests:
         except FlowckptError as error:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 
-    async def look(self) -> Sequence[Signal]:
+    async def poll(self) -> Sequence[Signal]:
         """Look for requests: stop the run for a cancel, and return the requests for checkpoints and tags.
 
-        If the store does not answer at once, its answer is read at the next look. A failure to read is reported once,
+        If the store does not answer at once, its answer is read at the next poll. A failure to read is reported once,
         until a read succeeds again.
         """
         if self.interrupts.noted:

@@ -146,7 +146,7 @@ class Watch:
     def __init__(self) -> None:
         self.runs: dict[int, RunContext] = {}
         self.is_looking = False
-        self.beat = Heartbeat(self.look, LOOK_SECONDS, "flowckpt-live")
+        self.beat = Heartbeat(self.poll, LOOK_SECONDS, "flowckpt-live")
         # the last note without its time, and when it was written
         self._written: dict[int, tuple[dict[str, Any], float]] = {}
 
@@ -164,7 +164,7 @@ class Watch:
         self.runs.clear()
         self.is_looking = False
 
-    def look(self, *, is_due: bool = False) -> bool:
+    def poll(self, *, is_due: bool = False) -> bool:
         """Look at each run once; return whether there are any.
 
         Args:

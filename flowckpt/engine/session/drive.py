@@ -349,7 +349,7 @@ class Drive:
         if is_generation:
             await self._emit_generation()
         if self.undoing is not None:
-            await self.undoing.look(run)
+            await self.undoing.find(run)
             self._knows_how = True
             raise self.undoing.error()
         scope = new_scope(run, self.replay)

@@ -69,7 +69,7 @@ async def run_wait(run: RunContext, command: Execute) -> tuple[Any, StepFailedEr
             await run.notifier.emit(StepStarted(run.workflow_id, command.path, command.step.action.step_type))
     await waiting.meet()
     while waiting.outcome is None:
-        await waiting.look()
+        await waiting.check()
     return await waiting.recorded()
 
 
@@ -139,7 +139,7 @@ class _Waiting:
         request = next_request(self.context, self.wait.request if voided else "")
         self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check whether the wait has ended.
 
         Raises:

@@ -320,7 +320,7 @@ class Undoing:
             return RunCancelledError(self.workflow_id)
         return RunUndoneError(self.workflow_id, status=self.end.reason.value, is_left=not self.options.rolls_back)
 
-    async def look(self, run: RunContext) -> None:
+    async def find(self, run: RunContext) -> None:
         """Find the compensations of the steps, and add them to the attempt.
 
         Raises:

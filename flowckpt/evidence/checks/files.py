@@ -126,7 +126,7 @@ class ArtifactExists(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look up the path, following links inside the base path."""
-        found = _look(claim, context)
+        found = _checked_status(claim, context)
         recorded = claim.captured.facts.get("size") if claim.captured else None
         if type(recorded) is int and stat.S_ISREG(found.st_mode) and found.st_size < recorded:
             path = shown_path(path_in(claim))
@@ -136,17 +136,17 @@ class ArtifactExists(Check):
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Look up the path; for a step in doubt, a file may be partially written, which proves nothing."""
-        _look(claim, context)
+        _checked_status(claim, context)
         return uncaptured(claim) if context.settings.moment is Moment.IN_DOUBT else VERIFIED
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
         """Record the size of a file."""
-        found = _look(claim, context)
+        found = _checked_status(claim, context)
         facts = {"size": found.st_size} if stat.S_ISREG(found.st_mode) else {}
         return attrs.evolve(claim, state=State.CAPTURED, captured=Capture(context.clock.now(), None, facts))
 
 
-def _look(claim: Evidence, context: CheckContext) -> os.stat_result:
+def _checked_status(claim: Evidence, context: CheckContext) -> os.stat_result:
     wanted = claim.expected.get("type", "any")
     if wanted not in _TYPES:
         raise MalformedClaimError(f"'type' is {wanted!r:.80}", remedy=f"Write one of {', '.join(_TYPES)}.")

@@ -114,7 +114,7 @@ class ContainerRunning(Check):
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
         """Compare the container's state, and its id if one was recorded."""
-        found = _look(claim, context)
+        found = _running_container(claim, context)
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
             name = text_in(claim.expected, "name")
@@ -129,7 +129,7 @@ class ContainerRunning(Check):
         """Record the id of the container."""
         if claim.state is not State.UNCAPTURED:
             return claim
-        found = _look(claim, context)
+        found = _running_container(claim, context)
         return attrs.evolve(
             claim,
             expected={**claim.expected, "id": found},
@@ -138,7 +138,7 @@ class ContainerRunning(Check):
         )
 
 
-def _look(claim: Evidence, context: CheckContext) -> str:
+def _running_container(claim: Evidence, context: CheckContext) -> str:
     """Return the id of the running container."""
     name = text_in(claim.expected, "name")
     if _NAME.fullmatch(name) is None:

@@ -1,4 +1,4 @@
-"""The file store: one directory a run, one append-only segment an attempt."""
+"""The file store: one directory per run, one append-only segment per attempt."""
 
 from typing import TYPE_CHECKING
 

@@ -1,15 +1,17 @@
 """Becoming the owner of a run: the claim of its next segment.
 
-The order of a claim is the whole safety of it:
+The safety of a claim depends on its order:
 
 1. the directories are made durable, each in its parent;
-2. the lock is taken, which tells a live owner from a dead one (but does not stop one that is merely asleep);
-3. the header of segment N + 1 is written under a random name, synced, and *linked* to its true name: `link` never
-   replaces, so of two claimers one gets EEXIST; then the directory is synced;
-4. the segments below it are marked: each gets a second name. A writer of one of them, should it wake up, sees that
-   its file has two, looks, and finds itself fenced (`run_writer` says why that is enough);
-5. only then the older segments are read: whatever a former owner acknowledged, it did before it could see the mark;
-6. the first line says what is continued, with a copy of the last line adopted, and is synced before anything else.
+2. the lock is taken, which distinguishes a live owner from a dead one (but does not stop an owner that is only
+   suspended);
+3. the header of segment N + 1 is written under a random name, synced, and *linked* to its final name: `link` never
+   replaces a file, so one of two claimers gets EEXIST; then the directory is synced;
+4. the lower segments are marked: each gets a second name. A writer of one of them that wakes up sees that its file has
+   two names, checks, and finds itself fenced (`run_writer` explains why that is enough);
+5. only then the older segments are read: everything that a previous owner acknowledged was written before the mark;
+6. the first line names the record that is continued, with a copy of the last adopted line, and is synced before
+   anything else.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SLACK = 1 << 14
-"""Bytes of a segment besides results: its header, what it continues, and all that a checkpoint says once."""
+"""Bytes of a segment besides results: its header, its first line, and the fields that only the first checkpoint has."""
 
 
 def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
@@ -90,13 +92,13 @@ def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
         filesystem: the calls.
         directory: the run's directory.
         workflow_id: the run.
-        at_least: the lowest number that the claimed segment may have.
-        take_over: continue although the lock is held.
+        at_least: the lowest allowed number of the claimed segment.
+        take_over: continue even if the lock is held.
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
-        known: the run as read before; taken if its bytes are the same.
-        is_grouped: whether a group of runs makes the calls that wait for the disk, which this then yields.
+        known: the run as read before; reused if its bytes are the same.
+        is_grouped: whether to yield the calls that wait for the disk, for a group of runs.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
@@ -111,14 +113,14 @@ def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
             take_over = True
         found = filesystem.status(lock)
         if not found.links:
-            raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
+            raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock", LOCK)
         if not found.size:
             reserve_room(filesystem, lock)
         if not is_locked and not take_over:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
         names = _sweep(filesystem, directory)
         numbers = segment_numbers(names)
-        if not numbers and SIGNALS in names:  # messages without a run are what a clear has left behind
+        if not numbers and SIGNALS in names:  # messages without a run remain from a clear
             signals.clear_signals(filesystem, directory)
         number = max(max(numbers, default=0) + 1, at_least)
         token = os.urandom(16).hex()
@@ -136,19 +138,20 @@ def claiming(  # noqa: PLR0913 - one parameter for each part of a claim
 def claim_next(
     filesystem: FileSystem, former: FileRunWriter, *, needed: int = 0, fetch: Fetch, now: datetime, seals: Seals = PLAIN
 ) -> FileRunWriter:
-    """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors go over to the result.
+    """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors belong to the result.
 
     Args:
         filesystem: the calls.
-        former: the run as it is owned; it may not be used any more where this succeeds, and is unchanged else.
-        needed: about how many bytes are to be saved next; nothing is claimed where there is no room for them. 0 for any.
+        former: the current writer of the run; unusable afterwards if this succeeds, otherwise unchanged.
+        needed: the approximate size of the next save in bytes; without room for it, nothing is claimed. 0 skips the
+            check.
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
 
     Raises:
         FencedError: another owner has claimed a later segment, or the run was removed.
-        OSError: the disk takes nothing yet.
+        OSError: the disk cannot be written yet.
     """
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
@@ -160,7 +163,7 @@ def claim_next(
         raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number)
     writer.writer.directory_path = former.writer.directory_path
     former.hand_over()
-    writer.is_locked = former.is_locked  # its thread may have got the lock meanwhile
+    writer.is_locked = former.is_locked  # its thread may have taken the lock meanwhile
     return writer
 
 
@@ -178,7 +181,7 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
     known: RunImage | None = None,
     is_grouped: bool = False,
 ) -> Waiting[FileRunWriter | None]:
-    """Claim a segment, mark those below it, and only then read the run; after an error nothing is claimed.
+    """Claim a segment, mark the lower ones, and only then read the run; after an error nothing is claimed.
 
     Returns:
         The writer; None if another process claimed the segment first.
@@ -193,7 +196,7 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
         mark_segments(filesystem, directory, number)
         image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals, known=known)
         image.sources = {}  # as large as the run
-        if image.seal is not None and not seals.has_key:  # whatever else says that it is sealed was taken away
+        if image.seal is not None and not seals.has_key:  # all other signs of the seal were removed
             raise KeyMissingError(workflow_id)
     except BaseException:
         give_up_segment(filesystem, directory, file, number)
@@ -221,8 +224,8 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
 
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
-    """Write so many bytes to a scratch file, sync and remove it: a segment that takes no record is not to be left."""
-    block = os.urandom(min(size, 1 << 20))  # that no file system packs
+    """Write `size` bytes to a scratch file, sync and remove it: nothing is claimed without room for a record."""
+    block = os.urandom(min(size, 1 << 20))  # incompressible
     with temporary_file(filesystem, directory) as (file, name):
         while size > 0:
             size -= filesystem.write(file, block[:size])
@@ -231,7 +234,7 @@ def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
 
 
 def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
-    """Return the header of a segment of this process."""
+    """Return the header of a segment claimed by this process."""
     me = current_process()
     moment = encode_time(now)
     owner = {
@@ -266,8 +269,8 @@ def claim_segment(
         directory: the run's directory, open.
         number: the segment.
         header: its header.
-        signer: what authenticates the header; None if nothing does.
-        is_grouped: whether to yield what waits for the disk.
+        signer: authenticates the header, or None.
+        is_grouped: whether to yield the calls that wait for the disk.
 
     Returns:
         The open file, and the digest of its header.
@@ -298,14 +301,14 @@ def claim_segment(
 
 
 def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
-    """Mark all segments below a claimed one: the process that writes to one of them looks for later ones then.
+    """Mark all segments below a claimed one, so that their writers check for later segments.
 
-    Nothing here is synced: a power cut that loses a mark has ended the process that it was for.
+    Nothing is synced: a power cut that loses a mark has also ended the process that it was meant for.
 
     Args:
         filesystem: the calls.
         directory: the run's directory.
-        below: the number of the claimed segment, which has its name already.
+        below: the number of the claimed segment, which already has its name.
 
     Raises:
         OSError: a segment could not be marked, so a writer of it could not be fenced.
@@ -317,7 +320,7 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
             try:
                 file = filesystem.open_read(directory, segment_name(number))
             except OSError as error:
-                if error.errno in NOT_OURS:  # gone, or planted: who writes to it finds that the name is not its file's
+                if error.errno in NOT_OURS:  # gone, or planted: its writer finds that the name belongs to another file
                     continue
                 raise
             with held_open(filesystem, file):
@@ -325,28 +328,27 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
 
 
 def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
-    """Give a segment's file a second name, and take its writing mode, which says the same while a clear removes both.
+    """Give a segment's file a second name, and remove its write permission, as a second sign.
 
-    A mark that is there already may be taken away at any moment by the segment's writer, which then reads the
-    directory, and finds the name of our segment.
+    The segment's writer may remove an existing mark at any moment; it then reads the directory and finds our segment.
     """
     filesystem.set_writable(file, False)
     name = mark_name(number, filesystem.status(file).inode)
     try:
         filesystem.link(directory, segment_name(number), name)
-    except FileNotFoundError:  # given up, or cleared, meanwhile
+    except FileNotFoundError:  # given up or cleared meanwhile
         return
     except FileExistsError:
         if not filesystem.is_named(file, directory, name) and filesystem.exists(directory, name):
-            what = "something else has the name by which a segment is marked"
+            what = "the name of a segment's mark belongs to another file"
             raise FileExistsError(errno.EEXIST, what, name) from None
 
 
 def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
-    """Remove what the dead left: temporary files, and marks of segments that have gone; return the names before.
+    """Remove temporary files of dead processes and marks of removed segments; return the names from before.
 
-    Temporary files of live processes are theirs. The mark of a segment that is there stays until its writer takes it
-    away, or a clear does: it cannot be known that the writer is dead, and its next claimer would set it again.
+    The mark of an existing segment stays until its writer or a clear removes it: the writer may be alive, and the next
+    claimer would set the mark again.
     """
     here = current_process()
     places = [directory]
@@ -373,7 +375,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
 
 def _is_left_over(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
     number = marked_segment(name)
-    if number is not None:  # asked for one by one: the list may be older in one part than in another
+    if number is not None:  # checked one by one: a directory listing is not a snapshot
         return not filesystem.exists(place, segment_name(number))
     return is_abandoned(name, here)
 
@@ -383,13 +385,12 @@ def _is_dead(owner: Owner | None) -> bool:
 
 
 def _describe(owner: Owner | None) -> str:
-    return str(owner) if owner else "another process, which has not said who it is yet"
+    return str(owner) if owner else "another process, not identified yet"
 
 
-# The end of a run on disk: a tombstone first, so that a half-cleared run never comes back.
-#
-# On a full disk a run makes room for its own tombstone: its lock file is never empty and holds nothing but hints, so it is
-# emptied, and the tombstone gets its block.
+# The removal of a run: a tombstone first, so that a half-cleared run never reappears. On a full disk, a run makes room
+# for its own tombstone: its lock file is never empty and contains only hints, so it is truncated, and the tombstone can
+# use its block.
 
 
 def reserve_room(filesystem: FileSystem, lock: int) -> None:
@@ -399,7 +400,7 @@ def reserve_room(filesystem: FileSystem, lock: int) -> None:
 
 
 def with_reserved_room(filesystem: FileSystem, lock: int, write: Callable[[], T]) -> T:
-    """Call a function that writes up to a block. If the disk is full, empty the lock file and call it again."""
+    """Call a function that writes up to one block. If the disk is full, truncate the lock file and call it again."""
     try:
         return write()
     except OSError as error:
@@ -412,7 +413,7 @@ def with_reserved_room(filesystem: FileSystem, lock: int, write: Callable[[], T]
 def write_tombstone(
     filesystem: FileSystem, directory: int, workflow_id: str, now: datetime, seals: Seals = PLAIN
 ) -> int:
-    """Claim the next segment with a header that says that the run is cleared; return its number."""
+    """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
     said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
@@ -423,10 +424,10 @@ def write_tombstone(
 
 
 def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> None:
-    """Remove everything in a cleared run's directory, the tombstone last: a crash leaves it cleared.
+    """Remove everything in a cleared run's directory, the tombstone last, so that a crash leaves the run cleared.
 
-    In between, a marked segment has one name, as an unmarked one has. The mode of its file, which was marked, too,
-    keeps a writer of it from taking the one for the other.
+    Meanwhile a marked segment may have only one name, like an unmarked one. Its writer still detects the mark, because
+    the file has also lost its write permission.
     """
     names = filesystem.names(directory)
     if BLOBS in names:
@@ -437,7 +438,7 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
     signals.clear_signals(filesystem, directory)
     for name in names:
         if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
-            with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment takes away itself
+            with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment removes itself
                 filesystem.unlink(directory, name)
     filesystem.sync(directory)
     filesystem.unlink(directory, segment_name(tombstone))

@@ -1,19 +1,19 @@
-"""Compaction of a run: a pack is written that holds what is kept, is made durable, and then stands in for the rest.
+"""Compaction of a run: a pack with everything that is kept is made durable, and then replaces the other segments.
 
-1. The next segment is claimed, as for an attempt: that fences every writer, and only then the run is read.
-2. The pack is written under a random name, synced, and *linked* to the name of the segment behind the claim. So it is
-   there whole or not at all, and a new owner that took the number first makes the link fail.
-3. Segments are looked for again. A later one is a new owner's, which may have read the run before the pack was there, or
-   the pack: so nothing is removed then, neither the rest nor the pack. A new owner that comes after the look finds the pack.
-4. The segments below the pack are removed, the lowest first and durably: the process that finds the first attempt's segment knows
-   that all of them are there. Until then readers take the pack, the newest that was begun; after a crash the next
-   compaction continues.
-5. Large values that no line of the pack names are removed; they were found before the look.
+1. The next segment is claimed, as for an attempt, which fences every writer. Only then the run is read.
+2. The pack is written under a random name, synced, and *linked* to the name of the segment after the claim. So it is
+   complete or absent, and the link fails if a new owner took the number first.
+3. The directory is checked again. A later segment belongs to a new owner, which may have read the run with or without
+   the pack. So nothing is removed then, neither the other segments nor the pack. Later owners find the pack.
+4. The segments below the pack are removed, the lowest first and durably: a process that finds the first attempt's
+   segment knows that all of them exist. Until then readers use the pack, the newest segment with records; after a crash
+   the next compaction continues.
+5. Large values that no line of the pack refers to are removed; they were determined before the check.
 
-Where there is a key, the pack is sealed with the newest, whatever its parts were sealed with, and so are the large values
-that were encrypted with another one: that comes before the link. The pack must not say more than its parts proved: what
-no proof covers is refused. The word of how far the run has come (`head-…`) is written after the look, in place. So it
-never names a pack that a new owner has passed over; and it says something that no later word of a new owner is undone by.
+With a key, the pack is sealed with the newest key, regardless of the keys of its parts, and large values encrypted with
+another key are encrypted again before the link. The pack must not claim more than its parts proved: unproved records
+are refused. The head file (`head-…`) is written after the check, in place. So it never refers to a pack that a new
+owner has ignored, and never overrides the head file of a new owner.
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal, ValueSeal
 
 
-# Large values that no record names any more: found and removed.
+# Orphans: large values that no record refers to any more. They remain from an interrupted save, or only a removed
+# checkpoint referred to them. The owner of the run removes them, but a new owner may take over at any moment and save
+# the same value. So:
 #
-# Left by a save that was cut short, or named only by a checkpoint that was removed. They are removed by the owner of the
-# run, and a new owner may come at any moment and save the very same value. So:
+# 1. The orphans are determined, and their files are opened, before the owner's last check for a new owner. A value that
+#    a new owner saves later is another file with another inode: as long as ours is open, its inode number is not
+#    reused.
+# 2. An orphan is not removed under its own name. It is renamed to a name that contains the inode, and checked there: a
+#    file with another inode belongs to the new owner, which had just renamed it to the same name, and is moved back.
 #
-# 1. The orphans are found, and their files are opened, before the owner looks for a new owner for the last time. What a new owner
-#    saves later is another file, of another inode: as long as ours is open, no other file can have its number.
-# 2. An orphan is not removed under its name. It is moved away to one that has the inode in it, and looked at there: a file
-#    of another inode is the new owner's, renamed to the same name just before, and is moved back.
-#
-# Where the mover died in between, readers find the value under its other name, and the next collection moves it back.
+# If the process dies in between, readers find the value under its other name, and the next collection moves it back.
 
 
 Kept = Callable[[list[str]], Collection[str]]
 
 AT_ONCE = 200
-"""Orphans that are removed in one collection: each is open for a while."""
+"""Maximum orphans per collection, because each is kept open."""
 
 
 class Orphans:
@@ -91,7 +91,7 @@ class Orphans:
 
     Args:
         directory: the directory of large values, open.
-        kept: returns the names that stay, among those that are there.
+        kept: returns the names to keep, given the existing ones.
     """
 
     def __init__(self, filesystem: FileSystem, directory: int, kept: Kept) -> None:
@@ -103,7 +103,7 @@ class Orphans:
         self._moved: list[str] = []
 
     def find(self) -> None:
-        """Find them, and open each."""
+        """Find the orphans and open them."""
         names = self._filesystem.names(self._directory)
         self._moved = [name for name in names if orphaned(name) is not None]
         self._named = self._kept([*names, *(found[1] for name in names if (found := orphaned(name)) is not None)])
@@ -113,15 +113,15 @@ class Orphans:
 
     @property
     def is_any(self) -> bool:
-        """Whether there is something to remove."""
+        """Whether there are orphans."""
         return bool(self._files or self._moved)
 
     def remove(self) -> None:
-        """Remove them, except what a new owner has."""
+        """Remove the orphans, except values of a new owner."""
         filesystem, directory = self._filesystem, self._directory
         for name in self._moved:
             found = orphaned(name)
-            assert found is not None, "it was asked before"
+            assert found is not None, "`find` was called before"
             self._settle(name, *found)
         for value, file in self._files.items():
             inode = filesystem.status(file).inode
@@ -133,7 +133,7 @@ class Orphans:
             filesystem.sync(directory)
 
     def _settle(self, name: str, inode: int, value: str) -> None:
-        """Remove what was moved away, or move it back where it is not what was to be removed."""
+        """Remove a renamed orphan, or move it back if it belongs to a new owner."""
         filesystem, directory = self._filesystem, self._directory
         with held_open(filesystem, filesystem.open_read(directory, name)) as file:
             is_it = filesystem.status(file).inode == inode
@@ -151,12 +151,12 @@ class Orphans:
 
 @contextlib.contextmanager
 def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans | None]:
-    """Find the orphans of an owned run; they are open for the block. None if it has no large values.
+    """Find the orphans of an owned run, which stay open for the block. None if it has no large values.
 
     Args:
         filesystem: the calls.
         run: the run's directory, open.
-        kept: returns the names of values that stay, among those that are there.
+        kept: returns the names of values to keep, given the existing ones.
     """
     with open_if_there(filesystem, filesystem.open_directory, run, BLOBS) as directory:
         if directory is None:
@@ -167,10 +167,9 @@ def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans
             yield orphans
 
 
-# The large values of a run that is compacted: which files stay, and which are encrypted again.
-#
-# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.log.sealing.lines`). After a
-# key was rotated the same value may be there twice, under the old key and under the new one.
+# The large values of a compacted run: the files that are kept, and those that are encrypted again. Records refer to a
+# value by its digest; the name of its file depends on how it is sealed (`flowckpt.stores.log.sealing.lines`). After a
+# key rotation, the same value may exist twice, under the old and the new key.
 
 
 _NAMED = re.compile(rb'"([0-9a-f]{64})"')
@@ -179,24 +178,24 @@ _ENCRYPTED = ".sealed"
 
 
 def named_values(lines: list[bytes]) -> dict[str, int]:
-    """Return the digests of the large values that lines name, each with its size.
+    """Return the digests of the large values that lines refer to, with their sizes.
 
     Args:
-        lines: bodies of records, as they were before they were sealed.
+        lines: bodies of records, before sealing.
     """
     return {digest.decode(): int(size) for line in lines for digest, size in _REFERENCE.findall(line)}
 
 
 def kept_names(lines: list[bytes], there: Collection[str], values: ValueSeal) -> set[str]:
-    """Return the names, among those of files, that must stay.
+    """Return the names of files that must be kept.
 
-    Of a value that is encrypted as it should be, no other file is needed. Of anything else that may be a value every file
-    stays: some text that looks like one more digest does no harm. And where a value is not found, no encrypted file goes,
-    for it may be the one, under a key that is not at hand.
+    Of a value that is encrypted with the current key, no other file is needed. Of every other possible value, all files
+    are kept: an extra text that looks like a digest does no harm. If a value is not found, all encrypted files are
+    kept, because one of them may contain it under a missing key.
 
     Args:
-        lines: bodies of records, as they were before they were sealed.
-        there: the names in the directory of large values.
+        lines: bodies of records, before sealing.
+        there: the existing names in the directory of large values.
         values: the seal of the values.
     """
     found = set(there)
@@ -214,7 +213,7 @@ def kept_names(lines: list[bytes], there: Collection[str], values: ValueSeal) ->
 def reseal_values(
     filesystem: FileSystem, run: int, workflow_id: str, named: Mapping[str, int], values: ValueSeal
 ) -> None:
-    """Encrypt again, durably, values that an older key encrypted; their old files stay for now.
+    """Encrypt values of an older key again, durably; their old files are kept for now.
 
     Args:
         filesystem: the calls.
@@ -236,7 +235,7 @@ def reseal_values(
 
 
 FEW = 8
-"""Segments that a run may have before it is worth a compaction by itself."""
+"""Number of segments from which a compaction is worthwhile without other reasons."""
 
 _CHUNK = 1 << 20
 
@@ -244,7 +243,7 @@ _CHUNK = 1 << 20
 def attempts_in(
     filesystem: FileSystem, directory: int, workflow_id: str, seals: Seals, *, below: int | None = None
 ) -> Attempts:
-    """Read all that the segments in a run's directory hold.
+    """Read all records of the segments in a run's directory.
 
     Args:
         filesystem: the calls.
@@ -255,9 +254,9 @@ def attempts_in(
 
     Raises:
         CheckpointCorruptedError: one of them is damaged.
-        UnauthenticatedRecordError: there is a key, and one holds records that are not proved by it.
-        KeyMissingError: one is sealed, and there is no key.
-        WrongKeyError: one is sealed with a key that is not at hand.
+        UnauthenticatedRecordError: there is a key, but a segment has records that it does not authenticate.
+        KeyMissingError: a segment is sealed, and there is no key.
+        WrongKeyError: a segment is sealed with a missing key.
     """
     numbers = [each for each in segment_numbers(filesystem.names(directory)) if below is None or each < below]
     try:
@@ -273,21 +272,21 @@ def attempts_in(
             detail=f"{damage.detail} (at byte {damage.offset}), so nothing was compacted",
         ) from damage
     if not seals.has_key and any(seal is not None for seal in found.seals):
-        raise KeyMissingError(workflow_id)  # what is authenticated can be read without one; a copy would not be
+        raise KeyMissingError(workflow_id)  # readable without a key, but a copy would not be authenticated
     for number in found.unproved:
         seals.check_plain(workflow_id, segment_name(number))
     return found
 
 
 def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
-    """Return whether a compaction would gain something; to be asked without owning the run.
+    """Return whether a compaction is worthwhile; can be called without owning the run.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        attempts: what the run holds.
+        attempts: the records of the run.
         seals: the seals of the store.
-        is_forced: whether little is enough.
+        is_forced: whether any gain is enough.
     """
     seals = seals.for_pack(attempts.seals)
     kept = sum(record.deletes is None for each in attempts.by_number.values() for record in each.records)
@@ -326,16 +325,16 @@ def compact_owned(
     seals: Seals,
     begun: tuple[int, tuple[str, ...]] = (0, ()),
 ) -> None:
-    """Compact a run whose next segment was just claimed, and not written to.
+    """Compact a run whose next segment was just claimed and not written.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        image: the run, as read, whole and proved, when it was claimed.
+        image: the run as read after the claim, complete and proved.
         claimed: the number of the claimed segment.
         now: the time, for the header.
         seals: the seals of the store.
-        begun: an attempt, and the steps that it left word of having begun.
+        begun: an attempt, and the steps that it noted as started.
 
     Raises:
         FencedError: another process took the run over; nothing was removed.
@@ -361,7 +360,7 @@ def compact_owned(
                 _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
             _remove_below(filesystem, directory, number, claimed)
         else:
-            # A process that wrote the pack may have died before the word of it was written, which is under an old key then.
+            # A process that wrote the pack may have died before it wrote the head file, which then has an old key.
             with _head_for(filesystem, directory, image.begun, image.seal, image, seals) as head:
                 _begin(head)
                 _check_newest(filesystem, directory, workflow_id, claimed)
@@ -377,7 +376,7 @@ def compact_owned(
 def _head_for(
     filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, image: RunImage, seals: Seals
 ) -> Iterator[TruncationGuard | None]:
-    """Return what notes how far a run has come, to be begun; None if no key seals the segment. It is synced at the end."""
+    """Yield the unstarted guard of a head file, synced at the end; None if the segment is not sealed."""
     if seal is None or seal.key is None:
         yield None
         return
@@ -395,10 +394,10 @@ def _begin(head: TruncationGuard | None) -> None:
 
 
 def _check_newest(filesystem: FileSystem, directory: int, workflow_id: str, claimed: int, newest: int = 0) -> None:
-    """Look for a new owner: a segment after the claim, or after the pack.
+    """Check for a new owner: a segment after the claim, or after the pack.
 
     Raises:
-        FencedError: there is one, or the claim itself has gone.
+        FencedError: there is one, or the claim itself was removed.
     """
     names = filesystem.names(directory)
     found = max(segment_numbers(names), default=0)
@@ -437,7 +436,7 @@ def _write_pack(
 
 
 def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: LineSeal | None) -> bytes:
-    """Write the lines of a pack, sealed, its header first; return the digest of the last."""
+    """Write the sealed lines of a pack, header first; return the digest of the last one."""
     digest, waiting = START, bytearray()
     for place, body in enumerate(lines):
         line, digest = chain_line(_sealed(body, place, digest, seal), digest)
@@ -456,11 +455,11 @@ def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> 
 
 
 def drop_former(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
-    """Remove what the generations before that of an owner left; the next one does it again where this was cut short.
+    """Remove the records of earlier generations; the next generation repeats it if this is interrupted.
 
     Args:
         filesystem: the calls.
-        owned: the owner; its segment starts the generation.
+        owned: the writer whose segment starts the generation.
         sequence: the first checkpoint of the generation.
         seals: the seals of the store.
 
@@ -471,7 +470,7 @@ def drop_former(filesystem: FileSystem, owned: FileRunWriter, sequence: int, sea
     directory, values = owned.directory, seals.for_values()
     kept = {name for digest in owned.values for name in values.names(digest)}
     is_left = True
-    while is_left:  # a collection removes so many at once
+    while is_left:  # each collection removes a limited number
         with orphans_of(filesystem, directory, lambda _: kept) as orphans:
             owned.writer.check_is_newest()
             is_left = orphans is not None and orphans.is_any
@@ -484,7 +483,7 @@ def drop_former(filesystem: FileSystem, owned: FileRunWriter, sequence: int, sea
 
 
 def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: int) -> None:
-    """Remove the segments below a number, and the marks of those that go; the claim is given up by its owner."""
+    """Remove the segments below a number, and their marks; the claim is given up by its owner."""
     names = filesystem.names(directory)
     doomed = [each for each in segment_numbers(names) if each < number and each != claimed]
     for place, each in enumerate(doomed):
@@ -494,41 +493,40 @@ def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: 
     for name in names:
         marked = marked_segment(name)
         if marked is not None and marked in doomed:
-            with contextlib.suppress(FileNotFoundError):  # the writer of the segment took it away itself
+            with contextlib.suppress(FileNotFoundError):  # the writer of the segment removed it itself
                 filesystem.unlink(directory, name)
     filesystem.sync(directory)
 
 
-# A pack: all attempts of a run in one segment, without the checkpoints that were removed. Pure: segments in, lines out.
-#
-# Nothing that an attempt recorded is lost but what was removed by name: also what a later attempt went back behind stays,
-# under its attempt. So each attempt keeps a part of its own, which says what it continues. The results of a removed
-# checkpoint stand with the next one of its attempt, or by themselves where another attempt continues from just there. Results
-# keep their bytes, and so their chain of digests; the digests of lines are made again.
+# A pack: all attempts of a run in one segment, without removed checkpoints. Pure: segments in, lines out. Nothing that
+# an attempt recorded is lost except removed checkpoints; records that a later attempt discarded are kept, too. So each
+# attempt has its own section, which names the record that it continues. The results of a removed checkpoint are stored
+# with the next checkpoint of its attempt, or on their own if another attempt continues from that point. Results keep
+# their bytes, and so their chain of digests; the digests of lines are computed again.
 
 
 _DELETES = b'{"deletes":'
 _SECTION_KEYS = ("attempt", "created_at", "owner")
 
 OpenHeader = Callable[[int, bytes], tuple[Mapping[str, Any], "LineSeal | None"]]
-"""Returns the header of a segment, and how its lines are sealed: number and bytes in."""
+"""Returns the header of a segment and the seal of its lines, from its number and bytes."""
 
 
 @attrs.define(eq=False)
 class Attempts:
-    """All that a run recorded, attempt by attempt.
+    """All records of a run, by attempt.
 
     Attributes:
-        files: how many segments it was read from, those without records included.
-        by_number: the records of each attempt, and its header.
-        continues: for each attempt that continues from another: which, and how many of its records.
-        gone: attempt and place of the records of checkpoints that were removed.
-        last_sequence: the highest sequence that there ever was.
+        files: the number of segments read, including those without records.
+        by_number: the records and the header of each attempt.
+        continues: for each attempt that continues another: that attempt, and how many of its records.
+        gone: the attempt and place of the records of removed checkpoints.
+        last_sequence: the highest sequence ever used.
         started_at: when the first checkpoint was saved.
-        taken: numbers under which nothing is left: of attempts that only removed something, and of compactions.
-        stale: numbers of segments that no reader follows any more, because a pack stands in for them.
-        seals: how the segments that hold records are sealed; None for those that are not.
-        unproved: numbers of segments that are not authenticated and hold records that no later one vouches for.
+        taken: used numbers without records: of attempts that only removed checkpoints, and of compactions.
+        stale: numbers of segments that a pack has replaced.
+        seals: the seals of the segments with records; None for those that are not sealed.
+        unproved: numbers of segments with unauthenticated records that no later segment vouches for.
     """
 
     files: int = 0
@@ -543,7 +541,7 @@ class Attempts:
     unproved: list[int] = attrs.field(factory=list)
 
     def lineage(self, attempt: int) -> list[tuple[int, int]]:
-        """Return the parts that an attempt is made of, oldest first: an attempt and how many of its records."""
+        """Return the parts of an attempt's history, oldest first: an attempt and how many of its records."""
         found = [(attempt, len(self.by_number[attempt].records))]
         while (before := self.continues.get(found[-1][0])) is not None:
             found.append(before)
@@ -551,22 +549,22 @@ class Attempts:
 
 
 def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header: OpenHeader) -> Attempts:
-    """Read all that the segments of a run hold, also what no longer counts.
+    """Read all records of a run's segments, including those that no longer count.
 
     Args:
-        numbers: the numbers of the segments that were begun before the caller's own, ascending.
-        read: returns the bytes of one of them.
-        open_header: returns the header of one, and how its lines are sealed.
+        numbers: the numbers of the segments with records before the caller's own, ascending.
+        read: returns the bytes of a segment.
+        open_header: returns the header of a segment, and the seal of its lines.
 
     Raises:
-        SegmentDamagedError: one is damaged, or what it continues is missing.
+        SegmentDamagedError: a segment is damaged, or the record that it continues is missing.
     """
     found = Attempts()
     adopted: dict[int, list[Cut]] = {}
     looked: dict[int, tuple[Segment, LineSeal | None]] = {}
     pack = 0
 
-    def look(number: int) -> tuple[bool, Cut | None]:
+    def inspect(number: int) -> tuple[bool, Cut | None]:
         data = read(number)
         header, seal = open_header(number, data)
         is_pack = header.get("kind") == PACK
@@ -575,7 +573,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         return is_pack or segment.is_begun, segment.adoption
 
     last = 0
-    for number, end in counted_segments(numbers, look):
+    for number, end in counted_segments(numbers, inspect):
         segment, seal = looked.pop(number)
         last = number
         header = segment.header
@@ -589,7 +587,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
             break
         if end is not None:
             segment.records = [record for record in segment.records if record.end <= end]
-            if not segment.is_begun:  # all of it was refused
+            if not segment.is_begun:  # none of it was acknowledged
                 continue
         found.started_at = found.started_at or (segment.adoption.started_at if segment.adoption else "")
         _note_seal(found, number, seal, [segment], adopted.get(number, ()))
@@ -610,7 +608,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
 
 
 def _is_generation(found: Attempts, number: int) -> bool:
-    """Return whether a segment starts a generation, which continues nothing."""
+    """Return whether a segment starts a generation, and so continues nothing."""
     adoption = found.by_number[number].adoption if number in found.by_number else None
     return adoption is not None and adoption.generation
 
@@ -618,7 +616,7 @@ def _is_generation(found: Attempts, number: int) -> bool:
 def _note_seal(
     found: Attempts, number: int, seal: LineSeal | None, segments: Iterable[Segment], cuts: Iterable[Cut]
 ) -> None:
-    """Take note of how a segment is sealed, and of whether later ones hold the digests of all its records."""
+    """Note the seal of a segment, and whether later segments contain the digests of all its records."""
     found.seals.append(seal)
     vouched = max((cut.size for cut in cuts), default=0)
     if seal is None and any(each.records and each.records[-1].end > vouched for each in segments):
@@ -626,7 +624,7 @@ def _note_seal(
 
 
 def _whole(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal: LineSeal | None) -> Segment:
-    """Read a segment to its end; where the disk lost its last record, with the copy that its successor made."""
+    """Read a segment; if the disk lost its last record, use the copy in the next segment."""
     segment = read_segment(data, number=number, seal=seal)
     for cut in adopted.get(number, ()):
         if len(segment.records) < cut.records:
@@ -646,7 +644,7 @@ def _connect(found: Attempts, attempt: int, pack: int) -> None:
         before, count = _in_pack(found, pack, cut) if before == pack else (0, 0)
     continued = found.by_number.get(before)
     if continued is None or len(continued.records) < count:
-        raise SegmentDamagedError(0, f"attempt {before} is not there, and attempt {attempt} continues it")
+        raise SegmentDamagedError(0, f"attempt {before}, which attempt {attempt} continues, is missing")
     found.continues[attempt] = before, count
 
 
@@ -655,11 +653,11 @@ def _in_pack(found: Attempts, pack: int, cut: Cut) -> tuple[int, int]:
         for place, record in enumerate(segment.records, 1):
             if record.file == pack and record.end == cut.size:
                 return number, place
-    raise SegmentDamagedError(cut.size, "a later attempt continues from a place in the pack where no record ends")
+    raise SegmentDamagedError(cut.size, "a later attempt continues from the middle of a record in the pack")
 
 
 def _leave_empty_ends_out(found: Attempts) -> None:
-    """Forget the newest attempts where they only removed something: what they continue is the run then."""
+    """Drop the newest attempts if they only removed checkpoints: the run is then what they continue."""
     while found.by_number:
         newest = max(found.by_number)
         before, count = found.continues.get(newest, (0, 0))
@@ -671,20 +669,20 @@ def _leave_empty_ends_out(found: Attempts) -> None:
 
 
 def _find_gone(found: Attempts) -> None:
-    """Find the checkpoints that were removed, by whichever attempt: no two have the same sequence."""
+    """Find the removed checkpoints, by their unique sequences."""
     ends = {
         attempt: max((n for b, n in found.continues.values() if b == attempt), default=0) for attempt in found.by_number
     }
     removed: set[int] = set()
     places: dict[tuple[int, int], int] = {}
     for attempt, segment in found.by_number.items():
-        if len(segment.records) > ends[attempt]:  # else a later attempt knows all that this one knows
+        if len(segment.records) > ends[attempt]:  # otherwise a later attempt knows the same removals
             _find_removed(found, attempt, removed, places)
     found.gone |= {place for place, sequence in places.items() if sequence in removed}
 
 
 def _find_removed(found: Attempts, attempt: int, removed: set[int], places: dict[tuple[int, int], int]) -> None:
-    """Add what an attempt knows to have been removed, also of another one; and where the checkpoints stand."""
+    """Add the removals recorded in an attempt, including those of other attempts, and the places of its checkpoints."""
     last = 0
     for number, count in found.lineage(attempt):
         segment = found.by_number[number]
@@ -706,9 +704,9 @@ def pack_lines(
     """Return the bodies of the lines of a pack, its header first.
 
     Args:
-        attempts: all that the run recorded.
+        attempts: all records of the run.
         header: the header of a segment, to be completed.
-        begun: an attempt, and the steps that it left word of having begun; attempt 0 for none.
+        begun: an attempt, and the steps that it noted as started; attempt 0 for none.
     """
     lines: list[bytes] = []
     written: dict[int, list[int]] = {}
@@ -722,7 +720,7 @@ def pack_lines(
         cut = None if before is None else {"segment": before[0], "records": written[before[0]][before[1]]}
         said = {**segment.header, "attempt": attempt}
         section = {name: said[name] for name in _SECTION_KEYS if name in said}
-        if begun[0] and attempt == newest:  # its own segment may go, and with it what opens the word beside it
+        if begun[0] and attempt == newest:  # its own segment may be removed, which is needed to open the note
             section["begun"] = [begun[0], [*begun[1]]]
         lines += [dumps({**section, "continues": cut})[:-1].encode(), *bodies]
     said = {
@@ -737,7 +735,7 @@ def pack_lines(
 
 
 def _bodies(attempts: Attempts, attempt: int, continued: set[int], *, is_newest: bool) -> tuple[list[bytes], list[int]]:
-    """Return the lines of an attempt, and for each number of its records how many lines stand for them."""
+    """Return the lines of an attempt, and the number of lines after each of its records."""
     records = attempts.by_number[attempt].records
     bodies: list[bytes] = []
     counts = [0]
@@ -752,7 +750,7 @@ def _bodies(attempts: Attempts, attempt: int, continued: set[int], *, is_newest:
             carried = {name: record.head.get(name, original.get(name)) for name in CARRIED}
             is_end = is_newest and place == last
             extra = {name: value for name, value in carried.items() if first is None or value != first[name]}
-            if is_end:  # so that a list need not read more than this line
+            if is_end:  # so that a list needs to read only this line
                 extra |= {"attempt": attempt, **{name: carried[name] for name in ("workflow_name", "metadata")}}
             first = first or carried
             bodies.append(RESULTS + b",".join(waiting) + b"]" + _completed(rest, extra, record.head))

@@ -1,19 +1,18 @@
-r"""The directory of a run: its lock, its segments, the writer of the newest, and the hints that stand there.
+r"""The directory of a run: its lock, its segments, the writer of the newest one, and its hints.
 
-Word of the steps that were begun since the last checkpoint says what a killed process was at. It stands in the run's lock
-file, which its owner holds open anyway, and is written without a sync (1 µs). The kernel keeps it when the process dies, by
-`kill -9` too. After a power cut it may be missing or old, so it is a hint for people, and decides nothing: a step that must
-not be done twice is marked by a durable checkpoint before it begins.
+The note of steps started since the last checkpoint shows what a killed process was doing. It is in the run's lock file,
+which the owner holds open anyway, and is written without a sync (1 µs). The kernel keeps it if the process dies, even
+by `kill -9`. After a power cut it may be missing or old, so it is only a hint for people: a step that must not be done
+twice is marked by a durable checkpoint before it starts.
 
-The text is the number of the attempt and the paths, a line each, and a zero byte, behind which nothing counts::
+The text has one line for the number of the attempt and one for each path, and ends at a zero byte, after which
+everything is ignored::
 
     3\nfetch\npages[17]\n\0
 
-Where the lines of the segment are encrypted, so is each path.
-
-It is not cleared when a checkpoint is saved, but started again at the next step: what the record holds has ended. While
-a step takes long, the owner writes the first line again every ten seconds, so the time of the file is its last sign of
-life.
+If the lines of the segment are encrypted, so is each path. A checkpoint does not clear the note; the next step starts a
+new one. During a long step, the owner rewrites the first line every ten seconds, so the file's modification time is its
+last heartbeat.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 
 
 MOST = 1 << 16
-"""The most bytes of the text, twice as many if paths are encrypted; steps that start beyond them, without a checkpoint, are not noted."""
+"""Maximum bytes of the text, twice as many if paths are encrypted; further steps are not noted."""
 
 
 class StartedSteps:
@@ -71,7 +70,7 @@ class StartedSteps:
         seal: the seal of its segment, if there is one.
 
     Attributes:
-        end: where the next note goes; set it to 0 once a checkpoint holds what became of the steps.
+        end: the offset of the next note; set it to 0 after a checkpoint.
     """
 
     def __init__(self, filesystem: FileSystem, lock: int, attempt: int, seal: LineSeal | None = None) -> None:
@@ -84,7 +83,7 @@ class StartedSteps:
         self._count = 0
 
     def add(self, path: str) -> None:
-        """Note a step; a full disk fails nothing.
+        """Note a step; a full disk is ignored.
 
         Args:
             path: the step.
@@ -92,27 +91,27 @@ class StartedSteps:
         start = self.end
         text = path.encode("utf-8", "replace")
         if self._seal is not None:
-            self._count += 1  # over the whole attempt, for it is a nonce; a forked child has the same count
+            self._count += 1  # never reset in an attempt, because it is a nonce; a forked child has the same count
             text = self._seal.hidden(text, self._count << 24 | int.from_bytes(os.urandom(3)))
         line = (text if start else self._head + text) + b"\n\0"
         end = start + len(line)
         if end <= self._most:
-            try:  # not contextlib.suppress, which takes as long as half the write
+            try:  # contextlib.suppress would take half as long as the write
                 self._filesystem.write_at(self._lock, line, start)
             except OSError:
                 return
             self.end = end - 1
 
     def sign(self) -> None:
-        """Write the beginning of the note again, as a heartbeat: the time of the file says when."""
-        if self.end:  # else the last save is the newer sign, and the note may be that of an earlier attempt
+        """Rewrite the beginning of the note as a heartbeat: the file's modification time shows when."""
+        if self.end:  # otherwise the last save is newer, and the note may belong to an earlier attempt
             with contextlib.suppress(OSError):
                 self._filesystem.write_at(self._lock, self._head, 0)
 
 
 @contextlib.contextmanager
 def temporary_file(filesystem: FileSystem, directory: int) -> Iterator[tuple[int, str]]:
-    """Make a file under a random name, open for the block, which gives it its name; after an error it is removed."""
+    """Make a file under a random name, open for the block, which renames it; after an error it is removed."""
     name = temporary_name(current_process(), new_token(8))
     file = filesystem.create(directory, name)
     try:
@@ -125,10 +124,10 @@ def temporary_file(filesystem: FileSystem, directory: int) -> Iterator[tuple[int
 
 
 def replace_unsynced(filesystem: FileSystem, directory: int, name: str, content: bytes) -> None:
-    """Replace a file of hints as a whole, without a sync.
+    """Replace a file of hints atomically, without a sync.
 
     Raises:
-        OSError: it cannot be written; the former one is unchanged.
+        OSError: it cannot be written; the old file is unchanged.
     """
     with temporary_file(filesystem, directory) as (file, temporary):
         write_all(filesystem, file, content)
@@ -136,7 +135,7 @@ def replace_unsynced(filesystem: FileSystem, directory: int, name: str, content:
 
 
 def write_new(filesystem: FileSystem, directory: int, name: str, content: bytes) -> bool:
-    """Write a synced file, which then gets its name, unless there is one of that name; return whether it is new.
+    """Write and sync a file, and give it its name unless that is taken; return whether it is new.
 
     The name is durable once the caller has synced the directory.
     """
@@ -165,15 +164,15 @@ def sweep_abandoned(filesystem: FileSystem, directory: int) -> None:
 
 
 _MOST_DIGITS = 15
-"""Of the number of an attempt: a name of a segment is made of it."""
+"""Maximum digits of an attempt's number, as in the name of its segment."""
 
 
 def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None) -> tuple[int, tuple[str, ...]]:
-    """Return the attempt that left word, and the steps; attempt 0 if the note is missing or unreadable.
+    """Return the attempt that wrote the note, and its steps; attempt 0 if the note is missing or unreadable.
 
     Args:
         content: the content of a lock file.
-        seal_of: returns the seal of an attempt's segment; None if it has none, or cannot be had.
+        seal_of: returns the seal of an attempt's segment; None if it has none or it is unavailable.
     """
     text, end, _ = content.partition(b"\0")
     head, *paths = text.split(b"\n")
@@ -188,17 +187,18 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
     return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))
 
 
-# The live note: what runs now, in the file `live` of the run. Where the segment is sealed, it is sealed as a head is.
+# The live note: the running steps, in the file `live` of the run. If the segment is sealed, the note is sealed like a
+# head.
 
 
 def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> bytes:
-    """Return a live note as a protected store has it.
+    """Return a live note in its sealed form.
 
     Args:
         content: the note.
-        attempt: whose it is.
+        attempt: the attempt that writes it.
         seal: the seal of its segment.
-        count: how many notes the attempt has written.
+        count: the number of notes that the attempt has written.
     """
     number = 1 << 55 | count << 24 | int.from_bytes(os.urandom(3))  # above the numbers of the started steps
     hint = b2a_base64(seal.hidden(content, number), newline=False)
@@ -206,7 +206,7 @@ def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> byt
 
 
 def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
-    """Return a live note of a protected store as it was before sealing; None if it does not open.
+    """Return the content of a sealed live note; None if it cannot be opened.
 
     Args:
         content: the content of the file.
@@ -224,21 +224,18 @@ def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> by
         return None
 
 
-# Word of how far an attempt has come, outside its segment: so that the cut of its end is found.
-#
-# The chain of a segment proves each line by the one before. It does not prove that no line followed the last; nor
-# does anything in a directory prove that no segment was taken out of it. So the owner notes, with a key, what it found
-# when it began (the segment that it continues, and the digest of the last line that was acknowledged there: a later one
-# may still get lost with a power cut), and then the digest of the last line that it acknowledged itself. A reader with
-# the key wants to find the line.
-#
-# Each attempt has a file of its own, `head-` with the number of the segment and a part of its nonce: one line of JSON,
-# padded to a sector, which the disk writes whole or not at all. It is there and synced before the first line of the
-# attempt is written, so a run whose newest attempt has none is one that it was taken from, and the file of an earlier
-# attempt proves nothing in its place. It is then written after each acknowledged line and not synced (5 µs): a power
-# cut may leave an older word, which is as true and proves less. It is never ahead of the segment, as the line was synced
-# before. It is synced when an owner gives the run up. The files of earlier attempts go once a line is acknowledged; a
-# fenced owner that wakes up late only writes to its own.
+# Head files: they note the last acknowledged line of an attempt outside its segment, so that a truncation is detected.
+# The chain of a segment proves each line by the previous one. It does not prove that no line followed the last one; and
+# nothing in a directory proves that no segment was removed. So the owner notes, with a key, what it continues (a
+# segment, and the digest of the last line acknowledged there: a power cut may still lose a later one), and then the
+# digest of the last line that it acknowledged itself. A reader with the key requires that line. Each attempt has its
+# own file, `head-` with the number of the segment and a part of its nonce: one line of JSON, padded to a sector, which
+# the disk writes atomically. It exists and is synced before the first line of the attempt is written. So if the newest
+# attempt has none, somebody removed it, and the file of an earlier attempt cannot replace it. It is then rewritten
+# after each acknowledged line without a sync (5 µs): a power cut may leave an older state, which is still true but
+# proves less. It is never ahead of the segment, because the line was synced first. It is synced when the owner releases
+# the run. The files of earlier attempts are removed after the first acknowledged line; a fenced owner that wakes up
+# late writes only to its own.
 
 _SIZE = 512
 
@@ -267,10 +264,10 @@ class TruncationGuard:
         self._is_alone = False
 
     def begin(self) -> None:
-        """Make sure that there is a word, durably, in a new file: of an old one it is unknown whether its sync failed.
+        """Write the head durably to a new file; the sync of an existing file may have failed.
 
         Raises:
-            OSError: it cannot be made durable; it must not be tried again.
+            OSError: it cannot be made durable; do not try again.
         """
         filesystem = self._filesystem
         with temporary_file(filesystem, self._directory) as (file, name):
@@ -281,10 +278,10 @@ class TruncationGuard:
         self._file = filesystem.open_lock(self._directory, self.name)  # the new file is open for appending only
 
     def note(self, digest: bytes) -> None:
-        """Note the last acknowledged line. The line is safe, so a word that cannot be written fails nothing.
+        """Note the last acknowledged line. The line is durable, so a failed write is ignored.
 
         Args:
-            digest: the line's.
+            digest: the digest of the line.
         """
         if self._file is not None:
             with contextlib.suppress(OSError):
@@ -304,7 +301,7 @@ class TruncationGuard:
         """Close the file.
 
         Args:
-            is_end: whether the owner gives the run up, so that the word is worth a sync.
+            is_end: whether the owner releases the run, so that the head is synced.
         """
         file, self._file = self._file, None
         if file is not None:
@@ -328,17 +325,17 @@ class _Word:
 
 
 def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
-    """Return what is missing at the end of a run, according to its owners; nothing if all is there.
+    """Return what is missing at the end of a run, according to its head files; empty if it is complete.
 
     Args:
-        image: the run, all of it, read after the words.
-        heads: the words, as they are on the disk, by the name of their file.
+        image: the whole run, read after the head files.
+        heads: the contents of the head files, by name.
         seals: the seals of the store.
-        later: segments that are there and were not read: the process that claims a number below them will be fenced by them.
+        later: existing segments that were not read, because they fence a process that claims a number below them.
 
     Raises:
-        WrongKeyError: a word was sealed with a key that is not at hand.
-        ForeignRecordError: it is of another store.
+        WrongKeyError: a head was sealed with a missing key.
+        ForeignRecordError: a head belongs to another store.
     """
     if later:
         return ""
@@ -350,24 +347,24 @@ def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later
         try:
             word = _opened(head, name, number, image.workflow_id, seals)
         except SealBrokenError as broken:
-            if image.seal is None:  # no line was written yet: a power cut may have torn the first word
+            if image.seal is None:  # no line was written yet: a power cut may have torn the first head
                 continue
-            return f"the word of how far the run has come does not open: {broken}"
+            return f"the head file of the run cannot be opened: {broken}"
         if number > image.begun and word.digest:
-            return f"{segment_name(number)} is missing, and records in it were acknowledged"
+            return f"{segment_name(number)} is missing, although records in it were acknowledged"
         if number > image.begun and not _has(image, word.adopted_segment, word.adopted):
-            return f"records at the end of {segment_name(word.adopted_segment)} are missing, which were continued"
+            return f"records at the end of {segment_name(word.adopted_segment)} are missing, but were continued"
         if number == image.begun and not _has(image, number, word.digest):
-            return f"records at the end of {segment_name(number)} are missing, which were acknowledged"
-    return "the word of how far the run has come is missing" if wanted and not heads.get(wanted) else ""
+            return f"records at the end of {segment_name(number)} are missing, although they were acknowledged"
+    return "the head file of the run is missing" if wanted and not heads.get(wanted) else ""
 
 
 def acknowledged_in(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> tuple[int, str]:
-    """Return the newest segment with a record, and the digest of its last acknowledged line as far as its owner says."""
+    """Return the newest segment with a record, and the digest of the last line that its head file notes."""
     name = _wanted(image)
     try:
         word = _opened(heads[name], name, image.begun, image.workflow_id, seals)
-    except (KeyError, SealBrokenError, WrongKeyError, ForeignRecordError):  # nothing was sealed, or it is trusted
+    except (KeyError, SealBrokenError, WrongKeyError, ForeignRecordError):  # not sealed, or taken on trust
         return image.begun, ""
     return image.begun, word.digest
 
@@ -399,11 +396,11 @@ def _opened(head: bytes, name: str, number: int, workflow_id: str, seals: Seals)
 
 
 _STEP = 16 * 1024
-"""Bytes; most headers are of a few hundred."""
+"""Bytes; most headers have a few hundred."""
 
 
 MOST_HINT = 32 * 1024 * 1024
-"""Bytes of the largest hint that is read: more than flowckpt writes."""
+"""Maximum bytes of a hint: more than flowckpt writes."""
 
 
 def read_file(filesystem: FileSystem, directory: int, name: str, most: int | None = None) -> bytes:
@@ -413,7 +410,7 @@ def read_file(filesystem: FileSystem, directory: int, name: str, most: int | Non
         filesystem: the calls.
         directory: the directory, open.
         name: the file.
-        most: how large a hint may be; a larger one is damaged, and counts as empty.
+        most: the maximum size of a hint; a larger one is damaged, and counts as empty.
     """
     with held_open(filesystem, filesystem.open_read(directory, name)) as file:
         size = filesystem.status(file).size
@@ -421,13 +418,13 @@ def read_file(filesystem: FileSystem, directory: int, name: str, most: int | Non
 
 
 def read_lines(filesystem: FileSystem, directory: int, name: str, count: int) -> bytes:
-    """Return the beginning of a file, with so many lines at least, where it has them, and not the whole of a long one.
+    """Return the beginning of a file with at least `count` lines, if it has them, without reading all of a long file.
 
     Args:
         filesystem: the calls.
         directory: the file's directory, open.
         name: the file.
-        count: how many lines.
+        count: the number of lines.
     """
     with held_open(filesystem, filesystem.open_read(directory, name)) as file:
         size = _STEP
@@ -456,14 +453,14 @@ def read_image(
         directory: the run's directory, open.
         workflow_id: the run.
         fetch: reads large values.
-        below: only segments below this number are read; None for all.
+        below: read only segments below this number; None for all.
         seals: the seals of the store.
-        attempt: as this attempt left it, whose end is unknown; as it is now where not given.
-        known: the run as read before; taken if its bytes are the same.
+        attempt: read the run as this attempt left it, without a check of its end; None for the current state.
+        known: the run as read before; reused if its bytes are the same.
 
     Raises:
-        CheckpointCorruptedError: a record is damaged, or was taken away.
-        FileNotFoundError: it was cleared or compacted meanwhile; look again.
+        CheckpointCorruptedError: a record is damaged or was removed.
+        FileNotFoundError: the run was cleared or compacted meanwhile; try again.
     """
     is_compared = attempt is None and seals.has_key and not seals.protection.is_trusting
 
@@ -471,9 +468,9 @@ def read_image(
         return segment_numbers(filesystem.names(directory))
 
     while True:
-        # The word first: it is never ahead of what it tells of.
+        # Read the head files first: they are never ahead of the segments.
         heads = heads_in(filesystem, directory) if is_compared else {}
-        found = [] if below == 1 and not is_compared else there()  # a run that is claimed for the first time
+        found = [] if below == 1 and not is_compared else there()  # the first claim of a run
         numbers = [number for number in found if below is None or number < below]
         try:
             image = read_run(
@@ -486,8 +483,8 @@ def read_image(
                 known=known,
             )
         except CheckpointCorruptedError:
-            if there() != found:  # a list made during a compaction may lack the new segment and an old one, too
-                raise FileNotFoundError(errno.ENOENT, "a segment was removed meanwhile") from None
+            if there() != found:  # a listing made during a compaction may lack both the new segment and an old one
+                raise FileNotFoundError(errno.ENOENT, "a segment was removed") from None
             raise
         if not is_compared or image.is_cleared:
             return image
@@ -495,19 +492,19 @@ def read_image(
         missing = what_is_cut(image, heads, seals, later)
         if not missing:
             return image
-        # Else the run was begun, or cleared and started again, or compacted, meanwhile.
+        # Otherwise the run was started, or cleared and started again, or compacted, meanwhile.
         if heads_in(filesystem, directory) == heads and there() == found:
             raise _cut_off(workflow_id, missing, max(heads, default=HEAD))
 
 
 def _cut_off(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
     way = f"'flowckpt store trust {shell_word(workflow_id)}'"
-    remedy = f"Restore the run from a backup, its 'head-' files too. If you know that it is whole: {way}."
+    remedy = f"Restore the run from a backup, including its 'head-' files. If you know that it is complete: {way}."
     return CheckpointCorruptedError(workflow_id, location=location, detail=missing, remedy=remedy)
 
 
 def heads_in(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
-    """Return what the files in a run's directory say of how far its attempts have come, by name."""
+    """Return the contents of the head files in a run's directory, by name."""
     found = {}
     for name in filesystem.names(directory):
         if head_number(name) is not None:
@@ -517,10 +514,10 @@ def heads_in(filesystem: FileSystem, directory: int) -> dict[str, bytes]:
 
 
 def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
-    """Remove a claimed segment that nothing was written to, and the mark that another claimer may have set on it.
+    """Remove a claimed segment without records, and the mark that another claimer may have set on it.
 
-    The run may have been cleared and started again in this directory while the claimer slept; then the segment of this
-    number is another owner's, and stays.
+    The run may have been cleared and started again while the claimer was suspended; then the segment of this number
+    belongs to another owner, and stays.
 
     Args:
         filesystem: the calls.
@@ -536,7 +533,7 @@ def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: i
 
 
 def note_release(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
-    """Note that a segment's writer, which never had the lock, has given the run up. Nothing is synced: see `is_released`.
+    """Note that a segment's writer, which never had the lock, released the run. Nothing is synced: see `is_released`.
 
     Args:
         filesystem: the calls.
@@ -549,9 +546,9 @@ def note_release(filesystem: FileSystem, directory: int, file: int, number: int)
 
 
 def is_released(filesystem: FileSystem, directory: int) -> bool:
-    """Return whether the writer of the newest segment has given the run up, though somebody else holds the lock.
+    """Return whether the writer of the newest segment released the run, although another process holds the lock.
 
-    A power cut that loses the word of it has ended the process that holds the lock, too.
+    A power cut that loses this note has also ended the process that holds the lock.
     """
     names = filesystem.names(directory)
     newest = max(segment_numbers(names), default=0)
@@ -562,7 +559,7 @@ def is_released(filesystem: FileSystem, directory: int) -> bool:
 
 
 def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
-    """Return who wrote the newest segment, or None if there is none whose header says so.
+    """Return the writer of the newest segment, or None if there is no segment or its header does not name one.
 
     Raises:
         OSError: it could not be read.
@@ -572,7 +569,7 @@ def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
 
 
 def owner_of(filesystem: FileSystem, directory: int, number: int) -> Owner | None:
-    """Return who wrote a segment; None if it is not there, or its header does not say so."""
+    """Return the writer of a segment; None if the segment is missing or its header does not name one."""
     try:
         header, _, _ = read_header(read_lines(filesystem, directory, segment_name(number), 1))
         owner = header["owner"]
@@ -585,7 +582,7 @@ def owner_of(filesystem: FileSystem, directory: int, number: int) -> Owner | Non
     return None
 
 
-# A lock on a file that others only look at: who finds it held asks again, for a moment.
+# Readers take the lock briefly to test it, so a failed attempt is repeated for a moment.
 
 
 _LOOKS = 20
@@ -593,9 +590,9 @@ _LOOK_SECONDS = 0.0005
 
 
 def take_lock(filesystem: FileSystem, lock: int) -> bool:
-    """Take a lock, if it is free.
+    """Take a lock if it is free; return whether that succeeded.
 
-    A process that looks whether it is held holds it for some microseconds; so one that is held is asked for again, for 10 ms.
+    A process that tests the lock holds it for some microseconds, so a held lock is tried again for 10 ms.
 
     Args:
         filesystem: the calls.

@@ -1,4 +1,4 @@
-"""Names in the store's directories; the only way from an id to a path."""
+"""Names in the store's directories; paths are made from ids only here."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEAD = "head-"
 IDENTITY = "store.json"
 
 NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
-"""The errors of opening a name that is not a regular file. Any other says nothing about what is there."""
+"""The errors of opening a name that is not a regular file. Other errors do not show what the name is."""
 
-# Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
+# `re` compiles and caches each on first use, which takes 0.2 ms. So the beginning of a name is checked first.
 _PLAIN_ID = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _SEGMENT = r"[1-9][0-9]{8,}\.jsonl"
 _ULID = r"[0-9A-HJKMNP-TV-Z]{26}"
@@ -37,21 +37,21 @@ _TEMPORARY = r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+"
 
 
 def keys_name(number: int) -> str:
-    """Return the name of a note of the store's keys, of those that stand beside its identity."""
+    """Return the name of a note of the store's keys, next to its identity."""
     return f"keys-{number:08d}.json"
 
 
 def keys_numbers(names: list[str]) -> list[int]:
-    """Return the numbers of the notes of keys among names, ascending."""
+    """Return the ascending numbers of the notes of keys among names."""
     return sorted(int(match[1]) for name in names if name[:5] == "keys-" and (match := re.fullmatch(_KEYS, name)))
 
 
 def run_directory(workflow_id: str) -> str:
     """Return the directory of a run.
 
-    Ids of lower-case letters, digits, `_` and `-` up to 64 characters stand for themselves; every other one is hashed,
-    behind a dot that no plain one has. So no id can name another place, nor two ids one directory on a file system
-    that folds case. The true id stands in each segment's header and is compared when it is read.
+    Ids of up to 64 lower-case letters, digits, `_` and `-` are used as they are; every other id is hashed, with a
+    prefix that contains a dot. So no id can name another place, and no two ids share a directory on a case-insensitive
+    file system. Each segment's header has the true id, which is compared when it is read.
 
     Args:
         workflow_id: any text.
@@ -67,7 +67,7 @@ def segment_name(number: int) -> str:
 
 
 def segment_numbers(names: list[str]) -> list[int]:
-    """Return the numbers of the segments among names, ascending."""
+    """Return the ascending numbers of the segments among names."""
     return sorted(int(name[:-6]) for name in names if name[-6:] == ".jsonl" and _is_segment(name))
 
 
@@ -78,7 +78,7 @@ def _is_segment(name: str) -> bool:
 
 
 def signal_name(signal_id: str) -> str:
-    """Return the name of a message's file: a ULID in small letters stands for itself, any other id is hashed."""
+    """Return the name of a message's file: a ULID in lower case, or the hash of any other id."""
     if re.fullmatch(_ULID, signal_id):
         return f"{signal_id.lower()}.json"
     return f"h.{sha256(signal_id.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
@@ -90,10 +90,11 @@ def is_signal(name: str) -> bool:
 
 
 def mark_name(number: int, inode: int) -> str:
-    """Return the second name of a segment below one that was claimed; `run_writer` says what it is for.
+    """Return the second name of a segment below a claimed one; `run_writer` explains its purpose.
 
-    It is of one file for good: while a file is open or has this name, no other one has its inode. So a writer that
-    slept while its run was cleared and started again cannot take away what a claimer of the new run set.
+    The name belongs to one file only: while a file is open or has this name, its inode number is not reused. So a
+    writer that was suspended while its run was cleared and started again cannot remove a mark that a claimer of the new
+    run set.
 
     Args:
         number: the segment.
@@ -103,7 +104,7 @@ def mark_name(number: int, inode: int) -> str:
 
 
 def marked_segment(name: str) -> int | None:
-    """Return which segment a mark is of, or None if the name is not a mark.
+    """Return the segment of a mark, or None if the name is not a mark.
 
     Args:
         name: a name in the directory.
@@ -113,10 +114,10 @@ def marked_segment(name: str) -> int | None:
 
 
 def released_name(number: int, inode: int) -> str:
-    """Return the name of the empty file that says that a segment's writer has given the run up.
+    """Return the name of the empty file that marks a segment's writer as released.
 
-    Only an owner that took the run over needs it: the previous owner may hold the lock for a long time yet. As a mark, it is of
-    one file for good.
+    Only an owner that took the run over needs it, because the previous owner may still hold the lock for a long time.
+    Like a mark, the name belongs to one file only.
 
     Args:
         number: the segment.
@@ -126,7 +127,7 @@ def released_name(number: int, inode: int) -> str:
 
 
 def released_segment(name: str) -> int | None:
-    """Return which segment's writer has given the run up, or None if the name does not say so.
+    """Return the segment whose writer was released, or None for any other name.
 
     Args:
         name: a name in the directory.
@@ -136,22 +137,22 @@ def released_segment(name: str) -> int | None:
 
 
 def pin_name(sequence: int) -> str:
-    """Return the name of the empty file that says that a checkpoint is pinned."""
+    """Return the name of the empty file that pins a checkpoint."""
     return f"pin-{sequence}"
 
 
 def pinned_sequences(names: list[str]) -> frozenset[int]:
-    """Return the sequences of the checkpoints that are pinned, from the names in a run's directory."""
+    """Return the sequences of pinned checkpoints, from the names in a run's directory."""
     return frozenset(int(match[1]) for name in names if name[:4] == "pin-" and (match := re.fullmatch(_PIN, name)))
 
 
 def is_value(name: str) -> bool:
-    """Return whether a name is that of a large value, however it is kept."""
+    """Return whether a name is that of a large value, sealed or not."""
     return re.fullmatch(_VALUE, name) is not None
 
 
 def orphan_name(inode: int, name: str) -> str:
-    """Return the name of a large value that is about to be removed; `compaction` says why it gets one.
+    """Return the temporary name of a large value that is being removed; `compaction` explains its purpose.
 
     Args:
         inode: the number of its file.
@@ -161,7 +162,7 @@ def orphan_name(inode: int, name: str) -> str:
 
 
 def orphaned(name: str) -> tuple[int, str] | None:
-    """Return the inode and the name of a value that was about to be removed, from the one that it got; None for others.
+    """Return the inode and the original name of a large value that was being removed; None for other names.
 
     Args:
         name: a name in the directory of large values.
@@ -171,33 +172,33 @@ def orphaned(name: str) -> tuple[int, str] | None:
 
 
 def head_name(number: int, nonce: str) -> str:
-    """Return the name of the file that says how far an attempt has come.
+    """Return the name of an attempt's head file, which notes its last acknowledged line.
 
     Args:
         number: its segment.
-        nonce: the random part of the segment's seal, so that no other segment of this number has the same name.
+        nonce: the random part of the segment's seal, so that the name is unique even if the number is reused.
     """
     return f"{HEAD}{number:08d}-{nonce[:16]}"
 
 
 def head_number(name: str) -> int | None:
-    """Return the segment of which a file says how far it has come; None if the name is another file's."""
+    """Return the segment of a head file; None for any other name."""
     match = re.fullmatch(_HEAD, name) if name.startswith(HEAD) else None
     return None if match is None else int(match[1])
 
 
 def temporary_name(process: ProcessIdentity, token: str) -> str:
-    """Return a name for a file that is not finished; it says whose it is, so a later sweep knows what is left over.
+    """Return a name for an unfinished file; it contains the process, so that a later sweep can find abandoned files.
 
     Args:
-        process: its maker.
+        process: the process that makes the file.
         token: random hex digits.
     """
     return f".new-{_boot(process)}-{process.pid}-{process.start_time}-{token}"
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is that of something unfinished.
+    """Return whether a name is that of an unfinished file or directory.
 
     Args:
         name: a name in the directory.
@@ -206,11 +207,11 @@ def is_temporary(name: str) -> bool:
 
 
 def is_abandoned(name: str, here: ProcessIdentity) -> bool:
-    """Return whether a name is that of something unfinished whose maker is known to be dead.
+    """Return whether a name is that of an unfinished file or directory whose process is known to be dead.
 
     Args:
         name: a name in the directory.
-        here: this process; the maker is taken to be of its machine, as the store is a local directory.
+        here: this process; the store is a local directory, so the other process ran on the same machine.
     """
     match = re.fullmatch(_TEMPORARY, name) if name[:5] == ".new-" else None
     if match is None:

@@ -1,4 +1,4 @@
-"""The directories of a file store, and the errors that come out of them.
+"""The directories of a file store, and the errors that using them raises.
 
 Every name is opened relative to an open directory and never through a link; no `OSError` leaves the store.
 """
@@ -43,9 +43,9 @@ T = TypeVar("T")
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _READS = ("read", "list", "check", "open")
 _MOST_INDEX = 256 * 1024 * 1024
-"""Bytes of the largest part of an index of results that is read; it is made again from the runs."""
+"""Maximum bytes read of a part of the index of results; a larger one is rebuilt from the runs."""
 PATIENCE = 100
-"""How often something is tried again that a clear or a claim of another process disturbed."""
+"""Maximum attempts of an operation that a clear or claim of another process interrupts."""
 
 
 class Location:
@@ -53,10 +53,10 @@ class Location:
 
     Args:
         path: the store's directory.
-        allowed: types of file systems that are accepted although their locks are unsound.
+        allowed: types of file systems to accept despite unsound locks.
         filesystem: the operating-system calls.
         clock: the time.
-        protection: what is done to the bytes; None for nothing.
+        protection: the compression and sealing of records; None for neither.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class Location:
     def _making_directories(self, workflow_id: str, *, is_grouped: bool = False) -> Waiting[int]:
         """Make the store's directories durable and open the run's own.
 
-        A directory that is there already is synced into its parent anyway: its maker may have died first.
+        The parent of an existing directory is synced, too: the process that made it may have died first.
 
         Args:
             workflow_id: the run.
-            is_grouped: whether a group of runs makes the calls that wait for the disk, which this then yields. They share
-                syncs of the same directory. The run's own directory must not be there.
+            is_grouped: whether to yield the calls that wait for the disk, for a group of runs, which shares syncs of
+                the same directory. The run's own directory must not exist.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: it exists.
         """
         filesystem = self._filesystem
         if is_grouped:
@@ -142,21 +142,21 @@ class Location:
         self._is_checked = True
 
     def _check_writer(self, workflow_id: str) -> None:
-        """Refuse to change a store that is protected by a key without that key; to be asked before anything is changed.
+        """Refuse to change a store that is protected by a key without that key; called before any change.
 
         Raises:
             KeyMissingError: there is no key.
-            WrongKeyError: none of the keys is one of the store's.
+            WrongKeyError: none of the keys belongs to the store.
         """
         with self._translated(workflow_id, "open"), self._opened_root() as root:
             if root is not None:
                 self._guard.check_writer(root, workflow_id)
 
     def _check_reader(self) -> None:
-        """Refuse a key that is not the store's.
+        """Refuse keys that do not belong to the store.
 
         Raises:
-            WrongKeyError: none of the keys is one of the store's.
+            WrongKeyError: none of the keys belongs to the store.
         """
         if self.seals.has_key:
             with self._translated("", "read"), self._opened_root() as root:
@@ -174,7 +174,7 @@ class Location:
                 self._identity = None if root is None else read_identity(self._filesystem, root)
         return self._identity
 
-    # The index of results is written without a sync: what a power cut makes of it is found, and it is made again.
+    # The index of results is written without a sync: damage by a power cut is detected, and the index is rebuilt.
 
     def read_index(self, name: str) -> bytes | None:
         """Return a part of the index of results."""
@@ -187,7 +187,7 @@ class Location:
     def write_index(self, name: str, content: bytes) -> None:
         """Replace a part of the index of results."""
         with self._translated("", "write the index of"), self._opened_index(is_made=True) as directory:
-            if directory is not None:  # else there is no store
+            if directory is not None:  # otherwise there is no store
                 replace_unsynced(self._filesystem, directory, name, content)
 
     def clear_index(self) -> None:
@@ -214,7 +214,7 @@ class Location:
         with held_open(filesystem, filesystem.open_root(str(self.path))) as root:
             opened = filesystem.open_directory(root, RUNS)
         with held_open(filesystem, opened) as runs:
-            with contextlib.suppress(OSError):  # somebody started the run again
+            with contextlib.suppress(OSError):  # the run was started again
                 filesystem.remove_directory(runs, self._directory_of(workflow_id))
             filesystem.sync(runs)
 
@@ -252,7 +252,7 @@ class Location:
 
     @contextlib.contextmanager
     def _directory_named(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
-        """Open a run's directory for the block; None if there is none. A key that is not the store's is refused."""
+        """Open a run's directory for the block; None if there is none. Refuse keys that do not belong to the store."""
         filesystem = self._filesystem
         opened: list[int] = []
         try:
@@ -269,25 +269,25 @@ class Location:
             for each in opened:
                 filesystem.close(each)
 
-    def _look(self, workflow_id: str, look: Callable[[int], T], otherwise: T) -> T:
-        """Look into the directory of a run; return `otherwise` if it has none."""
+    def _read_directory(self, workflow_id: str, read: Callable[[int], T], otherwise: T) -> T:
+        """Read something from the directory of a run; return `otherwise` if there is none."""
 
-        def look_once() -> T:
+        def read_once() -> T:
             with self._run_directory(workflow_id) as directory:
-                return otherwise if directory is None else look(directory)
+                return otherwise if directory is None else read(directory)
 
-        return self._steadily(workflow_id, "read", look_once)
+        return self._steadily(workflow_id, "read", read_once)
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
-        """Let no `OSError` out: each becomes an error of the store."""
+        """Translate each `OSError` to an error of the store."""
         try:
             yield
         except OSError as error:
             raise storage_error(error, workflow_id, operation, self.path) from error
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
-        """Do work again where a name vanished under it: the run was cleared, or a claim given up, meanwhile."""
+        """Repeat work if a name vanished meanwhile, because the run was cleared or a claim was given up."""
         last = FileNotFoundError()
         with self._translated(workflow_id, operation):
             for _ in range(PATIENCE):
@@ -300,17 +300,17 @@ class Location:
             f"be made: {last.strerror} ({last.filename})",
             workflow_id=workflow_id,
             operation=operation,
-            remedy="Try again; or name another directory for the store.",
+            remedy="Try again, or use another directory for the store.",
         ) from last
 
 
 def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) -> CheckpointStorageError:
-    """Return the store's error for one of the operating system.
+    """Return the store's error for an operating-system error.
 
     Args:
-        error: what the system said.
+        error: the operating-system error.
         workflow_id: the run, or an empty text.
-        operation: what was being done.
+        operation: the verb for the failed operation.
         path: the store's directory.
     """
     what = "is a symbolic link, which a store never follows" if error.errno == errno.ELOOP else str(error.strerror)
@@ -318,11 +318,11 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
     if error.errno in _NOT_ALLOWED and operation not in (*_READS, "save"):
         return ReadOnlyStoreError(str(path), reason=what + name, workflow_id=workflow_id, operation=operation)
     of_what = f"run {workflow_id!r}" if workflow_id else f"the runs in {path}"
-    remedy = "Mend the directory or the disk; nothing that was acknowledged is lost."
+    remedy = "Repair the directory or the disk; no acknowledged checkpoint is lost."
     if error.errno in (errno.EMFILE, errno.ENFILE):
         remedy = MANY_FILES
     if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
-        remedy = "Name the directory of a store: --store file:DIRECTORY."
+        remedy = "Pass the directory of a store: --store file:DIRECTORY."
     said = f"the file store could not {operation} {of_what}: {what}{name}"
     is_unknown = operation == "save"
     if error.errno in FULL:

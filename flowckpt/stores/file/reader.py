@@ -81,9 +81,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flowckpt")
 
 _FEW = 100
-"""So many runs are all read for a list."""
+"""Up to this number of runs, a list reads all."""
 _TICK = 1.0
-"""Seconds by which a file may seem older than its content: the system gives it the time of its last tick."""
+"""Seconds by which a file's modification time may lag: the system uses the time of its last clock tick."""
 
 
 @lazy_define()
@@ -123,20 +123,20 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return repr(str(self.path))
 
     def loaded(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
-        """Read a run, as it is or as an attempt left it."""
+        """Read a run in its current state, or as an attempt left it."""
         return LoadedRun(self.image(workflow_id, attempt), self._fetch(workflow_id))
 
     def image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
-        """Read a run, as it is or as an attempt left it; one that is cleared or that has no directory is empty."""
+        """Read a run in its current state, or as an attempt left it; a cleared or missing run is empty."""
 
         def read(directory: int) -> RunImage:
             fetch = self._fetch(workflow_id)
             return read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals, attempt=attempt)
 
-        return self._look(workflow_id, read, RunImage(workflow_id))
+        return self._read_directory(workflow_id, read, RunImage(workflow_id))
 
     def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the attempt that noted last what it began, and the paths of the steps."""
+        """Return the latest attempt that noted started steps, and the paths of these steps."""
 
         def read(directory: int) -> tuple[int, tuple[str, ...]]:
             if not self._filesystem.exists(directory, LOCK):
@@ -150,7 +150,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
         nothing: tuple[int, tuple[str, ...]] = (0, ())
-        return self._look(workflow_id, read, nothing)
+        return self._read_directory(workflow_id, read, nothing)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
@@ -163,10 +163,10 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                 return content
             return opened_live(content, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
-        return self._look(workflow_id, read, None)
+        return self._read_directory(workflow_id, read, None)
 
     def _hint(self, directory: int, name: str) -> bytes:
-        """Return what a file holds on which nothing depends; nothing if it is damaged."""
+        """Return the content of a file of hints; empty if it is damaged."""
         try:
             return read_file(self._filesystem, directory, name, MOST_HINT)
         except OSError as error:
@@ -186,13 +186,13 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             is_known = found == attempt and status.written_at > 0
             return datetime.fromtimestamp(status.written_at, UTC) if is_known else None
 
-        return self._look(workflow_id, read, None)
+        return self._read_directory(workflow_id, read, None)
 
     def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
-        """Return the seal of an attempt's segment; None if it has none, or is not there.
+        """Return the seal of an attempt's segment; None if the segment is not sealed or missing.
 
         Raises:
-            SealBrokenError: it is sealed, and its key is not at hand: what was noted is none to be shown.
+            SealBrokenError: it is sealed with a missing key, so its notes must not be shown.
         """
         try:
             header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
@@ -207,23 +207,24 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             raise SealBrokenError(error.message) from error
 
     def attempts(self, workflow_id: str) -> list[int]:
-        """Return the numbers of the attempts that wrote something, ascending."""
-        return self._look(workflow_id, lambda found: begun_segments(self._filesystem, found, self.seals), [])
+        """Return the ascending numbers of the attempts that wrote."""
+        return self._read_directory(workflow_id, lambda found: begun_segments(self._filesystem, found, self.seals), [])
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
-        """Return the process that the header of an attempt's segment names."""
+        """Return the process named in the header of an attempt's segment."""
         with self._run_directory(workflow_id) as directory:
             owner = None if directory is None else owner_of(self._filesystem, directory, attempt)
             return None if owner is None else owner.process
 
     def owner(self, workflow_id: str) -> Owner | None:
-        """Return who owns a run and is alive."""
-        return self._look(workflow_id, self._live_owner, None)
+        """Return the live owner of a run."""
+        return self._read_directory(workflow_id, self._live_owner, None)
 
     def _live_owner(self, directory: int) -> Owner | None:
-        """Return the writer of the newest segment, where it still holds the lock.
+        """Return the writer of the newest segment if it still holds the lock.
 
-        The lock of one that is known to be dead is not tried: the process that takes the run over just now would find it held.
+        The lock is not tried if the writer is known to be dead: a process that takes the run over at this moment would
+        find it held.
         """
         filesystem = self._filesystem
         owner = newest_owner(filesystem, directory)
@@ -232,9 +233,9 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         if is_alive(owner.process) is False:
             return None
         try:
-            lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
+            lock = filesystem.open_read(directory, LOCK)  # a reader never writes, and may lack the permission
         except OSError as error:
-            if error.errno == errno.EINVAL:  # planted: it is not a lock of ours
+            if error.errno == errno.EINVAL:  # planted: not a lock file of flowckpt
                 return None
             raise
         with held_open(filesystem, lock):
@@ -243,7 +244,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return None if is_released(filesystem, directory) else owner
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
-        """Return the runs, and the damaged ones; it raises what `list_runs` does."""
+        """Return the runs and the damaged ones; raises the same errors as `list_runs`."""
         self._check_reader()
         names = self._run_names()
         looked = None
@@ -268,13 +269,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return info
 
     def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _Looked | None:
-        """Look at runs, the one that was written to last first, until no other can be among the wanted ones.
+        """Read runs, the last written first, until no other can be selected; None if file times contradict the records.
 
-        A run started before its newest segment was written to, and the time of a file costs less than its content. Return None if a run shows that the times of the files are not those of its records.
+        A run started before its newest segment was written, and reading a file's time is cheaper than reading its
+        content.
         """
         written = self._last_writes(names)
         looked = _Looked()
-        starts: list[float] = []  # of the wanted runs, the earliest first
+        starts: list[float] = []  # of the selected runs, earliest first
         for name in sorted(names, key=written.__getitem__, reverse=True):
             if len(starts) == limit and starts[0] > written[name]:
                 break
@@ -289,7 +291,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         return looked
 
     def _last_writes(self, names: Iterable[str]) -> dict[str, float]:
-        """Return when the newest segment of each run was written to; infinity where that is unknown."""
+        """Return when the newest segment of each run was written; infinity if unknown."""
         found = dict.fromkeys(names, math.inf)
         with contextlib.suppress(OSError), self._opened_root() as root:
             if root is not None:
@@ -319,7 +321,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             return []
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None if there is none."""
+        """Return one run as listed; None if there is none."""
         name = run_directory(workflow_id)
         return self._steadily(workflow_id, "read", lambda: self._describe(name))
 
@@ -331,16 +333,18 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             return info.with_owner(self._live_owner(directory))
 
     def signals(self, workflow_id: str) -> list[Signal]:
-        """Return the messages for a run, in the order in which they were sent."""
+        """Return the messages for a run, in the order of sending."""
         filesystem, seals = self._filesystem, self.seals
-        return self._look(workflow_id, lambda found: signals.read_signals(filesystem, found, workflow_id, seals), [])
+        return self._read_directory(
+            workflow_id, lambda found: signals.read_signals(filesystem, found, workflow_id, seals), []
+        )
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
             if any(finding.severity == "locked" for finding in findings):
-                self.image(workflow_id)  # says which key is missing
+                self.image(workflow_id)  # raises an error that names the missing key
             if not findings:
                 raise CheckpointNotFoundError(workflow_id)
             return findings
@@ -359,7 +363,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
                 continue
             findings.extend(self._check_run(run))
         if not findings:
-            self._check_reader()  # where there are runs, each says it
+            self._check_reader()  # with runs, each reports it
         return findings
 
     def _run_id_in(self, name: str) -> str | None:
@@ -397,7 +401,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
 
 _PLANTED = (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
-"""The errors of a file of another type in the place of a record."""
+"""The errors of a file that is not a regular one."""
 
 
 def _finding(name: str, error: Exception) -> Finding:
@@ -405,24 +409,22 @@ def _finding(name: str, error: Exception) -> Finding:
     if isinstance(error, CheckpointStorageError) and getattr(error.__cause__, "errno", None) not in _PLANTED:
         severity = "failed"
     known = getattr(error, "workflow_id", "")
-    if (
-        isinstance(error, CheckpointCorruptedError) and not known
-    ):  # its header is damaged: it is unknown which run it is
+    if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged, so the run is unknown
         return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
     if isinstance(error, FlowckptError):
         return Finding(known or name, severity, error.message)
     return Finding(name, severity, f"{type(error).__name__}: {error}")
 
 
-# A run in a list: read from the first and the last lines of its segments, not from all of it.
+# Runs in a list are read from the first and last lines of their segments.
 
 _STEP = 16 * 1024
 
 
 def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
-    """Return the id of the run in a directory, from its newest header; None if it holds no live run.
+    """Return the id of the run in a directory, from its newest header; None if the run is missing or cleared.
 
-    With a key, a tombstone must prove itself; so a run that looks cleared is named, to be read.
+    With a key, a tombstone must be authenticated, so the id of a seemingly cleared run is returned, too.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
@@ -432,7 +434,7 @@ def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> s
 
 
 def cleared_id_in(filesystem: FileSystem, directory: int) -> str | None:
-    """Return the id of a run that was cleared and whose directory is still there; None if there is none.
+    """Return the id of a cleared run whose directory still exists; None if there is none.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
@@ -457,20 +459,20 @@ def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
 
 
 def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
-    """Return the attempts of a live run that wrote something, ascending: the segments, and what a pack holds or stands for.
+    """Return the ascending attempts of a run that wrote: its segments, and the attempts in a pack.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        seals: the seals of the store; a pack is opened.
+        seals: the seals of the store, to open a pack.
 
     Raises:
-        CheckpointCorruptedError: a header is damaged, or a pack.
+        CheckpointCorruptedError: a header or a pack is damaged.
     """
     found: set[int] = set()
     kinds: dict[int, object] = {}
 
-    def look(number: int) -> tuple[bool, Cut | None]:
+    def inspect(number: int) -> tuple[bool, Cut | None]:
         kinds[number] = _header(filesystem, directory, number).get("kind")
         if kinds[number] is not None:
             return True, None
@@ -478,7 +480,7 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
             return False, None
         return True, _adoption(filesystem, directory, number, seals)
 
-    for number, _ in counted_segments(segment_numbers(filesystem.names(directory)), look):
+    for number, _ in counted_segments(segment_numbers(filesystem.names(directory)), inspect):
         if kinds[number] is None:
             found.add(number)
         elif kinds[number] == PACK:
@@ -488,7 +490,7 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
 
 
 def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
-    """Return whether anything was ever saved to the run in a directory, also where all of it was removed since.
+    """Return whether anything was ever saved to the run in a directory, even if all of it was removed.
 
     Raises:
         CheckpointCorruptedError: a header is damaged.
@@ -502,10 +504,10 @@ def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
 
 
 def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
-    """Return the word of the steps that an attempt began, which a pack keeps; None if none does.
+    """Return the steps that an attempt noted as started, from a pack; None if no pack has the note.
 
     Raises:
-        CheckpointCorruptedError: a header is damaged, or the pack.
+        CheckpointCorruptedError: a header or the pack is damaged.
     """
     for number in reversed(segment_numbers(filesystem.names(directory))):
         if number > attempt and _header(filesystem, directory, number).get("kind") == PACK:
@@ -516,7 +518,7 @@ def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals:
 
 
 def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
-    """Return what a begun segment continues; None if it can continue nothing, or that is sealed and there is no key."""
+    """Return the record that a segment continues; None if there is none, or if it is sealed and there is no key."""
     if number == 1:
         return None
     header = _header(filesystem, directory, number)
@@ -545,7 +547,7 @@ def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals)
 
 
 def key_of(filesystem: FileSystem, directory: int) -> str:
-    """Return the id of the key that the newest segment of a run is sealed with; an empty text if it is not.
+    """Return the id of the key that sealed the newest segment of a run; empty if it is not sealed.
 
     Raises:
         CheckpointCorruptedError: its header is damaged.
@@ -558,55 +560,55 @@ def key_of(filesystem: FileSystem, directory: int) -> str:
 def describe_run(
     filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN
 ) -> RunInfo | None:
-    """Return the run in a directory as a list shows it; None if it has no checkpoint.
+    """Return the run in a directory as listed; None if it has no checkpoint.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        fetch_for: returns what reads the large values of a run.
-        seals: the seals of the store. What is sealed is read as a whole: a line alone proves nothing.
+        fetch_for: returns the function that reads the large values of a run.
+        seals: the seals of the store. A sealed run is read completely: a single line proves nothing.
 
     Raises:
-        CheckpointCorruptedError: a line that it needs is damaged.
+        CheckpointCorruptedError: a required line is damaged.
     """
     workflow_id = run_id_in(filesystem, directory, seals)
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
-    if not numbers:  # it was cleared just now
+    if not numbers:  # cleared meanwhile
         return None
-    _header(filesystem, directory, numbers[0])  # a run whose beginning is damaged is named as damaged, and not listed
+    _header(filesystem, directory, numbers[0])  # a run with a damaged beginning is reported as damaged, not listed
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):
             continue
         if seals.has_key or "seal" in _header(filesystem, directory, number):
             break
         last = _last_record(filesystem, directory, number)
-        # The last record of a pack says all that is asked for here.
+        # The last record of a pack has everything needed here.
         first = last if last and "attempt" in last else _first_record(filesystem, directory, number)
         if not first or not last or "sequence" not in first or "sequence" not in last:
-            break  # a deletion, or an adoption alone: only the whole run says which checkpoint is the last
+            break  # only a deletion or an adoption: the last checkpoint is known only from the whole run
         if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
-            break  # its newest attempt has no checkpoint any more
+            break  # its newest attempt no longer has a checkpoint
         try:
             started_at = _started_at(filesystem, directory, number, first)
             return info_in(workflow_id, last.get("attempt", number), started_at, first, last)
         except (ValueError, KeyError, TypeError) as error:  # these lines are read unverified
-            detail = f"a record says what none does: {error}"
+            detail = f"a record is malformed: {error}"
             raise CheckpointCorruptedError(workflow_id, location=segment_name(number), detail=detail) from error
     fetch = fetch_for(workflow_id)
     return LoadedRun(read_image(filesystem, directory, workflow_id, fetch, seals=seals), fetch).info()
 
 
 def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:
-    """Return when the first checkpoint of a run was saved, as its newest segment says.
+    """Return when the first checkpoint of a run was saved, from its newest segment.
 
-    One of an earlier version does not say it where it continues another; then the lowest segment shows it.
+    A segment of an earlier version that continues another lacks this time; then it comes from the lowest segment.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
-        number: the newest segment that is begun.
+        number: the newest segment with records.
         first: its first record.
     """
     header = _header(filesystem, directory, number)
@@ -632,7 +634,7 @@ def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, An
 
 
 def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
-    """Return whether a segment has a record, so that readers follow it."""
+    """Return whether a segment has a record, so that readers use it."""
     wanted = _lines_to_first_record(number)
     lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
     return len(lines) > wanted or (len(lines) == wanted and _parsed(lines[-1]) is not None)
@@ -643,7 +645,7 @@ def _lines_to_first_record(number: int) -> int:
 
 
 def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
-    """Return the first record of a segment: a checkpoint there holds what later ones only carry."""
+    """Return the first record of a segment; a checkpoint there has fields that later ones leave out."""
     wanted = _lines_to_first_record(number)
     lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
     return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
@@ -666,9 +668,9 @@ def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[st
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line; None for one that is being written just now, or that is torn.
+    """Return the fields of a line; None if it is torn or being written.
 
-    A record whose first or last byte alone did not reach the disk is whole to a reader (`segment`), so it is here.
+    Like all readers (see `segment`), this accepts a record that lacks only its first or last byte.
     """
     whole = line.rstrip(b"\0")
     if whole[:1] == b"\0":

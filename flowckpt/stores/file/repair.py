@@ -1,9 +1,9 @@
-"""Repair of a damaged run in a directory: what is damaged is set aside whole, and what is intact takes its place.
+"""Repair of a damaged run: its directory is set aside, and a copy of the intact part replaces it.
 
-    lock the run ──► copy what is intact ──► set the run's directory aside ──► put the copy in its place
+    lock the run ──► copy the intact part ──► set the run's directory aside ──► put the copy in its place
 
-The directory that is set aside is a store of its own, `damaged/RUN-TIME` in the store's directory, so every command can
-look into it. A crash between the last two steps leaves the run aside; the next repair puts the intact part back.
+The directory is set aside in a store of its own, `damaged/RUN-TIME` in the store's directory, so every command can read
+it. A crash between the last two steps leaves the run set aside; the next repair puts the intact part in its place.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from flowckpt.stores.file.layout import segment_name as name_of
 from flowckpt.stores.log.image import opened_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, nothing_left, whole_run
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable, whole_run
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.store import FileCheckpointStore
 
 DAMAGED = "damaged"
-"""In a store's directory: what was set aside."""
+"""The directory in a store for runs that were set aside."""
 _INTACT = "intact"
 
 
 async def repair_run(store: FileCheckpointStore, clock: Clock, workflow_id: str) -> Repaired:
-    """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`.
+    """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`.
 
     Args:
         store: the store.
-        clock: the time, for the name of what is set aside.
+        clock: the time, for the name of the directory set aside.
         workflow_id: the run.
     """
     try:
@@ -106,7 +106,7 @@ class _Repair:
                 raise
             (aside / RUNS).mkdir()
             self.place.rename(aside / RUNS / self.place.name)
-            (aside / RUNS / self.place.name / LOCK).unlink()  # who has waited for it looks again
+            (aside / RUNS / self.place.name / LOCK).unlink()  # processes that waited for it check again
             for directory in (aside / RUNS, aside, aside.parent, self.store.path / RUNS):
                 sync_directory(directory)
         finally:
@@ -123,7 +123,7 @@ class _Repair:
         return not await damaged_attempts(self.store, self.workflow_id)
 
     def _left_aside(self) -> Path | None:
-        """Return what a repair that was interrupted had set aside and not put back."""
+        """Return the directory that an interrupted repair set aside without putting the copy in its place."""
         name = self.place.name
         found = sorted((self.store.path / DAMAGED).glob(f"{name}-*/{_INTACT}/{RUNS}/{name}"))
         return found[-1].parents[2] if found else None
@@ -138,7 +138,7 @@ class _Repair:
         raise FileExistsError(f"{base} exists a thousand times")
 
     async def _copy_intact(self, aside: Path) -> None:
-        """Copy the run without its damaged parts, and the identity of the store and its keys beside both."""
+        """Copy the run without its damaged parts; copy the identity and keys of the store next to both."""
         notes = [IDENTITY, *(f"keys-{number:08d}.json" for number in keys_numbers(_names(self.store.path)))]
         for name in notes:
             if (self.store.path / name).exists():
@@ -154,14 +154,14 @@ class _Repair:
             self._cut(copy, damage)
 
     def _opened(self, path: Path) -> FileCheckpointStore:
-        """Open a store with the same keys; that the end of its runs is proved was up to the head files."""
+        """Open a store with the same keys, without a check of the head files."""
         protection = self.store.runs.seals.protection
         return type(self.store)(
             path, keys=protection.ring, compression=protection.compression or "none", trust=protection.ring is not None
         )
 
     def _copy_segment(self, number: int, copy: Path) -> None:
-        """Copy a segment up to the first line that is damaged; nothing of one whose header is."""
+        """Copy a segment up to its first damaged line; nothing if its header is damaged."""
         data = (self.place / name_of(number)).read_bytes()
         kept, why = _intact_part(self.workflow_id, number, data, self.store.runs.seals)
         if why:
@@ -170,7 +170,7 @@ class _Repair:
             (copy / name_of(number)).write_bytes(kept)
 
     async def _damage_in(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
-        """Return what is still wrong with the copy: a large value, or a segment that continues what is not there."""
+        """Return the next damage in the copy: a large value, or a segment that continues a missing record."""
         try:
             found = await whole_run(intact, self.workflow_id)
             for data in found:
@@ -179,11 +179,11 @@ class _Repair:
         except (CheckpointCorruptedError, ForeignRecordError) as error:
             return error
         if not found:
-            raise nothing_left(self.workflow_id, str(self.place))
+            raise unrepairable(self.workflow_id, str(self.place))
         return None
 
     def _cut(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
-        """Take out of the copy what makes it unreadable: the lines from the one that names a lost value, or a segment."""
+        """Remove the damage from the copy: all lines from the one that refers to a lost value on, or a segment."""
         segments = segment_numbers(_names(copy))
         digest = next((each.name.partition(".")[0] for each in _blobs(copy) if each.name[:64] in str(damage)), "")
         for number in segments if digest else ():
@@ -201,7 +201,7 @@ class _Repair:
         newest = copy / name_of(segments[-1])
         size = newest.stat().st_size
         newest.unlink()
-        self.lost.append(Loss(newest.name, size, f"it continues what is lost: {damage}"))
+        self.lost.append(Loss(newest.name, size, f"it continues a lost record: {damage}"))
 
     async def _put_back(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
@@ -227,7 +227,7 @@ class _Repair:
 
 
 def _intact_part(workflow_id: str, number: int, data: bytes, seals: Seals) -> tuple[bytes, str]:
-    """Return the lines of a segment before the first damaged one, and what is wrong with that."""
+    """Return the lines of a segment before the first damaged one, and a description of the damage."""
     why = ""
     try:
         _, seal = opened_header(workflow_id, number, data, seals)

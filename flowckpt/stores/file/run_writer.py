@@ -1,4 +1,4 @@
-"""The writer of a run in a directory: the saves, and the one writer of a segment that they append to."""
+"""The writer of a run in a directory: its saves, and the writer of the segment that they append to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flowckpt")
 _NO_BLOBS: Blobs = {}
-_STEP = Reason.STEP  # an enum takes 60 ns to find a member of it
+_STEP = Reason.STEP  # a member access on an enum takes 60 ns
 
 
 class FileRunWriter(RunWriter):
@@ -46,7 +46,7 @@ class FileRunWriter(RunWriter):
         image: the run as read after the claim.
         writer: the writer of the claimed segment.
         started: notes the steps that start.
-        is_locked: whether it has the run's lock; an owner that took the run over from a live one has not.
+        is_locked: whether it has the run's lock; an owner that took the run over from a live process does not.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each part of a claim
@@ -79,14 +79,14 @@ class FileRunWriter(RunWriter):
         self._head_note = head
         self._has_blob_directory = False
         self._live_notes = 0
-        self._live: dict[int, str] | None = None  # once something was deleted: the checkpoints' ids
+        self._live: dict[int, str] | None = None  # after the first deletion: the ids of the checkpoints
 
     def note_started(self, path: str) -> None:
         """Note in the lock file, without a sync, that a step starts."""
         self.started.add(path)
 
     def sealed_live(self, content: bytes) -> bytes:
-        """Return a live note as it is written."""
+        """Return a live note in the form to write."""
         seal = self.writer.seal
         self._live_notes += 1
         return (
@@ -95,35 +95,35 @@ class FileRunWriter(RunWriter):
 
     @property
     def can_be_renewed(self) -> bool:
-        """Whether a new segment may help: nothing more can be saved to this one, and it holds a checkpoint.
+        """Whether to claim a new segment: this one cannot be written any more, and contains a checkpoint.
 
-        A segment without a checkpoint counts as a crash of the run, so there is to be one such at most.
+        A segment without a checkpoint counts as a crash of the run, so there must be at most one.
         """
         return self.writer.is_poisoned and not self.writer.is_fenced and self.is_mine and self._first is not None
 
     def _check_usable(self) -> None:
-        if self._is_closed:  # another task released it or took it over, while this one was on its way here
+        if self._is_closed:  # another task released it or took it over meanwhile
             raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
         self.writer.check_usable()
         if not self.is_locked:
             self._try_lock()
 
     def _try_lock(self) -> None:
-        """Take the lock of a run that was taken over: it is free once the previous owner has gone."""
-        if not self.is_locked and self.writer.look_for_claim() is None:  # else the next owner is to have it
+        """Take the lock of a run that was taken over, which is free once the previous owner has ended."""
+        if not self.is_locked and self.writer.look_for_claim() is None:  # otherwise it is for the next owner
             self.is_locked = self._filesystem.lock(self.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
-        """Return the fields of a checkpoint after its results, and the large values that they name.
+        """Return the fields of a checkpoint after its results, and the large values that they refer to.
 
-        Left out are the attempt, which the segment's number says, and what is the rule after a step: the
-        path of its last result as the id, its reason, and one result less than checkpoints.
+        Left out are the attempt, which is the segment's number, and the usual values after a step: the path of the last
+        result as the id, the reason, and one result less than checkpoints.
         """
         count, checkpoint_id, first = view.length, data.checkpoint_id, self._first
         is_named_by_step = (
             self.is_adopted and count > self.saved.length and checkpoint_id == view.history.results[count - 1].path
         )
-        if first is not None and data.differs_only_in_position(first):  # by hand: encode_head and dumps take 5 µs more
+        if first is not None and data.differs_only_in_position(first):  # encode_head and dumps take 5 µs more
             what = "" if is_named_by_step else f',"checkpoint_id":{quote(checkpoint_id)}'
             if data.reason is not _STEP:
                 what += f',"reason":"{data.reason.value}"'
@@ -141,9 +141,9 @@ class FileRunWriter(RunWriter):
         return dumps(head)[1:-1].encode(), blobs
 
     def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
-        """Write the first line: which records are continued, those whose history the new one shares."""
+        """Write the first line, which names the records that are continued: those that share the new history."""
         if self._head_note is not None:
-            self.writer.is_poisoned = True  # for good, should it fail: after a failed sync nothing can be known
+            self.writer.is_poisoned = True  # for good on failure: the state of the disk is then unknown
             self._head_note.begin()
             self.writer.is_poisoned = False
         if self.writer.number > 1:
@@ -166,12 +166,12 @@ class FileRunWriter(RunWriter):
         self._appended(data, evicted)
 
     def saving(self, data: CheckpointData) -> Waiting[None]:
-        """Save a checkpoint, as `save` does."""
+        """Save a checkpoint, like `save`."""
         self._check_process()
         with self._one_at_a_time:
             view, held, encoded, _, evicted = self._prepared(data)
             make_body = partial(self._body, view, held, encoded, evicted)
-            has_large_values = bool(encoded[1])  # of which each is written and synced
+            has_large_values = bool(encoded[1])  # each is written and synced
             body = (yield make_body, APART) if has_large_values else make_body()
             digest = self.writer.write(body, is_synced=False)
             yield self.writer.sync, None
@@ -181,16 +181,16 @@ class FileRunWriter(RunWriter):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether it notes, in a protected store, how far the run has come."""
+        """Whether it writes a head file."""
         return self._head_note is not None
 
     @property
     def may_share_syncs(self) -> bool:
-        """Whether the next save has one sync, if it has no large values: the first one of a resume has two."""
+        """Whether the next save without large values has a single sync; the first one of a resume has two."""
         return (self.is_adopted or (self.writer.number == 1 and not self.is_guarded)) and self.is_mine
 
     def _body(self, view: HistoryView, held: int, encoded: tuple[bytes, Blobs], evicted: frozenset[int]) -> bytes:
-        """Return the line of a checkpoint, without its closing brace; its large values are durable then."""
+        """Make the large values of a checkpoint durable; return its line without the closing brace."""
         head, of_head = encoded
         if of_head or view.history.blobs:
             blobs, missing = self._new_values(view, held, of_head)
@@ -210,9 +210,9 @@ class FileRunWriter(RunWriter):
         return b'{"step_results":[%b],%b' % (results, head)
 
     def _appended(self, data: CheckpointData, evicted: frozenset[int]) -> None:
-        """Note what was appended."""
+        """Update the state after an append."""
         if evicted:
-            self._live = None  # to be read again before the next deletion
+            self._live = None  # read again before the next deletion
         elif self._live is not None:
             self._live[data.sequence] = data.checkpoint_id
         self.started.end = 0
@@ -220,21 +220,22 @@ class FileRunWriter(RunWriter):
             self._note_head()
 
     def selected(self, wanted: Callable[[str, int], bool], read: Callable[[], RunImage]) -> list[int]:
-        """Return the sequences of checkpoints chosen by id and sequence. The run is read for the first deletion only.
+        """Return the sequences of checkpoints selected by id and sequence. Only the first deletion reads the run.
 
         Args:
-            wanted: chooses.
-            read: reads the run as it is now.
+            wanted: selects checkpoints.
+            read: reads the current state of the run.
         """
         with self._usable():
-            if (fence := self.writer.look_for_claim()) is not None:  # nothing is written, so nothing is in doubt
+            if (fence := self.writer.look_for_claim()) is not None:  # nothing was written, so nothing is in doubt
                 raise fence
             live = self._live
             if live is None:
-                # Before its first save the owner continues what it read; others may see what a fenced writer adopted.
+                # Before its first save the owner continues from what it read; others may see lines that a fenced writer
+                # adopted.
                 image = read() if self.is_adopted else self.image
                 heads = [image.records[index].head for index in image.checkpoints()]
-                # What a fenced writer appended after our claim is not ours, and its sequence will be used again.
+                # Lines that a fenced writer appended after our claim do not count, and their sequences will be reused.
                 live = {
                     head["sequence"]: head["checkpoint_id"] for head in heads if head["sequence"] <= self.last_sequence
                 }
@@ -244,7 +245,7 @@ class FileRunWriter(RunWriter):
     def delete(self, sequences: list[int]) -> None:
         """Append that checkpoints are deleted."""
         with self._usable():
-            if not self.is_adopted:  # what the owner read as the newest is what it continues
+            if not self.is_adopted:  # the owner continues from the newest one that it read
                 self._begin(self.image.newest_view())
             self.writer.append(dumps({"deletes": sequences})[:-1].encode())
             self._note_head()
@@ -254,12 +255,12 @@ class FileRunWriter(RunWriter):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether an unacknowledged line may still count: it is there, and no attempt has continued the run since."""
+        """Whether an unacknowledged line may still count: it exists, and no attempt has continued the run since."""
         with self._one_at_a_time:
             return self.writer.is_poisoned and (self._is_closed or self.writer.look_for_successor() is None)
 
     def vouch(self) -> None:
-        """Append an empty record, so that a sealed segment holds the digest of what it continues."""
+        """Append an empty record, so that a sealed segment contains the digest of the line that it continues."""
         with self._usable():
             if not self.is_adopted:
                 self._begin(self.image.newest_view())
@@ -271,8 +272,8 @@ class FileRunWriter(RunWriter):
             self._head_note.note(self.writer.digest)
 
     def release(self) -> None:
-        """Give the lock back; a claim that saved nothing leaves no segment."""
-        if not self.is_mine:  # a forked child, whose parent may have held the lock below
+        """Release the lock; a claim without a save leaves no segment."""
+        if not self.is_mine:  # a forked child, whose parent may hold the internal lock
             self._close(is_end=True)
             return
         with self._one_at_a_time:
@@ -282,36 +283,37 @@ class FileRunWriter(RunWriter):
             self._close(is_end=True)
 
     def _note_release(self) -> None:
-        """Note the release if unlocking does not show it: an owner that took the run over has no lock."""
+        """Note the release if unlocking does not show it, because an owner that took the run over has no lock."""
         if not self.is_locked:
-            with contextlib.suppress(OSError):  # then it is held for as long as the one that has the lock lives
+            with contextlib.suppress(OSError):  # then the run stays locked as long as the process with the lock lives
                 self.writer.note_release()
 
     @property
     def values(self) -> set[str]:
-        """The digests of the large values that its records name, as far as it knows them."""
+        """The known digests of the large values that its records refer to."""
         return self._values
 
     def bytes_missing_of(self, history: HistoryView) -> int:
-        """Return about how many bytes the next segment needs for what is not saved yet of a history."""
+        """Return the approximate size of the unsaved part of a history in the next segment, in bytes."""
         count, full = len(self.saved), history.history
         blobs: Iterable[int] = (
             blob.size for index in range(count, len(history)) for blob in full.blobs.get(index, {}).values()
         )
         return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
 
-    def look(self, *, is_gone: Callable[[], bool]) -> None:
-        """Tell the listener, where the run is another's by now.
+    def report_if_lost(self, *, is_gone: Callable[[], bool]) -> None:
+        """Report the loss of the run to its listener.
 
         Args:
-            is_gone: returns whether the whole store was removed: no other process has the run then, and the next save says so.
+            is_gone: returns whether the whole store was removed. Then no other process has the run, and the next save
+                fails.
 
         Raises:
             OSError: the directory cannot be read.
         """
         if self.on_lost is None or not self.is_mine:
             return
-        with self._one_at_a_time:  # so that the files stay open
+        with self._one_at_a_time:  # keeps the files open
             if not self._is_closed:
                 self._try_lock()
             lost = None if self._is_closed else self.writer.look_for_successor()
@@ -319,16 +321,16 @@ class FileRunWriter(RunWriter):
             self.on_lost(lost)
 
     def hand_over(self) -> None:
-        """Close the segment, and leave the directory and the lock, which stays held, to the writer of the next one."""
+        """Close the segment, and leave the directory and the lock, still held, to the writer of the next one."""
         with self._one_at_a_time:
             self._is_closed = True
-            with contextlib.suppress(OSError):  # what it says of a file that is given up is nothing to anybody
+            with contextlib.suppress(OSError):  # an error of a closed segment has no effect
                 self.writer.close()
             if self._head_note is not None:
                 self._head_note.close(is_end=False)
 
     def close(self) -> None:
-        """Close the files; closing the lock's only descriptor gives the lock back."""
+        """Close the files; closing the lock's only descriptor releases the lock."""
         if not self.is_mine:
             self._close(is_end=False)
             return
@@ -343,7 +345,7 @@ class FileRunWriter(RunWriter):
                     self.writer.close()
                 if self._head_note is not None:
                     self._head_note.close(is_end=is_end and self.is_mine)
-            finally:  # whatever stops us, the run is not to stay locked
+            finally:  # the run must not stay locked, whatever happens
                 self._filesystem.close(self.lock)
                 self._filesystem.close(self.directory)
 
@@ -355,69 +357,69 @@ class FileRunWriter(RunWriter):
             self._has_blob_directory = True
 
 
-# The one writer of a segment: append, sync, look whether still the owner, and only then acknowledge.
+# The writer of a segment: append, sync, check the ownership, and only then acknowledge.
 #
 # Why a failure here is final
 # ---------------------------
-# After a failed write or sync it is unknown what is on the disk: the kernel reports the error once, the next sync succeeds
-# without writing, and reading shows the new bytes from the page cache. So there is no retry, no truncation and no
-# further save on this handle; it is *poisoned*. Only a new segment can find out what became of the record, because it
-# copies the last line it adopts into a file of its own.
+# After a failed write or sync it is unknown what is on the disk: the kernel reports the error once, the next sync
+# succeeds without writing, and reads return the new bytes from the page cache. So there is no retry, no truncation and
+# no further save on this handle; it is *poisoned*. Only a new segment can settle the fate of the record, because it
+# copies the last line that it adopts to its own file.
 #
 # Why the fence is checked after the sync
 # ---------------------------------------
-# A successor claims a later segment first, marks ours second, and reads ours third. The mark is a second name of our
-# file, a hard link. If our file has one name when our sync has returned, no reader has started, so each will see our
-# record: acknowledge. Asking is one stat (1 µs); reading the directory at each save took 15.
+# A new owner first claims a later segment, then marks ours, then reads ours. The mark is a second name of our file, a
+# hard link. If our file has one name after our sync has returned, no new owner has started to read, so each will see
+# our record: we acknowledge it. The check is one stat (1 µs); reading the directory at each save took 15.
 #
 # Why a second name
 # -----------------
-# It is not taken away by accident, as `chmod -R` would a mode; and what adds a name to our file (a backup by hard links)
-# makes us look, no more. A clear marks, too, and then removes both names. Between the two our file has one name again; so
-# a claimer also takes the writing mode from the file (which an open file does not feel), and we ask for both.
+# It is not removed by accident, as `chmod -R` could change a mode; and a tool that adds names (a backup with hard
+# links) only causes further checks. A clear also marks, and then removes both names. In between, our file has one name
+# again; so a claimer also removes the file's write permission (which does not affect open files), and we check both.
 #
-# Why a mark is not the answer
-# ----------------------------
-# It says "look": whose claim it was may have given it up again, unwritten, or died, and then we are the owner as before.
-# So we take the mark away first, and read the directory second. A process that marks us again later has its name there before it
-# reads; the process that marked us before, or found a mark there, has its name there already, unless it gave up. A later name
-# means: not acknowledged. So does our own name where it is missing or another file's: the run was cleared, and perhaps
-# started again. The mark has our file's inode in its name, so we never take away one that was set for another file.
-#
-# Why the first line looks without a mark
-# ---------------------------------------
-# A claimer that was stopped before its `link` may have taken a number below one that was claimed since, and given up by
-# its first owner. The later owner read the directory when our name was not in it, so it marked nothing of ours. But its
-# name was there before ours, so one look, behind the first sync, finds it.
-#
-# Why a look is due after a second
-# --------------------------------
-# Somebody may remove a mark (a cleaning script, a copy put back in place). So we look without one where the last look is
-# a second old: an owner that slept during a takeover is fenced by the names alone, and one that is awake is fenced
-# after a second. It costs 20 µs a second. The clock can only add looks; the promise does not rest upon it.
-#
-# A claimer that dies between its `link` and the mark has read nothing, so what we acknowledge until we look is not lost:
-# the next claimer marks us, and reads it. A look fences us, as it does after the mark.
-#
-# Why the look is for any later segment
+# Why a mark is only a request to check
 # -------------------------------------
-# Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one continued from N under N + 2.
+# Its claimer may have given up without a write, or died, and then we are still the owner. So we first remove the mark,
+# then read the directory. A process that marks us again later has created its segment before it reads; a process that
+# marked us earlier, or found a mark, has already created its segment, unless it gave up. A later segment means: do not
+# acknowledge. So does a missing name of ours, or one that belongs to another file: the run was cleared, and perhaps
+# started again. The mark's name contains the inode of our file, so we never remove one that was set for another file.
+#
+# Why the first line is checked without a mark
+# --------------------------------------------
+# A claimer that was suspended before its `link` may take a number that its first owner gave up, below one that was
+# claimed meanwhile. The later owner read the directory before our segment was in it, so it did not mark ours. But its
+# segment existed before ours, so one check after the first sync finds it.
+#
+# Why there is a check each second
+# --------------------------------
+# A mark may be removed by others (a cleanup script, a restored copy). So we check without a mark if the last check is a
+# second old: an owner that was suspended during a takeover is fenced by the names alone, and a running one is fenced
+# after a second. It costs 20 µs a second. The clock can only add checks; safety does not depend on it.
+#
+# A claimer that dies between its `link` and the mark has read nothing, so lines that we acknowledge before the check
+# are not lost: the next claimer marks us and reads them. The check fences us, as after a mark.
+#
+# Why every later segment counts, not only N + 1
+# ----------------------------------------------
+# The owner of N + 1 may have given it up, unwritten, after a third process continued from N with N + 2.
 
 
 _LOOK_SECONDS = 1.0
 _HEADER_BYTES = 64 * 1024
-"""No header is as long."""
+"""More than the length of any header."""
 
 
 class SegmentWriter:
     """Appends lines to one segment.
 
     Attributes:
-        number: the segment, the attempt, the fencing number.
+        number: the number of the segment, the attempt, and the fencing token.
         is_poisoned: whether a write failed, so that nothing more may be written.
         has_written: whether any line was appended.
         digest: the digest of the last acknowledged line.
-        seal: what seals the lines; None if nothing is done to them.
+        seal: the seal of the lines, or None.
     """
 
     def __init__(
@@ -448,25 +450,25 @@ class SegmentWriter:
         self._is_moved = False
 
     def append(self, body: bytes) -> None:
-        """Make a line durable, or raise. Ask `check_usable` before.
+        """Make a line durable, or raise. Call `check_usable` first.
 
         Args:
             body: a JSON object without its closing brace.
 
         Raises:
             FencedError: another attempt has started, or the run was cleared; nothing is acknowledged.
-            CheckpointStorageError: the handle is poisoned now.
+            CheckpointStorageError: it is unknown whether the line is durable; the writer is poisoned.
         """
         self.acknowledge(self.write(body))
 
     def write(self, body: bytes, *, is_synced: bool = True) -> bytes:
-        """Write a line, sync it or leave that to the caller, and return its digest. The handle is poisoned until it is acknowledged."""
+        """Write a line, with or without a sync, and return its digest. The writer is poisoned until `acknowledge`."""
         if self.seal is not None:
-            self.is_poisoned = True  # from here on, for the number of a line is never used for another one
+            self.is_poisoned = True  # from here on, because the number of a line is never reused
             body = self.seal.sealed(body, self._lines, self.digest)
         line, digest = chain_line(body, self.digest)
         filesystem = self._filesystem
-        self.is_poisoned = True  # until the line is acknowledged: any exception from here on, of whatever kind
+        self.is_poisoned = True  # until the line is acknowledged, whatever exception follows
         try:
             written = filesystem.write(self._file, line)
             while written < len(line):
@@ -478,17 +480,17 @@ class SegmentWriter:
         return digest
 
     def sync(self) -> None:
-        """Sync what was written."""
+        """Sync the written lines."""
         try:
             self._filesystem.sync_data(self._file)
         except OSError as error:
             raise self._failed(error) from error
 
     def acknowledge(self, digest: bytes) -> None:
-        """Take note of a line that was written and synced, unless the run has a new owner.
+        """Acknowledge a written and synced line, unless the run has a new owner.
 
         Args:
-            digest: the line's.
+            digest: the digest of the line.
         """
         try:
             newest = self._newest_number()
@@ -503,9 +505,9 @@ class SegmentWriter:
         self.is_poisoned = False
 
     def look_for_claim(self) -> FencedError | None:
-        """Return what a save would be refused with, where a later segment is there, begun or not, or this one is gone.
+        """Return the error of a save if there is a later segment, with or without records, or if this segment is gone.
 
-        It only looks: the process that claimed may yet give the run up unwritten, and then this writer continues.
+        It changes no state: the claimer may still give up without a write, and then this writer continues.
 
         Raises:
             OSError: the directory cannot be read.
@@ -521,10 +523,10 @@ class SegmentWriter:
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
     def check_is_newest(self) -> None:
-        """Refuse where another attempt has started, or the run was removed, whatever became of the writes here.
+        """Refuse if another attempt has started or the run was removed, regardless of earlier failures here.
 
         Raises:
-            FencedError: so it is.
+            FencedError: the run has a later attempt, or was removed.
             OSError: the directory cannot be read.
         """
         self._next_look = float("-inf")
@@ -534,10 +536,10 @@ class SegmentWriter:
             raise self._fence
 
     def look_for_successor(self) -> FencedError | None:
-        """Return what the next save would raise, where a later attempt has saved something or the run was removed.
+        """Return the error of the next save if a later attempt has saved a record or the run was removed.
 
-        It only looks, from whatever thread: marks are left to the saves. A later attempt that has saved nothing may yet
-        be refused, and give the run back.
+        It changes no state, from any thread: only saves remove marks. A later attempt that has saved nothing may still
+        fail and release the run.
 
         Raises:
             OSError: the directory cannot be read.
@@ -556,24 +558,24 @@ class SegmentWriter:
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=max(later))
 
     def _is_begun(self, number: int) -> bool:
-        """Tell whether a segment has more than its header."""
+        """Return whether a segment has more than its header."""
         filesystem = self._filesystem
         with open_if_there(filesystem, filesystem.open_read, self._directory, segment_name(number)) as file:
-            start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None: it was given up meanwhile
+            start = b"" if file is None else filesystem.read(file, _HEADER_BYTES, 0)  # None if given up
         return start.find(b"\n") not in (-1, len(start) - 1)
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it found that it may not write any more."""
+        """Whether it found a new owner, so that it must not write any more."""
         return self._fence is not None
 
     def give_up(self) -> None:
-        """Remove the segment, where nothing was written to it."""
+        """Remove the segment if nothing was written to it."""
         if not self.has_written and not self.is_poisoned:
             give_up_segment(self._filesystem, self._directory, self._file, self.number)
 
     def note_release(self) -> None:
-        """Say in the directory that this writer has given the run up."""
+        """Note in the directory that this writer released the run."""
         note_release(self._filesystem, self._directory, self._file, self.number)
 
     def close(self) -> None:
@@ -581,7 +583,7 @@ class SegmentWriter:
         self._filesystem.close(self._file)
 
     def _newest_number(self) -> int | None:
-        """Return the newest attempt of the run; None if our segment's name is not our file's, as it was cleared."""
+        """Return the newest attempt of the run; None if our file has lost its name, because the run was cleared."""
         now = monotonic()
         path, identity = self._place
         if now < self._next_look and self._filesystem.is_untouched(self._file, path, identity):
@@ -589,7 +591,7 @@ class SegmentWriter:
         identity = self._take_mark_away()
         try:
             names = self._filesystem.names(self._directory)
-        except FileNotFoundError:  # the directory itself was removed since
+        except FileNotFoundError:  # the directory itself was removed
             return None
         name = segment_name(self.number)
         path = f"{self.directory_path}/{name}" if self.directory_path else ""
@@ -603,7 +605,7 @@ class SegmentWriter:
         return max([self.number, *segment_numbers(names)])
 
     def _tell_misplaced(self, place: Place) -> None:
-        """Refuse to acknowledge what no reader finds; a directory that was merely moved continues to be written."""
+        """Refuse to acknowledge a line that no reader can find; only warn if the directory was moved."""
         store = Path(self.directory_path).parents[1]
         if place is Place.REPLACED:
             raise VanishedError(repr(str(store)), workflow_id=self._workflow_id)
@@ -616,7 +618,7 @@ class SegmentWriter:
             )
 
     def _newest_of_others(self, names: list[str]) -> int | None:
-        """Return the newest attempt of a run from which our segment was removed: by a clear (None), or by a compaction."""
+        """Return the newest attempt after our segment was removed; None if by a clear, not by a compaction."""
         numbers = segment_numbers(names)
         newest = max(numbers, default=0)
         if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps started again
@@ -628,7 +630,7 @@ class SegmentWriter:
         return None if header.get("kind") == "cleared" else newest
 
     def _take_mark_away(self) -> tuple[int, int]:
-        """Remove the mark, if there is one, and return the file's identity; any other second name makes us look each time."""
+        """Remove the mark, if any, and return the file's identity; any other second name forces a check each time."""
         filesystem = self._filesystem
         status = filesystem.status(self._file)
         if not status.is_writable:
@@ -639,11 +641,11 @@ class SegmentWriter:
         return status.device, status.inode
 
     def check_usable(self) -> None:
-        """Refuse to write after a failure, and after another attempt has started.
+        """Refuse to write after a failure, or after another attempt has started.
 
         Raises:
             FencedError: a save found that this attempt is not the newest.
-            CheckpointStorageError: the handle is poisoned.
+            CheckpointStorageError: the writer is poisoned.
         """
         if self._fence is not None or self.is_poisoned:
             refuse_write(self._workflow_id, self.number, self._fence, "on the disk")
@@ -655,5 +657,5 @@ class SegmentWriter:
             workflow_id=self._workflow_id,
             operation="save",
             is_outcome_unknown=True,
-            remedy=f"Make room or mend the disk, then 'flowckpt resume {shell_word(self._workflow_id)}'.",
+            remedy=f"Free disk space or repair the disk, then 'flowckpt resume {shell_word(self._workflow_id)}'.",
         )

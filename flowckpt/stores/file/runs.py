@@ -65,14 +65,14 @@ if TYPE_CHECKING:
 
 _FOLDERS = (BLOBS, SIGNALS)
 _LISTS = 4
-"""How many lists of runs are kept for their next pages."""
+"""Maximum lists of runs kept for their next pages."""
 _log = logging.getLogger("flowckpt")
 _UNLOCKED_SECONDS = 0.25
-"""Seconds between two looks of an owner that took a run over and does not have the lock yet."""
+"""Seconds between checks of an owner that took a run over and does not have the lock yet."""
 
 
 class FileRuns(FileReader):
-    """The runs of a file store, and those among them that this process owns.
+    """The runs of a file store, including those that this process owns.
 
     Args:
         path: the store's directory.
@@ -85,28 +85,28 @@ class FileRuns(FileReader):
         self._group = SyncGroup()
         self.room = Room(self.owned, self._clock)
 
-    def look_after_owned(self) -> bool:
-        """Tell of owned runs that are another's by now; return whether any are owned. A lock needs no renewal."""
+    def maintain_owned(self) -> bool:
+        """Report lost runs; return whether any are owned. Locks need no renewal."""
         owned = [each for each in [*self.owned.values()] if each.is_mine]
         for each in owned:
-            with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
-                each.look(is_gone=self._is_gone)
+            with contextlib.suppress(OSError):  # the next check or save raises it again
+                each.report_if_lost(is_gone=self._is_gone)
             if each.is_mine:
                 each.started.sign()
         self._set_pace()
         return bool(owned)
 
     def _set_pace(self) -> None:
-        """Look often while a run that was taken over has no lock: once the previous owner has gone, anybody may take the run."""
+        """Check often while a run has no lock after a takeover: another process may claim it."""
         is_locked = all(each.is_locked for each in [*self.owned.values()])
         self._heartbeat.beat_every(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
 
-    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once a run is lost; a thread looks as long as this process owns any run."""
-        super().call_when_lost(workflow_id, tell)
+    def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
+        """Call a function when an owned run is lost; a thread checks while this process owns any run."""
+        super().call_when_lost(workflow_id, callback)
         if workflow_id in self.owned:
             self._set_pace()
-            with contextlib.suppress(CheckpointStorageError):  # no thread can be started: each save looks, too
+            with contextlib.suppress(CheckpointStorageError):  # no thread can be started: saves check, too
                 self._heartbeat.start()
 
     def _explain(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
@@ -118,7 +118,7 @@ class FileRuns(FileReader):
 
     @contextlib.contextmanager
     def _telling_gone(self, workflow_id: str) -> Iterator[None]:
-        """Tell a store that was removed from a run that was cleared in it."""
+        """Distinguish a removed store from a cleared run."""
         try:
             yield
         except FencedError as error:
@@ -162,11 +162,13 @@ class FileRuns(FileReader):
             owned = self._steadily(workflow_id, "acquire", claim_once)
             if not owned.image.is_cleared:
                 return owned
-            # The crash of a clear left its tombstone: finish it, then start again.
+            # A crash during a clear left its tombstone: finish the clear, then try again.
             owned.release()
             self.clear(workflow_id)
         raise CheckpointStorageError(
-            f"run {workflow_id!r} is being cleared over and over", workflow_id=workflow_id, operation="acquire"
+            f"run {workflow_id!r} is cleared repeatedly by another process",
+            workflow_id=workflow_id,
+            operation="acquire",
         )
 
     def _claiming(
@@ -178,7 +180,7 @@ class FileRuns(FileReader):
         known: RunImage | None = None,
         is_grouped: bool = False,
     ) -> Waiting[FileRunWriter]:
-        """Make the run's directory durable, and become its owner; see `claiming`."""
+        """Make the run's directory durable and claim it; see `claiming`."""
         directory = yield from self._making_directories(workflow_id, is_grouped=is_grouped)
         try:
             claimed = yield from claiming(
@@ -200,7 +202,7 @@ class FileRuns(FileReader):
         return claimed
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
-        """Claim a run that is not there yet with the next group; the answer is None if there is something already."""
+        """Claim a new run with the next group; the result is None if something with its name exists."""
         return self._group.later(workflow_id, self._acquiring_new(workflow_id))
 
     def _acquiring_new(self, workflow_id: str) -> Waiting[Lease | None]:
@@ -208,7 +210,7 @@ class FileRuns(FileReader):
             return None
         try:
             writer = yield from self._claiming(workflow_id, is_grouped=True)
-        except (FileExistsError, FileNotFoundError):  # it was there before, or has gone meanwhile: look again
+        except (FileExistsError, FileNotFoundError):  # it existed, or was removed meanwhile: check again
             return None
         except OSError as error:
             raise storage_error(error, workflow_id, "acquire", self.path) from error
@@ -219,7 +221,7 @@ class FileRuns(FileReader):
             raise
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
-        """Save a checkpoint with the next group; None if it is the first one of a resume, or its results have large values."""
+        """Save a checkpoint with the next group; None for the first one of a resume, or with large values."""
         writer = self.owned.get(workflow_id)
         view = data.step_results
         if writer is None or not writer.may_share_syncs or data.reason is Reason.CONTINUED:
@@ -236,7 +238,7 @@ class FileRuns(FileReader):
             raise
 
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
-        """Release a run with the next group; None if it is not owned, or if its release takes a sync."""
+        """Release a run with the next group; None if it is not owned or its release needs a sync."""
         writer = self.owned.get(workflow_id)
         if writer is None or writer.is_guarded:
             return None
@@ -248,7 +250,7 @@ class FileRuns(FileReader):
         return self._group.later(workflow_id, releasing())
 
     def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Claim the next segment for a run that is owned and whose segment can no longer be written to."""
+        """Claim the next segment of an owned run whose segment can no longer be written."""
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
@@ -277,11 +279,11 @@ class FileRuns(FileReader):
             _log.warning(said, writer.workflow_id, error.strerror or error)
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Let an owned run have large values of another without a copy, as far as that is possible."""
+        """Share large values of another run with an owned run, without copies if possible."""
         owned = self.owned.get(workflow_id)
         with self._translated(workflow_id, "share"), self._run_directory(source_id) as source:
             if owned is not None and source is not None:
-                with contextlib.suppress(FileNotFoundError):  # it has none: they are written
+                with contextlib.suppress(FileNotFoundError):  # it has none: they are written instead
                     owned.share_from(source, sizes)
 
     def clear(self, workflow_id: str) -> None:
@@ -289,16 +291,16 @@ class FileRuns(FileReader):
         self._clear_if(workflow_id, None)
 
     def _clear_if(self, workflow_id: str, condition: Callable[[int], bool] | None) -> bool:
-        """Remove a run if a condition on its directory, open and locked, holds; return whether it was removed."""
+        """Remove a run if a condition on its open, locked directory holds; return whether it was removed."""
         self._check_writer(workflow_id)
         self.release(workflow_id)
         return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
 
     def make_way(self, workflow_id: str) -> None:
-        """Remove what stands under a run's name where nothing was ever saved, or all was cleared.
+        """Remove a run's directory if nothing was ever saved or everything was cleared.
 
         Raises:
-            RunExistsError: something was saved.
+            RunExistsError: the run has records.
             RunLockedError: another process owns it.
         """
 
@@ -318,7 +320,7 @@ class FileRuns(FileReader):
             with held_open(filesystem, filesystem.open_lock(directory, LOCK)) as lock:
                 is_locked = take_lock(filesystem, lock)
                 if not filesystem.status(lock).links:
-                    raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock meanwhile", LOCK)
+                    raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock", LOCK)
                 if not is_locked and not is_released(filesystem, directory):
                     holder = newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
@@ -330,15 +332,12 @@ class FileRuns(FileReader):
                     filesystem, lock, lambda: write_tombstone(filesystem, directory, workflow_id, now, seals)
                 )
                 sweep_cleared(filesystem, directory, tombstone)
-                filesystem.unlink(directory, LOCK)  # what is not there cannot be owned; claimers look again
+                filesystem.unlink(directory, LOCK)  # a missing lock cannot be owned; claimers try again
             self._remove_directory(workflow_id)
         return True
 
     def trust(self, workflow_id: str) -> TrustReport:
-        """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on.
-
-        Nothing is written where it proves itself already.
-        """
+        """Accept a run as it is, by a new segment with the digest of its last line. A proved run is not changed."""
         if not self.seals.protection.is_trusting or not self.seals.has_key:
             raise ValueError("only a store with a key and trust=True can accept a run permanently")
         self._check_writer(workflow_id)
@@ -349,7 +348,7 @@ class FileRuns(FileReader):
             return found
         self.acquire(workflow_id)
         try:
-            found = self.trust_report(workflow_id)  # as it is now that no other process writes to it
+            found = self.trust_report(workflow_id)  # the current state: no other process can write now
             if not found.is_proved:
                 with self._translated(workflow_id, "trust"):
                     self.owned[workflow_id].vouch()
@@ -358,16 +357,16 @@ class FileRuns(FileReader):
         return found
 
     def trust_report(self, workflow_id: str) -> TrustReport:
-        """Return what a run proves with the key, and what it does not."""
+        """Return which parts of a run the key proves."""
 
-        def look_once() -> TrustReport:
+        def read_once() -> TrustReport:
             with self._run_directory(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id)
                 fetch = self._fetch(workflow_id)
                 return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
 
-        return self._steadily(workflow_id, "read", look_once)
+        return self._steadily(workflow_id, "read", read_once)
 
     def plain_runs(self) -> list[str]:
         """Return the runs whose newest segment was written without a key."""
@@ -375,17 +374,17 @@ class FileRuns(FileReader):
             return [] if root is None else store_keys.plain_runs(self._filesystem, root)
 
     def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write a whole run next to the others, and then give it its name."""
+        """Write a whole run next to the others, then give it its name."""
         receive_run(self, workflow_id, checkpoints)
 
     def note_live(self, writer: FileRunWriter, content: bytes) -> None:
         """Replace the live note of an owned run."""
-        with self._run_directory(writer.workflow_id) as directory:  # not the writer's, which may be closed meanwhile
+        with self._run_directory(writer.workflow_id) as directory:  # the writer's may be closed meanwhile
             if directory is not None:
                 replace_unsynced(self._filesystem, directory, LIVE, writer.sealed_live(content))
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Write a message for a run, also one owned elsewhere; return whether it is new."""
+        """Write a message for a run, which another process may own; return whether it is new."""
         is_new = False
 
         def send_once() -> bool:
@@ -394,11 +393,11 @@ class FileRuns(FileReader):
                 if directory is None or not self._is_a_run(directory):
                     raise CheckpointNotFoundError(workflow_id)
                 if not self.seals.has_key and (key_id := reader.key_of(self._filesystem, directory)):
-                    raise KeyMissingError(workflow_id, key_id=key_id)  # the run would not believe it
+                    raise KeyMissingError(workflow_id, key_id=key_id)  # the run would reject it
                 self._check_writer(workflow_id)
-                # A try before may have written it, and then met a compaction.
+                # An earlier attempt may have written it before a compaction interrupted.
                 is_new |= signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
-                if not self._is_a_run(directory):  # it was cleared meanwhile
+                if not self._is_a_run(directory):  # cleared meanwhile
                     signals.clear_signals(self._filesystem, directory)
                     raise CheckpointNotFoundError(workflow_id)
                 return is_new
@@ -409,7 +408,7 @@ class FileRuns(FileReader):
         if not self.seals.has_key:
             return reader.is_begun_run(self._filesystem, directory)
         workflow_id = reader.run_id_in(self._filesystem, directory, self.seals)
-        if workflow_id is None:  # with a key, a tombstone must prove itself, so the run is read
+        if workflow_id is None:  # with a key, a tombstone must be authenticated, so the run is read
             return False
         fetch = self._fetch(workflow_id)
         return bool(read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records)
@@ -428,10 +427,10 @@ class FileRuns(FileReader):
             try:
                 return super()._delete(writer, wanted)
             except FencedError:
-                is_written = writer.writer.is_poisoned and not was_poisoned  # so what is read may count it already
+                is_written = writer.writer.is_poisoned and not was_poisoned  # so the run as read may include it
                 if is_written or writer.is_doubtful or self._selected(writer.workflow_id, wanted):
                     raise
-                return 0  # nothing is refused if nothing would be done
+                return 0  # no refusal if there is nothing to do
 
     def _doomed(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
         return writer.selected(wanted, lambda: self.image(writer.workflow_id))
@@ -454,15 +453,17 @@ class FileRuns(FileReader):
         self._steadily(workflow_id, "pin", pin_once)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Take a pin away."""
+        """Remove a pin."""
         self._check_writer(workflow_id)
         with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
             if directory is not None:
                 take_pin_away(self._filesystem, directory, sequence)
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
-        """Return the sequences that are pinned."""
-        return self._look(workflow_id, lambda found: pinned_sequences(self._filesystem.names(found)), frozenset())
+        """Return the pinned sequences."""
+        return self._read_directory(
+            workflow_id, lambda found: pinned_sequences(self._filesystem.names(found)), frozenset()
+        )
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
@@ -473,13 +474,13 @@ class FileRuns(FileReader):
         found: list[str] = []
         for name in self._run_names():
             if name > start and len(found) < limit:
-                with contextlib.suppress(FlowckptError):  # a damaged one is not made smaller
+                with contextlib.suppress(FlowckptError):  # damaged runs are not compacted
                     run = self._steadily(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
 
     async def repair_in(self, store: FileCheckpointStore, workflow_id: str) -> Repaired:
-        """Set aside what is damaged of a run, and keep the rest.
+        """Set aside the damaged parts of a run, and keep the rest.
 
         Args:
             store: the store of these runs.
@@ -489,7 +490,7 @@ class FileRuns(FileReader):
         return await file_store.repair.repair_run(store, self._clock, workflow_id)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
-        """Write a run into one segment, where that gains something."""
+        """Rewrite a run as one segment if that is worthwhile."""
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
         self._check_writer(workflow_id)
@@ -498,8 +499,8 @@ class FileRuns(FileReader):
         before = self._stored_bytes(workflow_id)
         owned = self._claimed(workflow_id)
         try:
-            if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may clear, too
-                raise RunLockedError(workflow_id, holder="a process that its dead owner has left")
+            if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may also clear
+                raise RunLockedError(workflow_id, holder="a child process of its dead owner")
             with self._translated(workflow_id, "compact"), self._run_directory(workflow_id) as directory:
                 if directory is not None and owned.image.records:
                     number, now = owned.writer.number, self._clock.now()
@@ -514,20 +515,20 @@ class FileRuns(FileReader):
     def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
         filesystem, seals = self._filesystem, self.seals
 
-        def look(directory: int) -> bool:
+        def read(directory: int) -> bool:
             if reader.run_id_in(filesystem, directory, seals) is None:
                 return False
             if self._live_owner(directory) is not None:
                 raise RunLockedError(workflow_id, holder="another process")
             if reader.cleared_id_in(filesystem, directory) is not None:
-                return False  # or so it says; the process that tidies or claims it looks into that
+                return False  # unverified; the process that tidies or claims it checks that
             attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
             return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
 
-        return self._look(workflow_id, look, otherwise=False)
+        return self._read_directory(workflow_id, read, otherwise=False)
 
     def total_bytes(self) -> int:
-        """Return how many bytes the files of the store have: those of its runs, its indexes and its keys."""
+        """Return the bytes of the store's files: its runs, indexes and keys."""
         total = 0
         for place, _, names in os.walk(self.path):
             for name in names:
@@ -536,13 +537,13 @@ class FileRuns(FileReader):
         return total
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
-        """Return how many bytes the files of each run have."""
+        """Return the bytes of each run's files."""
         return [self._stored_bytes(each) for each in workflow_ids]
 
     def _stored_bytes(self, workflow_id: str) -> int:
         filesystem = self._filesystem
 
-        def look(directory: int) -> int:
+        def read(directory: int) -> int:
             names = filesystem.names(directory)
             total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
             for folder in _FOLDERS:
@@ -551,7 +552,7 @@ class FileRuns(FileReader):
                         total += sum(self._size(opened, name) for name in filesystem.names(opened))
             return total
 
-        return self._look(workflow_id, look, 0)
+        return self._read_directory(workflow_id, read, 0)
 
     def _size(self, directory: int, name: str) -> int:
         with held_open(self._filesystem, self._filesystem.open_read(directory, name)) as file:
@@ -560,9 +561,9 @@ class FileRuns(FileReader):
     # --- many runs -------------------------------------------------------------------------------------------------
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
-        """Return runs, the one started last first. There is no index: all are listed, and the rest is kept for the next page.
+        """Return runs, most recently started first. Without an index, all are listed, and the rest is cached.
 
-        It is kept by the run behind which that page begins, so two who ask at once do not mix.
+        It is kept under the last run of this page, so that concurrent callers do not interfere.
         """
         rest = None if before is None else self._listed.pop(_place(before), None)
         if rest is None:
@@ -574,12 +575,12 @@ class FileRuns(FileReader):
         del rest[start:]
         if page:
             self._listed[_place(page[-1])] = rest
-            while len(self._listed) > _LISTS:  # somebody stopped in the middle
+            while len(self._listed) > _LISTS:  # from a caller that stopped early
                 self._listed.pop(next(iter(self._listed)), None)
         return page
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Clear those of the runs that have no owner, that are not pinned, and that stand as they did."""
+        """Clear the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         self._check_writer("")
         return [each.workflow_id for each in runs if self._clear_unchanged(each)]
 
@@ -597,7 +598,7 @@ class FileRuns(FileReader):
             return False
 
     def tidy(self) -> None:
-        """Finish the clears that a crash interrupted: what they leave is not a run, so no list shows it."""
+        """Finish clears that a crash interrupted: no list shows what they left."""
         self._check_writer("")
         self.reserve.make()
         for name in self._run_names():
@@ -607,7 +608,7 @@ class FileRuns(FileReader):
                     self.clear(cleared)
             except RunLockedError:
                 continue
-            except FlowckptError as error:  # the list and 'check' name it
+            except FlowckptError as error:  # lists and 'check' report it
                 _log.info("%s in %s was not tidied: %s", name, self.path, error.message)
 
     def _cleared_in(self, name: str) -> str | None:
@@ -615,7 +616,7 @@ class FileRuns(FileReader):
             cleared = None if directory is None else reader.cleared_id_in(self._filesystem, directory)
             if cleared is None or directory is None or not self.seals.has_key:
                 return cleared
-            # With a key, a tombstone must prove itself: the process that can write to the store can make one.
+            # With a key, a tombstone must be authenticated: any process that can write to the store can make one.
             image = read_image(self._filesystem, directory, cleared, self._fetch(cleared), seals=self.seals)
             return cleared if image.is_cleared else None
 
@@ -624,9 +625,8 @@ def _place(info: RunInfo) -> tuple[Any, str]:
     return info.started_at, info.workflow_id
 
 
-# Pins: an empty file in the run's directory for each checkpoint that is pinned.
-#
-# A file of its own needs no owner: a live run can be pinned, two people can pin at once, and a crash leaves a pin or none.
+# Pins: an empty file in the run's directory for each pinned checkpoint. A separate file needs no ownership: a live run
+# can be pinned, pins can be set concurrently, and a crash leaves the pin or no pin.
 
 
 def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
@@ -646,7 +646,7 @@ def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
 
 
 def take_pin_away(filesystem: FileSystem, directory: int, sequence: int) -> None:
-    """Take a pin away, durably; no error where there is none.
+    """Remove a pin, durably; no error if there is none.
 
     Args:
         filesystem: the calls.
@@ -658,16 +658,15 @@ def take_pin_away(filesystem: FileSystem, directory: int, sequence: int) -> None
     filesystem.sync(directory)
 
 
-# Taking in a whole run: written beside the others under the name of something unfinished, then given its own.
-#
-# A directory is renamed in one step, and never over one that holds anything; so a reader sees all of the run or nothing,
-# and of two who bring the same run one is refused. What a dead process left is removed by the next who takes a run in.
+# Receiving a whole run: it is written next to the others under a temporary name, then renamed. A directory is renamed
+# atomically, and never over one that is not empty; so readers see the whole run or nothing, and only one of two
+# processes can import the same run. The next import removes what a dead process left.
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class _RecordedClock:
-    """The time at which the attempt that is being written was begun: a segment says when it was made."""
+    """A clock that returns the start of the attempt that is being written, for the header of its segment."""
 
     def __init__(self) -> None:
         self.moment: datetime | None = None
@@ -678,12 +677,12 @@ class _RecordedClock:
         return self.moment
 
     def monotonic(self) -> float:
-        """Return no time: nothing is measured."""
+        """Return 0: nothing is measured."""
         return 0.0
 
 
 class _SyncedWhenClosed:
-    """The calls, with the data of a file synced once, when it is closed: nothing of a run counts before its name does."""
+    """The calls, with files synced only when closed: nothing of the run counts before it has its name."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
@@ -693,11 +692,11 @@ class _SyncedWhenClosed:
         return getattr(self._filesystem, name)
 
     def sync_data(self, file: int) -> None:
-        """Keep in mind that the file is to be synced."""
+        """Remember to sync the file."""
         self._written.add(file)
 
     def close(self, file: int) -> None:
-        """Sync the file, if that is due, and close it."""
+        """Sync the file if necessary, and close it."""
         try:
             if file in self._written:
                 self._written.discard(file)
@@ -707,11 +706,11 @@ class _SyncedWhenClosed:
 
 
 class StagedRuns(FileRuns):
-    """A run that is not visible yet, in a directory of its own among those of the runs.
+    """A run that is not visible yet, in a temporary directory next to the runs.
 
     Args:
         path: the store's directory.
-        name: the name of that directory.
+        name: the name of the directory.
         options: as for `Location`.
     """
 
@@ -724,10 +723,10 @@ class StagedRuns(FileRuns):
 
 
 def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Take a run in.
+    """Write a whole run.
 
     Args:
-        runs: the store's.
+        runs: the runs of the store.
         workflow_id: the run.
         checkpoints: returns its checkpoints.
     """
@@ -737,7 +736,7 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
     staged = StagedRuns(
         runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
     )
-    staged._guard = runs._guard  # it is the same store: what is known of it is looked for once
+    staged._guard = runs._guard  # the same store: its keys are checked once
     _check_absent(runs, workflow_id)
     is_begun = False
     try:
@@ -765,7 +764,7 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
 
 
 def _check_absent(runs: FileRuns, workflow_id: str) -> None:
-    """Refuse a run that cannot be taken in before anything is asked of the process that brings it."""
+    """Refuse a run that exists before its checkpoints are read."""
     if runs.image(workflow_id).records:
         raise RunExistsError(workflow_id)
     if (owner := runs.owner(workflow_id)) is not None:
@@ -773,14 +772,14 @@ def _check_absent(runs: FileRuns, workflow_id: str) -> None:
 
 
 def _close(staged: StagedRuns, workflow_id: str) -> None:
-    """End an attempt: it is on the disk then."""
+    """End an attempt and make it durable."""
     with staged._translated(workflow_id, "receive"):
         staged.close()
 
 
 @contextlib.contextmanager
 def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
-    """Open the directory of all runs for the block, made where it is missing."""
+    """Open the directory of all runs for the block, created if it is missing."""
     filesystem = runs._filesystem
     filesystem.make_root(str(runs.path))
     runs._check_filesystem()
@@ -794,7 +793,7 @@ def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
 
 
 def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
-    """Give the finished directory the run's name, durably; what never held a checkpoint makes way."""
+    """Rename the finished directory to the run's name, durably, replacing a directory that never had a checkpoint."""
     filesystem = runs._filesystem
     with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
         for _ in range(PATIENCE):
@@ -813,15 +812,15 @@ def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
                     workflow_id=workflow_id,
                     operation="receive",
                     is_outcome_unknown=True,
-                    remedy=f"Mend the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
+                    remedy=f"Repair the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
                 ) from error
             return
-    busy = OSError(errno.EBUSY, "another process begins it again and again")
+    busy = OSError(errno.EBUSY, "another process starts it repeatedly")
     raise storage_error(busy, workflow_id, "receive", runs.path)
 
 
 def _sweep(filesystem: FileSystem, directory: int) -> None:
-    """Remove the unfinished directories of processes that are dead."""
+    """Remove the unfinished directories of dead processes."""
     here = current_process()
     for name in filesystem.names(directory):
         if is_abandoned(name, here):

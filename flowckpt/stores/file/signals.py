@@ -1,8 +1,8 @@
-"""Messages for a run: a file each, beside its segments.
+"""Messages for a run: one file each, next to its segments.
 
-A process that sends one does not own the run, so it never touches a segment. A message is written under a random name, synced,
-and linked to the name that its id gives it: `link` never replaces, so a message that is sent twice is there once. Then
-the directory is synced. The owner removes it once its record says that it was taken.
+The sender does not own the run, so it never changes a segment. A message is written under a random name, synced, and
+linked to a name made from its id: `link` never replaces a file, so a message sent twice exists once. Then the directory
+is synced. The owner removes the message after a checkpoint has recorded it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
 _LOOKS = 5
-"""How often the messages are listed while others remove some of them."""
+"""Maximum attempts to list the messages while others remove some of them."""
 
 
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
     """Make a message durable in the directory of a run; return whether it is new.
 
     Raises:
-        EncodingError: a text in it cannot be recorded.
+        EncodingError: the message contains text that cannot be recorded.
         FileNotFoundError: the run was cleared meanwhile.
     """
     content = _written(workflow_id, signal, seals)
     with contextlib.suppress(FileExistsError):
         filesystem.make_directory(run, SIGNALS)
-    filesystem.sync(run)  # also where it was there: its maker may have died first
+    filesystem.sync(run)  # even if it existed: its sender may have died before the sync
     with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         sweep_abandoned(filesystem, directory)
         is_new = write_new(filesystem, directory, signal_name(signal.signal_id), content)
@@ -48,11 +48,11 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
 
 
 def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seals) -> list[Signal]:
-    """Return the messages in the directory of a run, in the order in which they were sent.
+    """Return the messages in the directory of a run, in the order of sending.
 
     Raises:
         CheckpointCorruptedError: a message is damaged.
-        UnauthenticatedRecordError: a message was written without the key that the store has.
+        UnauthenticatedRecordError: a message was written without the store's key.
     """
     if not filesystem.exists(run, SIGNALS):
         return []
@@ -63,7 +63,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
             for name in filter(is_signal, filesystem.names(directory)):
                 try:
                     content = read_file(filesystem, directory, name)
-                except FileNotFoundError:  # removed meanwhile, perhaps for another one that the names do not have yet
+                except FileNotFoundError:  # removed meanwhile, perhaps replaced by one that is not in the listing yet
                     has_lost_one = True
                     continue
                 except OSError as error:
@@ -77,24 +77,24 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
 
 
 def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]) -> None:
-    """Remove messages from the directory of a run. Nothing is synced: one that comes back is known to be taken.
+    """Remove messages from the directory of a run. Nothing is synced: a message that reappears is known to be taken.
 
     Args:
         filesystem: the calls.
         run: the run's directory, open.
-        signal_ids: which.
+        signal_ids: the ids of the messages.
     """
     if not signal_ids:
         return
     with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
-        if directory is not None:  # else none was ever sent, or the run is being cleared
+        if directory is not None:  # otherwise none was sent, or the run is being cleared
             for each in signal_ids:
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.unlink(directory, signal_name(each))
 
 
 def clear_signals(filesystem: FileSystem, run: int) -> None:
-    """Remove all messages and their directory, also those that are being sent just now."""
+    """Remove all messages and their directory, including messages being sent."""
     while True:
         with open_if_there(filesystem, filesystem.open_directory, run, SIGNALS) as directory:
             if directory is None:
@@ -110,7 +110,7 @@ def clear_signals(filesystem: FileSystem, run: int) -> None:
 
 
 def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
-    """Return the two lines of a message's file: a header that says how the other one is sealed, and the message."""
+    """Return the two lines of a message's file: a header with the seal of the other line, and the message."""
     said, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
     with refused_as_encoding_error():
         head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **said})
@@ -130,7 +130,7 @@ def _read(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
     second, end, more = rest.partition(b"\n")
     digest = lines.opened(first, lines.START)
     if digest is None or not end or more or lines.opened(second, digest) is None:
-        raise _damaged(workflow_id, name, "its checksum does not hold")
+        raise _damaged(workflow_id, name, "its checksum does not match")
     head, body = first[: len(first) - lines.TRAILER], second[: len(second) - lines.TRAILER]
     try:
         header = json.loads(head + b"}")
@@ -149,7 +149,7 @@ def _read(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
     except (LookupError, TypeError, ValueError) as error:
         raise _damaged(workflow_id, name, f"it is malformed: {error!r:.80}") from error
     if signal_name(signal.signal_id) != name:
-        raise _damaged(workflow_id, name, "it lies under the name of another message")
+        raise _damaged(workflow_id, name, "it has the file name of another message")
     return signal
 
 
@@ -158,5 +158,5 @@ def _damaged(workflow_id: str, name: str, detail: str) -> CheckpointCorruptedErr
         workflow_id,
         location=f"{SIGNALS}/{name}",
         detail=detail,
-        remedy="Nothing was changed. Remove the file, and send the signal again.",
+        remedy="Remove the file, and send the signal again. Nothing was changed.",
     )

@@ -2,15 +2,15 @@
 
 ::
 
-    .flowckpt/runs/RUN/00000001.jsonl   the segment of attempt 1: a JSON record a line
-                       00000002.jsonl   the segment of attempt 2, which says what it continues
-                       blobs/SHA256     large values, once per content
-                       signals/ID.json  messages for the run, each written by its sender
-                       lock             locked by the owner while it lives
-                       head             how far the run has come, where there is a key
-               index/NAME               the index of results, where there is no key; it may be missing or old
-               store.json               which store this is, where there is a key
-               keys-00000001.json       which keys it is sealed with, without their secrets
+    .flowckpt/runs/RUN/00000001.jsonl   the segment of attempt 1: one JSON record per line
+                       00000002.jsonl   the segment of attempt 2, which names the record that it continues
+                       blobs/SHA256     large values, one file per content
+                       signals/ID.json  messages for the run, written by their senders
+                       lock             locked by the live owner
+                       head             the last acknowledged line, with a key
+               index/NAME               the index of results, without a key; may be missing or outdated
+               store.json               the identity of the store, with a key
+               keys-00000001.json       the ids of its keys, without their secrets
 
 The protocol is in `claim`, `run_writer` (saves), and the modules `segment` and `image` of `flowckpt.stores.log`.
 """
@@ -47,7 +47,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
         clock: the time, for tests.
         key_file: a file with keys; its newest key authenticates or encrypts records.
         keys: the keys, instead of a file.
-        compression: how records and large values are compressed: `none`, `gzip`, `zstd` or `auto`.
+        compression: the compression of records and large values: `none`, `gzip`, `zstd` or `auto`.
         trust: accept runs whose records are not authenticated by the key, or whose end may be missing.
 
     Raises:
@@ -70,7 +70,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
         compression: str = "none",
         trust: bool = False,
     ) -> None:
-        # Absolute from now on: a step that changes the directory of the process must not move the store.
+        # Absolute, because a step that changes the working directory must not move the store.
         self.path = Path(path).absolute()
         protection = None
         if key_file is not None or keys is not None or compression != "none":
@@ -79,7 +79,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
 
-        if self.runs.seals.has_key:  # the index would say which runs have made equal calls
+        if self.runs.seals.has_key:  # the index would reveal which runs made equal calls
             self.abilities = self.abilities - {Ability.INDEX}
 
     def __repr__(self) -> str:
@@ -110,17 +110,17 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
         return await run_blocking(self.runs.reserve.use)
 
     async def repair(self, workflow_id: str) -> Repaired:
-        """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`."""
+        """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`."""
         return await self.runs.repair_in(self, workflow_id)
 
     @property
     def keys(self) -> KeyRing | None:
-        """Its keys; None also if it takes runs on trust, because then they prove nothing."""
+        """Its keys; None with `trust`, because then they prove nothing."""
         protection = self.runs.seals.protection
         return None if protection.is_trusting else protection.ring
 
     @property
     def is_encrypting(self) -> bool:
-        """Whether one of its keys encrypts."""
+        """Whether it has an encryption key."""
         ring = self.runs.seals.protection.ring
         return ring is not None and ring.is_encrypting

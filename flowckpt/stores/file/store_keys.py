@@ -1,4 +1,4 @@
-"""The keys of a protected store: only their holders may write, and without encryption everybody may read."""
+"""The keys of a protected store: only their holders can write; without encryption, everyone can read."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
 
 
-# The identity of a store that is protected by a key: made once, durable, and named by whatever is sealed in it.
+# The identity of a store that is protected by a key: created once, durable, and part of everything that is sealed in
+# it.
 #
-# `store.json` in the store's directory. That it is there says, too, that no process writes to the store without a key. A store
-# that was never given a key has none.
+# It is `store.json` in the store's directory. Its existence also means that nothing is written without a key. A store
+# that never had a key has none.
 
 
 def read_identity(filesystem: FileSystem, root: int) -> str | None:
@@ -67,7 +68,7 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
         root: the store's directory, open.
 
     Raises:
-        CheckpointCorruptedError: the file is there and says nothing.
+        CheckpointCorruptedError: the file exists but is invalid.
     """
     if not filesystem.exists(root, IDENTITY):
         return None
@@ -81,7 +82,7 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
         raise CheckpointCorruptedError(
             "",
             location=IDENTITY,
-            detail="it does not say which store this is",
+            detail="it does not contain the identity of the store",
             remedy='Restore it from a backup, or write {"flowckpt":"store","store_id":"…"}: the header of each segment '
             "has the id, as 'store'.",
         )
@@ -89,7 +90,7 @@ def read_identity(filesystem: FileSystem, root: int) -> str | None:
 
 
 def make_identity(filesystem: FileSystem, root: int) -> str:
-    """Return the identity of a store that had none, made durable; or that which another process has made meanwhile.
+    """Create the identity of a store durably and return it; or return the one that another process created meanwhile.
 
     Args:
         filesystem: the calls.
@@ -105,11 +106,11 @@ def make_identity(filesystem: FileSystem, root: int) -> str:
 
 _TRIES = 100
 _LOOKS = 32
-"""Runs that are looked at for a seal in a store that has none itself: each costs 40 µs, in every process that writes."""
+"""Maximum runs checked for a seal in a store without an identity: each takes 40 µs, in every process that writes."""
 
 
 class Guard:
-    """Refuses who has not the key of a store, before anything is changed.
+    """Refuses access without a key of the store, before any change.
 
     Args:
         store_id: returns the identity of the store, or None if it has none.
@@ -124,16 +125,16 @@ class Guard:
         self._settled: str | None = None
 
     def check_writer(self, root: int, workflow_id: str) -> None:
-        """Refuse a change by who has no key, or another one than the store's; note a key that was put before it.
+        """Refuse a write without a key of the store; note a new key that precedes a known one.
 
         Args:
             root: the store's directory, open.
-            workflow_id: the run that is to be changed; an empty text for the store.
+            workflow_id: the run to change; empty for the store.
 
         Raises:
             KeyMissingError: the store is protected by a key, and there is none.
-            WrongKeyError: none of the keys is one of the store's.
-            CheckpointCorruptedError: runs are sealed, and the store has lost its identity; or a note of its keys is
+            WrongKeyError: none of the keys belongs to the store.
+            CheckpointCorruptedError: runs are sealed but the store has lost its identity, or a note of its keys is
                 damaged.
         """
         ring = self._seals.protection.ring
@@ -144,38 +145,38 @@ class Guard:
         self._settle_keys(root, ring, workflow_id)
 
     def check_reader(self, root: int, workflow_id: str) -> None:
-        """Refuse to read with a key that is not the store's. Without a key, everything that is not encrypted can be read.
+        """Refuse to read with foreign keys. Without a key, everything that is not encrypted can be read.
 
         Args:
             root: the store's directory, open.
-            workflow_id: the run that is asked for; an empty text for the store.
+            workflow_id: the run to read; empty for the store.
 
         Raises:
-            WrongKeyError: none of the keys is one of the store's.
-            CheckpointCorruptedError: runs are sealed, and the store has lost its identity; or a note of its keys is
+            WrongKeyError: none of the keys belongs to the store.
+            CheckpointCorruptedError: runs are sealed but the store has lost its identity, or a note of its keys is
                 damaged.
         """
         ring = self._seals.protection.ring
         if ring is None or self._is_reader_known or not self._has_identity(root):
             return
         store_id = self._store_id()
-        if store_id is None:  # taken away just now: each record says so
+        if store_id is None:  # removed meanwhile: each record raises an error
             return
         known = read_known(self._filesystem, root)
-        if known:  # else every record speaks for itself
+        if known:  # otherwise each record is checked by itself
             check_ring(ring, known, store_id, workflow_id)
             self._is_reader_known = True
 
     def make_identity(self, root: int, workflow_id: str) -> None:
-        """Make sure that a store has an identity, and knows the key, before anything is sealed in it.
+        """Ensure that a store has an identity and knows the key, before anything is sealed in it.
 
         Args:
-            root: the store's directory, open, and synced just now: an identity that another process has made is durable.
-            workflow_id: the run that is about to be written.
+            root: the store's directory, open and just synced, so that an identity made by another process is durable.
+            workflow_id: the run to write.
 
         Raises:
-            WrongKeyError: none of the keys is one of the store's.
-            CheckpointCorruptedError: runs are sealed, and the store has lost its identity.
+            WrongKeyError: none of the keys belongs to the store.
+            CheckpointCorruptedError: runs are sealed but the store has lost its identity.
         """
         ring = self._seals.protection.ring
         if ring is None:
@@ -184,13 +185,13 @@ class Guard:
         sweep_abandoned(filesystem, root)
         if read_identity(filesystem, root) is None:
             is_sealed = keys_numbers(filesystem.names(root)) or any(sealed_segments(filesystem, root))
-            if is_sealed and not filesystem.exists(root, IDENTITY):  # else another process made all of it just now
+            if is_sealed and not filesystem.exists(root, IDENTITY):  # otherwise another process just made it
                 raise lost_identity(filesystem, root)
             make_identity(filesystem, root)
         self._settle_keys(root, ring, workflow_id)
 
     def _settle_keys(self, root: int, ring: KeyRing, workflow_id: str) -> None:
-        """Make sure that the store knows the key that is written with, which must be its own or come with one that is."""
+        """Ensure that the store knows the key for writing, which must be its own or come with one that is."""
         filesystem = self._filesystem
         store_id = read_identity(filesystem, root)
         if store_id is None or store_id == self._settled:
@@ -206,7 +207,7 @@ class Guard:
             else:
                 proved = self._proved_keys(root, ring, workflow_id)
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
-            # Another process may have made the identity that the note names, and not synced it yet.
+            # Another process may have made the identity in the note without syncing it yet.
             filesystem.sync(root)
             add_known(filesystem, root, keys, store_id, known)
         raise CheckpointStorageError(
@@ -216,10 +217,10 @@ class Guard:
         )
 
     def _proved_keys(self, root: int, ring: KeyRing, workflow_id: str) -> list[Key]:
-        """Return the keys at hand that a record of the store proves, where it was made before its keys were noted.
+        """Return the keys that a record of the store proves, for a store from before keys were noted.
 
         Raises:
-            WrongKeyError: there are sealed records, and none of the keys opens one.
+            WrongKeyError: there are sealed records, but none of the keys opens one.
         """
         foreign = ""
         proved: dict[str, Key] = {}
@@ -239,14 +240,14 @@ class Guard:
         """Return whether the store has an identity.
 
         Raises:
-            CheckpointCorruptedError: it has none, and was sealed: somebody has taken it away.
+            CheckpointCorruptedError: it has none, but contains sealed records: the identity was removed.
         """
         filesystem = self._filesystem
         if filesystem.exists(root, IDENTITY):
             return True
         if not self._is_plain:
             if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_LOOKS):
-                if filesystem.exists(root, IDENTITY):  # another process made it just now, and then all else
+                if filesystem.exists(root, IDENTITY):  # another process just made it, and then the rest
                     return True
                 raise lost_identity(filesystem, root)
             self._is_plain = True
@@ -255,23 +256,23 @@ class Guard:
     def _newest_key(self, root: int) -> str:
         try:
             known = read_known(self._filesystem, root)
-        except CheckpointCorruptedError:  # which key it is only helps
+        except CheckpointCorruptedError:  # the key id is only a help
             return ""
         return known[0].id if known else ""
 
 
-# What the runs of a store say of its keys, where the store itself does not: found without opening a record.
+# The keys of a store as its runs name them, without opening a record, for a store without notes.
 
 
 @lazy_frozen(eq=False, repr=False)
 class SealedSegment:
-    """A segment whose header says that it is sealed.
+    """A segment with a header that names its seal.
 
     Attributes:
-        workflow_id: the run, as the header says.
+        workflow_id: the run, according to the header.
         number: the segment.
-        key_id: the key, as the header says.
-        store_id: the store, as the header says.
+        key_id: the key, according to the header.
+        store_id: the store, according to the header.
         header: the bytes of the header, with its line feed.
     """
 
@@ -282,7 +283,7 @@ class SealedSegment:
     header: bytes
 
     def is_proved_by(self, seals: Seals) -> bool:
-        """Return whether the header opens with a key that is at hand."""
+        """Return whether an available key opens the header."""
         try:
             _, seal = opened_header(self.workflow_id, self.number, self.header, seals)
         except FlowckptError:
@@ -291,12 +292,12 @@ class SealedSegment:
 
 
 def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None) -> bool:
-    """Return whether a run of a store was written with a key: each such run has word of how far it has come.
+    """Return whether a run of a store was written with a key: each such run has a head file.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
-        most: how many runs are looked at; all of them where not given.
+        most: the maximum number of runs to check; all by default.
     """
     found = islice(_run_directories(filesystem, root), most)
     return any(name.startswith(HEAD) for _, names in found for name in names)
@@ -338,28 +339,28 @@ def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
 
 
 def lost_identity(filesystem: FileSystem, root: int) -> CheckpointCorruptedError:
-    """Return the error for a store that has sealed runs, or notes of its keys, and no identity.
+    """Return the error for a store with sealed runs, or notes of its keys, but without an identity.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
     """
     store_id, key_id = _named_by(filesystem, root)
-    detail = "it is missing, and runs in the store are sealed with a key"
-    anew = ""
+    detail = "it is missing, but runs in the store are sealed with a key"
+    text = ""
     if store_id:
-        detail = f"it is missing, and what lies in the store names the store {store_id} and the key {key_id}"
-        anew = f'{{"flowckpt":"store","schema_version":1,"store_id":"{store_id}"}}'
+        detail = f"it is missing, but records in the store name the store {store_id} and the key {key_id}"
+        text = f'{{"flowckpt":"store","schema_version":1,"store_id":"{store_id}"}}'
     return CheckpointCorruptedError(
         "",
         location=IDENTITY,
         detail=detail,
-        remedy="Nothing was changed. Restore it from a backup" + (f", or write it again: {anew}" if anew else "."),
+        remedy="Nothing was changed. Restore it from a backup" + (f", or write it again: {text}" if text else "."),
     )
 
 
 def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
-    """Return the store and a key that a sealed run names, or else a note of keys; empty texts where none does."""
+    """Return the store and a key named by a sealed run, otherwise by a note of keys; empty if there is neither."""
     for segment in sealed_segments(filesystem, root):
         return segment.store_id, segment.key_id
     with contextlib.suppress(CheckpointCorruptedError, OSError):
@@ -370,7 +371,7 @@ def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _without_foreign() -> Iterator[None]:
-    """Skip what is not a segment of ours for the block; an error of the disk is raised: it says nothing about the file."""
+    """Ignore files that are not flowckpt's segments; raise disk errors, which do not show what a file is."""
     try:
         with contextlib.suppress(SegmentDamagedError, ValueError, LookupError, TypeError):
             yield
@@ -380,10 +381,10 @@ def _without_foreign() -> Iterator[None]:
 
 
 def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
-    """Open the directory of each run for a while, with the names in it; skip everything else."""
+    """Yield each run's directory, open, with the names in it; skip everything else."""
     with open_if_there(filesystem, filesystem.open_directory, root, RUNS) as runs:
         for name in sorted(() if runs is None else filesystem.names(runs)):
-            if runs is None or is_temporary(name):  # it is being received, and is not a run yet
+            if runs is None or is_temporary(name):  # being received, not a run yet
                 continue
             try:
                 opened = filesystem.open_directory(runs, name)
@@ -395,12 +396,13 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
                 yield directory, filesystem.names(directory)
 
 
-# Which keys are those of a store: notes beside `store.json`, each written once and never changed.
+# The keys of a store: notes next to `store.json`, each written once and never changed.
 #
-# `keys-00000001.json` is one line with a checksum: for each key its id, its use, and a proof that only somebody with the
-# key can work out for this store. A rotation adds `keys-00000002.json`, and so on. A note is written under a random name,
-# synced, and *linked* to the number behind the newest note that its writer has read. So of two processes that come with
-# two keys at once one finds that number taken, reads the other's note, and must have a key of it.
+# `keys-00000001.json` is one line with a checksum. For each key it has the id, the use, and a proof for this store that
+# only the holder of the key can compute. A rotation adds `keys-00000002.json`, and so on. A note is written under a
+# random name, synced, and *linked* to the number after the newest note that its writer has read. So if two processes
+# add different keys at the same time, one finds the number taken, reads the other's note, and must have one of its
+# keys.
 
 
 _MOST_BYTES = 1 << 16
@@ -408,14 +410,14 @@ _MOST_BYTES = 1 << 16
 
 @lazy_frozen(eq=False, repr=False)
 class KnownKey(FieldEquality):
-    """A key that the store is sealed with, as its note says.
+    """A key of the store, as noted.
 
     Attributes:
         id: the key's id.
-        use: what it is for.
+        use: its use.
         store_id: the store.
-        proof: what only somebody with the key can work out.
-        place: the note that says so.
+        proof: a digest that only a holder of the key can compute.
+        place: the name of the note.
     """
 
     id: str
@@ -426,7 +428,7 @@ class KnownKey(FieldEquality):
 
 
 def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
-    """Return the keys of a store, the newest note first; nothing if there is no note yet.
+    """Return the keys of a store, the newest note first; empty if there is no note.
 
     Args:
         filesystem: the calls.
@@ -445,7 +447,7 @@ def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
     with held_open(filesystem, filesystem.open_read(root, name)) as file:
         line, end, rest = filesystem.read(file, _MOST_BYTES, 0).partition(b"\n")
     if not end or rest or opened(line, START) is None:
-        raise _damaged(name, "its checksum does not hold")
+        raise _damaged(name, "its checksum does not match")
     try:
         said = json.loads(line[: len(line) - TRAILER] + b"}")
         store_id = str(said["store_id"])
@@ -453,48 +455,47 @@ def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
             KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in said["keys"]
         ]
     except (ValueError, LookupError, TypeError) as error:
-        raise _damaged(name, f"it does not say which keys the store has: {error!r:.80}") from error
+        raise _damaged(name, f"it is malformed: {error!r:.80}") from error
     if not found:
-        raise _damaged(name, "it names no key")
+        raise _damaged(name, "it does not contain keys")
     return found
 
 
 def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow_id: str) -> None:
-    """Refuse keys of which none is the store's.
+    """Refuse keys if none of them belongs to the store.
 
     Args:
-        ring: the keys at hand.
-        known: those of the store; at least one.
+        ring: the available keys.
+        known: the keys of the store; at least one.
         store_id: the store.
-        workflow_id: the run that somebody asked for, for errors; an empty text for none.
+        workflow_id: the requested run, for errors; may be empty.
 
     Raises:
-        WrongKeyError: none of them is one of the store's.
-        CheckpointCorruptedError: a note names a key that is at hand, and does not prove it.
+        WrongKeyError: none of them belongs to the store.
+        CheckpointCorruptedError: a note names an available key, but its proof is wrong.
     """
     is_ours = False
     for each in known:
         key = ring.get(each.id)
         if key is not None:
             if not hmac.compare_digest(attrs.evolve(key, use=each.use).proof_for(store_id), each.proof):
-                raise _damaged(each.place, f"it does not prove key {each.id} for the store {store_id}")
+                raise _damaged(each.place, f"its proof of key {each.id} does not match the store {store_id}")
             is_ours = True
     if not is_ours:
         raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
 
 
 def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
-    """Write a note of keys, durably, unless another process has written one in its place.
+    """Write a note of keys, durably, unless another process has written one with the same number.
 
-    Its number comes from the notes that were read, and not from the names that are there by now: a note that came in
-    between was not yet checked with any key.
+    The number follows the notes that were read, not the current names: a note written meanwhile has not been checked.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
         keys: the keys, the newest first.
         store_id: the store.
-        known: what `read_known` has returned, and the keys were held against.
+        known: the result of `read_known` that the keys were checked against.
     """
     number = max([*keys_numbers([each.place for each in known]), 0]) + 1
     said = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
@@ -509,27 +510,27 @@ def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
         "",
         location=name,
         detail=detail,
-        remedy=f"Nothing was changed. Restore {name} from a backup; or move it away: then the next write with the right "
-        "key proves that key by the records of the store, and notes it again.",
+        remedy=f"Nothing was changed. Restore {name} from a backup, or move it away: the next write with the right "
+        "key then checks that key against the records of the store, and notes it again.",
     )
 
 
-# What a run does not prove with the key: what somebody takes for true who trusts it anyway.
+# The parts of a run that the key does not prove, which `trust` accepts anyway.
 
 
 @lazy_frozen(eq=False, repr=False)
 class TrustReport(FieldEquality):
-    """The parts of a run that the key proves, and those that it does not.
+    """The parts of a run that the key proves, and the others.
 
     Attributes:
         workflow_id: the run.
-        checkpoints: how many it has, as it is now.
-        results: how many results, likewise.
-        is_proved: whether it proves itself as it is, so that nothing is to be taken on trust.
-        plain: the segments of it that were written without a key.
-        sealed: the segments of it that were opened with the key, and hold.
-        lost: what is known to be missing at its end, or why that is unknown; empty if nothing is.
-        message: why its messages are refused, and stay so; empty if they are not.
+        checkpoints: the current number of checkpoints.
+        results: the current number of results.
+        is_proved: whether the key proves all of it, so that nothing is taken on trust.
+        plain: its segments that were written without a key.
+        sealed: its segments that the key proves.
+        lost: the known loss at its end, or why that is unknown; empty if nothing is missing.
+        message: why its messages are refused; empty if they are accepted.
     """
 
     workflow_id: str
@@ -543,18 +544,18 @@ class TrustReport(FieldEquality):
 
 
 def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, seals: Seals) -> TrustReport:
-    """Return what a run proves, and what it does not.
+    """Return which parts of a run the key proves.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
         workflow_id: the run.
         fetch: reads large values.
-        seals: the seals of the store, which was told to trust.
+        seals: the seals of the store, opened with `trust`.
 
     Raises:
-        CheckpointCorruptedError: what is sealed does not open, or a record is damaged: that cannot be trusted.
-        FileNotFoundError: it was cleared or compacted meanwhile; look again.
+        CheckpointCorruptedError: a sealed record does not open, or a record is damaged, which trust cannot accept.
+        FileNotFoundError: the run was cleared or compacted meanwhile; try again.
     """
     heads = heads_in(filesystem, directory)
     image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
@@ -585,8 +586,8 @@ def _lost(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> str:
     try:
         found = what_is_cut(image, heads, seals)
     except (WrongKeyError, ForeignRecordError) as error:
-        found = f"the word of how far the run has come cannot be read: {error.message}"
-    return f"unknown: {found}" if found.startswith("the word") else found
+        found = f"the head file of the run cannot be read: {error.message}"
+    return f"unknown: {found}" if found.startswith("the head file") else found
 
 
 def _refused_message(filesystem: FileSystem, directory: int, workflow_id: str, strict: Seals) -> str:

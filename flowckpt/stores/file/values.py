@@ -1,7 +1,7 @@
-"""Large values: immutable files named by the SHA-256 of their content, beside the segments of their run.
+"""Large values: immutable files named by the SHA-256 of their content, next to the segments of their run.
 
-A blob is durable before the record that names it is written. A file that is there under the right name is trusted only
-where a record names it or this writer put it there: one left by a process that died may be in the page cache alone.
+A blob is durable before the record that refers to it is written. An existing file with the right name is trusted only
+if a record refers to it or this writer made it: a file from a dead process may exist only in the page cache.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def write_blobs(
     Args:
         filesystem: the calls.
         run: the run's directory, open.
-        blobs: the blobs, none of them trusted to be there.
-        is_directory_durable: whether this writer has made the blobs' own directory durable before.
-        values: packs or encrypts them; None if nothing does.
+        blobs: the blobs, none of them known to exist.
+        is_directory_durable: whether this writer has already made the directory of blobs durable.
+        values: compresses or encrypts them, or None.
     """
     if not is_directory_durable:
         with contextlib.suppress(FileExistsError):
@@ -64,12 +64,12 @@ def read_blob(
         filesystem: the calls.
         run: the run's directory, open.
         workflow_id: the run, for the error.
-        digest: the blob's name.
-        size: how long it is, according to the record.
-        values: opens those that are sealed.
+        digest: the digest of the blob.
+        size: its length according to the record.
+        values: opens sealed values.
 
     Raises:
-        CheckpointCorruptedError: it is missing, or its content is not what the record says.
+        CheckpointCorruptedError: it is missing, or its content does not match the record.
     """
     location = f"{BLOBS}/{digest}"
     try:
@@ -77,7 +77,7 @@ def read_blob(
             file, name = _opened(filesystem, directory, [digest] if values is None else values.names(digest))
     except OSError as error:
         if error.errno not in NOT_OURS:
-            raise  # the medium failed; that says nothing about the record
+            raise  # a failure of the medium does not mean that the record is damaged
         raise CheckpointCorruptedError(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error
@@ -89,7 +89,7 @@ def read_blob(
             content = values.opened(name, content, digest, size)
         except SealBrokenError as broken:
             raise CheckpointCorruptedError(
-                workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value does not open: {broken}"
+                workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value cannot be opened: {broken}"
             ) from broken
     if len(content) != size or sha256(content).hexdigest() != digest:
         raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
@@ -97,7 +97,7 @@ def read_blob(
 
 
 def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
-    """Open the first of some names that is there, or the one that a collection moved away (see `compaction`)."""
+    """Open the first existing name, or the value that a collection moved away (see `compaction`)."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name
@@ -105,31 +105,32 @@ def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[i
         if (found := orphaned(name)) is not None and found[1] in names:
             with contextlib.suppress(FileNotFoundError):
                 return filesystem.open_read(directory, name), found[1]
-    for name in names[:-1]:  # it was moved back, or sealed again, meanwhile
+    for name in names[:-1]:  # moved back or sealed again meanwhile
         with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name
     return filesystem.open_read(directory, names[-1]), names[-1]
 
 
-# Large values that two runs have: one file with a name in each run's directory. It goes when both runs are cleared.
+# Large values shared by runs: one file with a name in each run's directory, which exists until all these runs are
+# cleared.
 
 
 def share_blobs(
     filesystem: FileSystem, source: int, run: int, sizes: Mapping[str, int], values: ValueSeal | None = None
 ) -> set[str]:
-    """Give large values of one run a name in the directory of another, durably.
+    """Link large values of one run into the directory of another, durably.
 
-    Only values that a record of the source names may be asked for: those are on the disk.
+    Only values that a record of the source refers to may be passed, because these are durable.
 
     Args:
         filesystem: the calls.
         source: the directory of the run that has them, open.
-        run: the directory of the other, open.
-        sizes: how long each is, by its digest.
-        values: knows the names of those that are sealed.
+        run: the directory of the other run, open.
+        sizes: their lengths, by digest.
+        values: knows the names of sealed values.
 
     Returns:
-        The digests that are there now; the others could not be shared, and are to be written.
+        The digests that exist now; the others could not be shared and must be written.
     """
     with contextlib.suppress(FileExistsError):
         filesystem.make_directory(run, BLOBS)
@@ -142,7 +143,7 @@ def share_blobs(
         opened.callback(filesystem.close, ours)
         for digest, size in sizes.items():
             for name in [digest] if values is None else values.names(digest):
-                with contextlib.suppress(OSError):  # missing, planted, named too often: then it is copied
+                with contextlib.suppress(OSError):  # missing, planted or too many links: then it is copied
                     if _is_whole(filesystem, theirs, name, size if name == digest else None):
                         filesystem.link_into(theirs, ours, name)
                         shared.add(digest)

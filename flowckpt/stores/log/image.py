@@ -70,21 +70,21 @@ Look = Callable[[int], tuple[bool, Cut | None]]
 tombstone. The first segment of a generation records that it continues nothing."""
 
 
-def counted_segments(numbers: Sequence[int], look: Look) -> Iterator[tuple[int, int | None]]:
+def counted_segments(numbers: Sequence[int], inspect: Look) -> Iterator[tuple[int, int | None]]:
     """Yield the segments that count, newest first, and how many bytes of each; None for all.
 
     Segments of an earlier version do not record what they had read: then everything below them counts.
 
     Args:
         numbers: the numbers of the segments, ascending.
-        look: reads one.
+        inspect: reads one.
     """
     seen: Sequence[int] | None = None
     continued: set[int] = set()
     for number in reversed(numbers):
         if seen is not None and number > seen[0]:
             continue
-        is_begun, cut = look(number)
+        is_begun, cut = inspect(number)
         if not is_begun:
             continue
         if cut is None and number not in continued and any(0 < each < number for each in continued):
@@ -390,7 +390,7 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
     if attempt < 1:  # the first segment continues nothing
         return []
 
-    def look(number: int) -> tuple[bool, Cut | None]:
+    def inspect(number: int) -> tuple[bool, Cut | None]:
         if number == attempt:
             return True, Cut(0)
         data = read(number)
@@ -403,7 +403,7 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
             raise _corrupt(image, number, str(damage)) from damage
         return cut is not None, cut
 
-    counted = dict(counted_segments([number for number in numbers if number >= attempt], look))
+    counted = dict(counted_segments([number for number in numbers if number >= attempt], inspect))
     if (lowest := min(counted, default=attempt)) > attempt:
         data = read(lowest)
         header, seal = _header(image, lowest, data, seals)
@@ -412,7 +412,7 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
         if header.get("kind") == "cleared":
             image.is_cleared = True
             return []
-        if (cut := look(lowest)[1]) is not None and cut.generation:  # it started later
+        if (cut := inspect(lowest)[1]) is not None and cut.generation:  # it started later
             return []
         if header.get("kind") == PACK:
             pack = _segment(image, lowest, data, None, seal)

@@ -111,7 +111,7 @@ class Claimer:
             CheckpointStorageError: a request failed.
         """
         for _ in range(_PATIENCE):
-            keys = look(bucket, self.workflow_id)
+            keys = current_keys(bucket, self.workflow_id)
             newest = keys.attempts[-1] if keys.attempts else 0
             if self.after and newest != self.after:
                 raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest or None)
@@ -178,7 +178,7 @@ class Claimer:
 
     def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
         """Return the attempts below a claim; None if another claim has overtaken it, or the run was cleared."""
-        found = look(bucket, self.workflow_id)
+        found = current_keys(bucket, self.workflow_id)
         if found.life != claimed.keys.life:
             return None
         higher = [attempt for attempt in found.attempts if attempt > claimed.attempt]
@@ -205,7 +205,7 @@ class Claimer:
         return True
 
 
-def look(bucket: Bucket, workflow_id: str) -> RunKeys:
+def current_keys(bucket: Bucket, workflow_id: str) -> RunKeys:
     """List the current keys of a run."""
     run = run_key(workflow_id)
     return run_keys(run, bucket.names(run, workflow_id))

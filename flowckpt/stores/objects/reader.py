@@ -43,7 +43,7 @@ from flowckpt.stores.objects.attempt import (
     tail_of,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import look
+from flowckpt.stores.objects.claim import current_keys
 from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, RunKeys, run_key, run_keys, unpacked
 from flowckpt.stores.objects.run_writer import ObjectRunWriter
 from flowckpt.stores.objects.signals import read_signals
@@ -180,7 +180,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """
 
         def read_once() -> RunRead:
-            found = keys or look(self.bucket, workflow_id)
+            found = keys or current_keys(self.bucket, workflow_id)
             fetch = self._fetch(workflow_id, found)
             contents = Contents(self.bucket, workflow_id, found, with_bundles, {} if known is None else known)
             try:
@@ -224,7 +224,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return the numbers of the attempts that wrote something, ascending."""
 
         def look_once() -> list[int]:
-            keys = look(self.bucket, workflow_id)
+            keys = current_keys(self.bucket, workflow_id)
 
             def tail_at(number: int) -> AttemptTail:
                 try:
@@ -248,14 +248,14 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return the live owner of a run."""
 
         def look_once() -> Owner | None:
-            keys = look(self.bucket, workflow_id)
+            keys = current_keys(self.bucket, workflow_id)
             return self._owner_at(workflow_id, keys) if keys.attempts else None
 
         return self._steadily(workflow_id, "read", look_once)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run: the content of the heartbeat of its newest attempt."""
-        keys = look(self.bucket, workflow_id)
+        keys = current_keys(self.bucket, workflow_id)
         content = self.bucket.get(keys.at(keys.attempts[-1]).alive, workflow_id) if keys.attempts else None
         return content or None
 
@@ -268,7 +268,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process named by the claim of an attempt."""
-        keys = look(self.bucket, workflow_id).at(attempt)
+        keys = current_keys(self.bucket, workflow_id).at(attempt)
         holder = holder_in(self.bucket.get(keys.record(0), workflow_id), datetime.now(UTC))
         return None if holder is None else holder.owner.process
 
@@ -276,7 +276,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return the time of an attempt's newest object."""
 
         def look_once() -> datetime | None:
-            keys = look(self.bucket, workflow_id)
+            keys = current_keys(self.bucket, workflow_id)
             if attempt not in keys.attempts:
                 return None
             return list_attempt(self.bucket, keys.at(attempt), workflow_id).last_sign
@@ -394,7 +394,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
 
     def _is_over(self, keys: RunKeys, workflow_id: str) -> bool:
         """Return whether a run's life has ended since it was listed: its end is recorded before anything is removed."""
-        return look(self.bucket, workflow_id).life != keys.life
+        return current_keys(self.bucket, workflow_id).life != keys.life
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if objects vanish meanwhile because the run was cleared or a claim withdrawn."""

@@ -37,7 +37,7 @@ from flowckpt.stores.objects.attempt import (
     starts_generation,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import Claimed, give_up, look, sweep
+from flowckpt.stores.objects.claim import Claimed, current_keys, give_up, sweep
 from flowckpt.stores.objects.layout import (
     RUNS,
     AttemptKeys,
@@ -49,7 +49,7 @@ from flowckpt.stores.objects.layout import (
     unpacked,
 )
 from flowckpt.stores.objects.signals import read_signal
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, nothing_left
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable
 
 if TYPE_CHECKING:
     from flowckpt.stores.objects.runs import ObjectRuns
@@ -68,7 +68,7 @@ def repair_run(runs: ObjectRuns, workflow_id: str) -> Repaired:
     """
     aside = ""
     lost: list[Loss] = []
-    keys = look(runs.bucket, workflow_id)
+    keys = current_keys(runs.bucket, workflow_id)
     if not keys.attempts:
         raise CheckpointNotFoundError(workflow_id)
     if not _is_intact(runs.check(workflow_id)):
@@ -231,7 +231,7 @@ class _Repair:
             if starts_generation(attempt.lines[1]):
                 self._generation = number
         if newest is None:
-            raise nothing_left(self.workflow_id, self.keys.run)
+            raise unrepairable(self.workflow_id, self.keys.run)
         return None
 
     def _read_whole(self, numbers: list[int], fetch: Fetch) -> CheckpointData | None:

@@ -33,9 +33,9 @@ from flowckpt.stores.objects.bucket import Bucket, check_conditions
 from flowckpt.stores.objects.claim import (
     Claimed,
     Claimer,
+    current_keys,
     finish_clearing,
     give_up,
-    look,
     sweep_former,
     sweep_late,
     sweep_values,
@@ -186,10 +186,10 @@ class ObjectRuns(ObjectReader):
 
     def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
         """Return the newest attempt of a run; None if the life of `keys` has ended."""
-        found = look(self.bucket, workflow_id)
+        found = current_keys(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
-    def look_after_owned(self) -> bool:
+    def maintain_owned(self) -> bool:
         """Send heartbeats for all owned runs, report lost ones, and return whether any are owned."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None
@@ -206,7 +206,7 @@ class ObjectRuns(ObjectReader):
         """Copy large values of another run to an owned run, on the server."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
-            owned.share_from(look(self.bucket, source_id), sizes)
+            owned.share_from(current_keys(self.bucket, source_id), sizes)
 
     def _give_up(self, writer: ObjectRunWriter) -> None:
         if writer.leaves_values and writer.is_mine:
@@ -224,7 +224,7 @@ class ObjectRuns(ObjectReader):
         """Delete messages for a run."""
         owned = self.owned.get(workflow_id)
         if signal_ids:
-            keys = look(self.bucket, workflow_id) if owned is None else owned.keys
+            keys = current_keys(self.bucket, workflow_id) if owned is None else owned.keys
             self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
 
     def note_live(self, writer: ObjectRunWriter, content: bytes) -> None:
@@ -245,7 +245,7 @@ class ObjectRuns(ObjectReader):
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run, after a tombstone."""
-        keys = look(self.bucket, workflow_id)
+        keys = current_keys(self.bucket, workflow_id)
         if keys.attempts:
             self._entomb(workflow_id)
         sweep_former(self.bucket, keys, workflow_id)
@@ -286,7 +286,7 @@ class ObjectRuns(ObjectReader):
             workflow_id: the run.
             writer: the writer of the attempt with the tombstone.
         """
-        found = look(self.bucket, workflow_id)
+        found = current_keys(self.bucket, workflow_id)
         if found.life == writer.keys.life:
             finish_clearing(self.bucket, found, writer.attempt, workflow_id)
 
@@ -438,7 +438,7 @@ class _BulkImport:
         try:
             found = self._runs.read(self._workflow_id, keys=keys)
         except CheckpointCorruptedError as error:
-            if look(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
+            if current_keys(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed
                 raise _overtaken(self._workflow_id) from error
             raise
         return self._runs.writer_for(claimed, found, writer)

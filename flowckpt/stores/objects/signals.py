@@ -19,7 +19,7 @@ from flowckpt.stores.file.layout import is_signal, signal_name
 from flowckpt.stores.log import segment as lines
 from flowckpt.stores.objects.attempt import tail_of
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.claim import look
+from flowckpt.stores.objects.claim import current_keys
 from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpacked
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
@@ -35,7 +35,7 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
         EncodingError: a text in it cannot be recorded.
         CheckpointStorageError: a request failed; the error says whether the message may exist.
     """
-    keys = look(bucket, workflow_id)
+    keys = current_keys(bucket, workflow_id)
     if not _is_a_run(bucket, keys, workflow_id):
         raise CheckpointNotFoundError(workflow_id)
     body = packed(_written(workflow_id, signal))
@@ -43,7 +43,7 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
     try:
         is_new = bucket.create(key, body, workflow_id, "signal") is None
         may_be_there = True
-        if look(bucket, workflow_id).life != keys.life:
+        if current_keys(bucket, workflow_id).life != keys.life:
             bucket.delete([key], workflow_id, "signal")
             raise CheckpointNotFoundError(workflow_id)
     except CheckpointStorageError as error:
@@ -66,7 +66,7 @@ def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
         CheckpointCorruptedError: a message is damaged.
         CheckpointStorageError: a request failed.
     """
-    keys = look(bucket, workflow_id)
+    keys = current_keys(bucket, workflow_id)
     if not keys.has_signals or not _is_a_run(bucket, keys, workflow_id):
         return []
     wanted: list[str] = []

@@ -151,7 +151,7 @@ def become_migrator(session: Session, address: PostgresAddress) -> None:
         waiting.pause()
 
 
-def is_going_on(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
+def is_migrating(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
     """Return whether another process is migrating the tables now.
 
     Args:
@@ -230,7 +230,7 @@ class Retry:
         self._is_migrated = False
         self._pause = 0.02
 
-    def look(self, error: psycopg.Error, connection: Connection) -> None:
+    def check_migration(self, error: psycopg.Error, connection: Connection) -> None:
         """Find out why a table or a row is locked: a migration may take long, and is waited for.
 
         Args:
@@ -240,7 +240,7 @@ class Retry:
         self._is_migrated = False
         if error.sqlstate == LOCKED and not self._is_hurried:
             with contextlib.suppress(psycopg.Error):  # the connection broke: the next try uses another one
-                self._is_migrated = is_going_on(connection, self._address)
+                self._is_migrated = is_migrating(connection, self._address)
 
     def is_over(self, error: psycopg.Error, *, is_lost: bool) -> bool:
         """Wait for the next try, and return False; return True if there is none.

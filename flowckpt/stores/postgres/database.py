@@ -464,7 +464,7 @@ class PostgresDatabase(GroupingDatabase):
     def damages(self) -> list[str]:
         """Return the tables that a crash of the server would empty; damaged pages are found when they are read."""
 
-        def look(session: PostgresSession) -> list[str]:
+        def read(session: PostgresSession) -> list[str]:
             found = session.execute(
                 "SELECT relname FROM pg_class WHERE relnamespace = ?::regnamespace AND relkind = 'r' "
                 "AND relpersistence <> 'p'",
@@ -472,7 +472,7 @@ class PostgresDatabase(GroupingDatabase):
             )
             return [f"table {name} is not logged: a crash of the server empties it" for (name,) in found]
 
-        return self.read("", "check", look)
+        return self.read("", "check", read)
 
     def total_bytes(self) -> int:
         """Return the sizes of the tables of the schema and of their indexes."""
@@ -576,7 +576,7 @@ class PostgresDatabase(GroupingDatabase):
                     if connection is not None and is_lost:
                         self._pool.drop(connection)
                     elif connection is not None:
-                        tries.look(error, connection)
+                        tries.check_migration(error, connection)
                         self._pool.give_back(connection)
                     if tries.is_over(error, is_lost=is_lost):
                         raise self._failure(error, workflow_id, operation, is_write=is_write) from cause_of(

@@ -287,11 +287,11 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Do work on a run as it is, or as an attempt left it; None if there is no such run or attempt."""
         key = id_text(workflow_id)
 
-        def look(session: Session) -> T | None:
+        def read(session: Session) -> T | None:
             image = open_image(session, workflow_id, key, attempt=attempt)
             return None if image is None else work(session, image)
 
-        return self.database.read(workflow_id, "read", look)
+        return self.database.read(workflow_id, "read", read)
 
     def _loaded(
         self,
@@ -383,22 +383,22 @@ class SqlReader(RunsBase[SqlRunWriter]):
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
 
-        def look(session: Session) -> Owner | None:
+        def read(session: Session) -> Owner | None:
             run = key_of_run(session, workflow_id)
             return None if run is None else live_owner(session, run)
 
-        return self.database.read(workflow_id, "read", look)
+        return self.database.read(workflow_id, "read", read)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run."""
 
-        def look(session: Session) -> bytes | None:
+        def read(session: Session) -> bytes | None:
             run = key_of_run(session, workflow_id)
             asked = "SELECT content FROM result_index WHERE name = ?"
             found = session.execute(asked, (rows.live_name(run),)) if run is not None else ()
             return bytes(found[0][0]) if found and isinstance(found[0][0], bytes | memoryview) else None
 
-        return self.database.read(workflow_id, "read", look)
+        return self.database.read(workflow_id, "read", read)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
         """Return the process in the row of an attempt."""
@@ -499,8 +499,8 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
     behind = None if wanted.before is None else database.read("", "list", lambda session: _place(session, wanted))
     while most is None or len(found) < most:
         statement, parameters = picking(wanted, behind, count)
-        look = partial(_page, statement=statement, parameters=parameters)
-        page, damaged, behind, looked_at = database.read("", "list", look)
+        read = partial(_page, statement=statement, parameters=parameters)
+        page, damaged, behind, looked_at = database.read("", "list", read)
         found += [info for info in page if wanted.takes(info)]
         left_out += damaged
         if looked_at < count:

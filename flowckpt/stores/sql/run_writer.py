@@ -101,12 +101,12 @@ class SqlRunWriter(RunWriter):
             return [(rows.BEGIN_ATTEMPT, [nothing])], view.history.view(0)
         known = image.history.view().shared_length(view)
 
-        def look(session: Session) -> tuple[Row, int]:
+        def read(session: Session) -> tuple[Row, int]:
             found = last_record(session, image.run, image.links, steps=known)
             continued = (None, 0, 0) if found is None else (found[1], found[0], found[2])
             return (sql_time(session.now()), *continued, None, self.run, self.attempt), continued[2]
 
-        row, kept = self._database.read(self.workflow_id, "save", look)
+        row, kept = self._database.read(self.workflow_id, "save", read)
         self._is_verified = verified_after(None, view.history.results[:kept])
         return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(kept)
 

@@ -180,7 +180,7 @@ class SqlRuns(SqlReader):
             writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
         )
 
-    def look_after_owned(self) -> bool:
+    def maintain_owned(self) -> bool:
         """Renew the leases of all owned runs, and tell of those that are lost; return whether there are any."""
         mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:
@@ -321,7 +321,7 @@ class SqlRuns(SqlReader):
     def compactable(self, after: str, limit: int) -> list[str]:
         """Return the runs that have deleted checkpoints, in the order of their keys."""
 
-        def look(session: Session) -> list[str]:
+        def read(session: Session) -> list[str]:
             start = key_of_run(session, after) if after else None
             found = session.execute(
                 "SELECT workflow_id FROM runs WHERE run IN "
@@ -331,7 +331,7 @@ class SqlRuns(SqlReader):
             )
             return [name_of(key) for (key,) in found]
 
-        return self.database.read("", "list", look)
+        return self.database.read("", "list", read)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Remove the rows of deleted checkpoints, some at a time, and then the large values that no row names.
@@ -377,11 +377,11 @@ class SqlRuns(SqlReader):
         values = "COALESCE((SELECT sum(size) FROM blobs b WHERE b.run = r.run), 0)"
         statement = f"SELECT {rows_of}, {values} FROM runs r WHERE r.workflow_id = ?"  # noqa: S608 - constants
 
-        def look(session: Session) -> list[int]:
+        def read(session: Session) -> list[int]:
             found = [session.execute(statement, (id_text(each),)) for each in workflow_ids]
             return [sum(map(int, rows[0])) if rows else 0 for rows in found]
 
-        return self.database.read("", "read", look)
+        return self.database.read("", "read", read)
 
     # --- many runs -------------------------------------------------------------------------------------------------
 

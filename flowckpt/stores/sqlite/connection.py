@@ -372,7 +372,7 @@ def _name_beside(database: Path) -> str:
 
 
 @contextlib.contextmanager
-def told_to_others(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
+def migration_announced(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
     """Let others know for the block that the tables are being brought forward, as far as a file can be made.
 
     Args:
@@ -391,7 +391,7 @@ def told_to_others(database: Path, filesystem: FileSystem | None = None) -> Iter
         yield
 
 
-def is_going_on(database: Path, filesystem: FileSystem | None = None) -> bool:
+def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
     """Return whether a process is bringing the tables forward just now.
 
     Args:

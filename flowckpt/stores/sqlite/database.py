@@ -63,15 +63,15 @@ from flowckpt.stores.sqlite.connection import (
     identity_of,
     is_busy,
     is_full,
-    is_going_on,
+    is_migrating,
     is_sync,
     journal_mode,
+    migration_announced,
     names_what_is_lacking,
     os_error_of,
     reserve_of,
     sqlite_dialect,
     stamp_of,
-    told_to_others,
     wal_of,
 )
 from flowckpt.stores.sqlite.library import Guard, has_guard, library
@@ -192,7 +192,7 @@ class Retry:
                     now = time.monotonic()
                     if self.hurry.is_on and now > began + HURRIED_SECONDS:
                         raise self.hurry.error(f"the SQLite store {self._path}", workflow_id, operation) from error
-                    is_migrated = now > min(look_at, end) and is_going_on(self._path)
+                    is_migrated = now > min(look_at, end) and is_migrating(self._path)
                     if now > end and not is_migrated:
                         raise
                 else:
@@ -328,10 +328,10 @@ class SqliteDatabase(GroupingDatabase):
             while True:
                 size = self._size()
                 if size is None:
-                    return self._on_nothing(work)
+                    return self._on_missing_database(work)
                 if not size:
                     self._tell_empty()
-                    return self._on_nothing(work)
+                    return self._on_missing_database(work)
                 connection = self._opened_to_read()
                 if connection.in_transaction:
                     return work(SqliteSession(connection, self._clock))
@@ -433,7 +433,7 @@ class SqliteDatabase(GroupingDatabase):
     def _write_one(self, work: Work) -> Any:
         def write_once() -> Any:
             if work.operation not in _MAKES_THE_FILE and not self.path.exists():
-                return self._on_nothing(work.do)
+                return self._on_missing_database(work.do)
             connection = self._opened()
             done = self._write_in(connection, partial(work.do, SqliteSession(connection, self._clock)))
             return write_once() if self._is_wal_lost() else done
@@ -559,7 +559,7 @@ class SqliteDatabase(GroupingDatabase):
     def damages(self) -> list[str]:
         """Return what SQLite itself finds damaged."""
 
-        def look(session: SqliteSession) -> tuple[list[str], list[str]]:
+        def read(session: SqliteSession) -> tuple[list[str], list[str]]:
             found = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
             return found, [
                 f"a row of {table} belongs to no {parent}"
@@ -567,7 +567,7 @@ class SqliteDatabase(GroupingDatabase):
             ]
 
         try:
-            found, lost = self.read("", "check", look)
+            found, lost = self.read("", "check", read)
         except CheckpointCorruptedError as error:
             return [error.message]
         if found and (failed := failed_read(self.path, "", "check", found[0].rpartition("\n")[2])) is not None:
@@ -738,7 +738,7 @@ class SqliteDatabase(GroupingDatabase):
 
             def bring() -> None:
                 if version:
-                    until_committed.enter_context(told_to_others(self.path))
+                    until_committed.enter_context(migration_announced(self.path))
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 migrate(session, self.dialect, str(self.path))
 
@@ -755,7 +755,7 @@ class SqliteDatabase(GroupingDatabase):
             )
             self._has_told_empty = True
 
-    def _on_nothing(self, work: Callable[[SqliteSession], T]) -> T:
+    def _on_missing_database(self, work: Callable[[SqliteSession], T]) -> T:
         """Do work on an empty database in memory."""
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
