@@ -148,7 +148,7 @@ def _checked(name: str, target: object) -> Target:
     try:
         checked: str | tuple[str, ...] = Hook().from_toml(list(target) if isinstance(target, tuple) else target)
     except ValueError:
-        raise SettingError(f"{name} must be {Hook().said}, got {target!r:.80}", setting=name) from None
+        raise SettingError(f"{name} must be {Hook().expected}, got {target!r:.80}", setting=name) from None
     return checked
 
 

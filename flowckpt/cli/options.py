@@ -170,8 +170,8 @@ class MirrorSpec(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the description of a mirror."""
-        if not Mirror().takes(value):
-            self.fail(f"{value!r} is not {Mirror.said}", param, ctx)
+        if not Mirror().accepts(value):
+            self.fail(f"{value!r} is not {Mirror.expected}", param, ctx)
         return str(value)
 
 
@@ -324,7 +324,7 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
         type=_TYPES[type(setting.kind)](setting.kind),
         multiple=isinstance(setting.kind, Hosts | Executors),
         metavar=setting.metavar or None,
-        help=setting.meaning + (f" Default: {said}." if (said := setting.default_said or setting.default) else ""),
+        help=setting.meaning + (f" Default: {said}." if (said := setting.default_text or setting.default) else ""),
         **how,
     )
 

@@ -128,12 +128,12 @@ def test_an_empty_variable_or_option_switches_the_mirror_of_the_settings_off(flo
 
 def test_a_mirror_in_memory_is_refused_wherever_it_is_named(flowckpt, tmp_path):
     said = flowckpt(*RUN, "--mirror", "memory:").expect(2)
-    assert "'memory:' is not the description of a store that outlives the process, or empty for none" in said.err
+    assert "'memory:' is not the spec of a store that outlives the process, or empty for none" in said.err
     said = flowckpt("list", FLOWCKPT_MIRROR="memory:").expect(2)
-    assert "FLOWCKPT_MIRROR must be the description of a store that outlives the process" in said.err
+    assert "FLOWCKPT_MIRROR must be the spec of a store that outlives the process" in said.err
     (tmp_path / "pyproject.toml").write_text('[tool.flowckpt]\nmirror = "memory:x"\n')
     said = flowckpt(*RUN).expect(2)
-    assert "tool.flowckpt.mirror must be the description of a store that outlives the process" in said.err
+    assert "tool.flowckpt.mirror must be the spec of a store that outlives the process" in said.err
 
 
 def test_messages_about_a_mirror_show_its_address_without_the_password(flowckpt, tmp_path):

@@ -186,7 +186,7 @@ def test_an_unrelated_pyproject_is_not_even_parsed(deep):
         ("allow_network = 'a:1'", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
         ("allow_network = ['a']", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
         ("allow_network = [1]", "tool.flowckpt.allow_network must be", ""),
-        ("executors = 'process'", "tool.flowckpt.executors must be [NAME=]SPEC, or several of different names", ""),
+        ("executors = 'process'", "tool.flowckpt.executors must be [NAME=]SPEC, or several with different names", ""),
         ("executors = ['process', 'thread']", "tool.flowckpt.executors must be", ""),
         ("executors = ['']", "tool.flowckpt.executors must be", ""),
     ],

@@ -12,7 +12,7 @@ MANY = 10
 
 
 def commands_with(option: str) -> str:
-    """Say which commands have the option of a setting; one that is called so too and is not a setting's is none of them."""
+    """Return the commands with the option of a setting, as the page names them."""
     found = {
         name
         for name in COMMANDS
@@ -27,12 +27,12 @@ def commands_with(option: str) -> str:
 def type_of(setting: Setting) -> str:
     if isinstance(setting.kind, Choice):
         return ", ".join(f"`{option}`" for option in setting.kind.options)
-    return setting.kind.said if isinstance(setting.kind, Count) else setting.kind.toml
+    return setting.kind.expected if isinstance(setting.kind, Count) else setting.kind.toml
 
 
 def default_of(setting: Setting) -> str:
     shown = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
-    return setting.default_said or f"`{shown}`"
+    return setting.default_text or f"`{shown}`"
 
 
 def row(setting: Setting) -> str:

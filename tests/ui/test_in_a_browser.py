@@ -23,7 +23,7 @@ def test_a_live_page_follows_a_run_that_is_killed_and_resumed(server, tab):
     expect(tab.locator(".status").first).to_have_text("crashed", timeout=120_000)
     expect(tab.locator(".waterfall .row")).to_have_count(6)  # five builds, and the step at which it died
     tab.get_by_role("link", name="Resume").click()
-    assert "What it will do" in tab.inner_text("main")
+    assert "Effect" in tab.inner_text("main")
     tab.get_by_role("button", name="Resume", exact=True).click()
     tab.get_by_role("link", name="Show the run").click()
     expect(tab.locator(".status").first).to_have_text("suspended", timeout=120_000)

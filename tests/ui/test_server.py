@@ -88,7 +88,7 @@ def test_a_signal_of_the_wrong_type_is_refused_with_the_reason(server, waiting):
 
 def test_a_resume_first_says_what_it_will_do(server, waiting):
     page = server.get("/runs/one/resume").text
-    assert "What it will do" in page and "reuse" in page and "build" in page
+    assert "Effect</h2>" in page and "reuse" in page and "build" in page
 
 
 def test_the_graph_of_a_run_shows_what_a_resume_would_run_and_why(server, waiting):
@@ -167,7 +167,7 @@ def test_each_action_says_what_it_will_do(server, waiting):
     rollback = server.get(f"/runs/one/rollback?checkpoint={sequence}").text
     assert "4 results of checkpoint build[3] still count." in rollback
     assert "No longer counted: build[4], die." in rollback
-    assert "No finished step says how it is undone." in server.get("/runs/one/cancel").text
+    assert "No finished step has a compensation." in server.get("/runs/one/cancel").text
     waiting("run", "release.py:fan", "--id", "map").expect(0)
     assert "The new run takes over 0 results." in server.get("/runs/map/fork?from_step=fan").text
     assert "Nothing: the run is completed." in server.get("/runs/map/cancel").text
@@ -312,7 +312,7 @@ def test_a_certificate_that_is_none_is_refused_before_the_address_is_shown(relea
 def test_store_actions_say_first_what_they_would_do(server, waiting):
     waiting("run", "release.py:hostile", "--id", "done", "-i", "text=x").expect(0)
     page = server.get("/store/prune?keep=0").text
-    assert "done" in page[page.index("What it will do") :]
+    assert "done" in page[page.index("Effect</h2>") :]
     assert waiting("show", "done").code == 0
     answer = server.post("/store/prune", {"keep": "0"})
     assert "Done." in ended(server, answer)

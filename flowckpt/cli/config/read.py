@@ -1,7 +1,7 @@
 """Reading the settings, and deciding whose files to trust.
 
-The environment goes before `pyproject.toml`, and that before the default. The list of what the user trusts,
-`safe_stores`, is read from the user's own file and environment only: a `pyproject.toml` found upwards may be another
+The environment takes precedence over `pyproject.toml`, and that over the default. The list of trusted paths,
+`safe_stores`, is read only from the user's own file and environment: a `pyproject.toml` found upwards may be another
 user's, so it cannot extend the list.
 """
 
@@ -42,10 +42,10 @@ TABLE = "tool.flowckpt"
 
 
 def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
-    """Return the table and the file it stands in; an empty one and None if the nearest file has none.
+    """Return the table and its file; an empty table and None if the nearest file has none.
 
     Args:
-        directory: where to look from, upwards.
+        directory: the directory from which to search upwards.
 
     Raises:
         SettingError: the file cannot be read, is not TOML, or holds something other than a table.
@@ -59,7 +59,7 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
             continue
         except OSError as error:
             raise _invalid(file, f" cannot be read: {error.strerror}") from error
-        # A file that does not even name us may be as broken as it likes.
+        # A file that does not mention flowckpt may be invalid.
         table, source = _table(text, file) if b"flowckpt" in text else ({}, None)
         if source is not None:
             _check(source, directory=directory)
@@ -68,7 +68,7 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
 
 
 def _invalid(file: Path | str | None, said: str, key: str = "", remedy: str = "") -> SettingError:
-    """Return the error of a file of settings, or of a variable; `said` follows its name."""
+    """Return the error of a file of settings, or of a variable; its message is the name followed by `said`."""
     return SettingError(f"{file}{said}", setting=key, source=str(file), remedy=remedy)
 
 
@@ -100,7 +100,7 @@ def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
 
 _PREFIX = "FLOWCKPT_"
 _SECRETS = "FLOWCKPT_SECRET_"
-"""Secret inputs, by name: no settings."""
+"""Variables with this prefix are secret inputs, not settings."""
 
 
 class Source(StrEnum):
@@ -116,9 +116,9 @@ class Found(FieldEquality):
     """The value of a setting.
 
     Attributes:
-        setting: what it is the value of.
-        value: the value; None without a setting and without a default.
-        source: where it comes from.
+        setting: the setting.
+        value: its value; None if it is neither set nor has a default.
+        source: the source of the value.
         place: the environment variable, or the file; empty for a default.
     """
 
@@ -134,7 +134,7 @@ class Settings(FieldEquality):
 
     Attributes:
         found: the values, by the name of the setting.
-        file: the `pyproject.toml` that has a table for us, or None.
+        file: the `pyproject.toml` with a table for flowckpt, or None.
     """
 
     found: Mapping[str, Found]
@@ -146,14 +146,14 @@ class Settings(FieldEquality):
 
 
 def read_settings(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> Settings:
-    """Return all settings. Every one is checked, also those that are not used.
+    """Return all settings. All of them are checked, even unused ones.
 
     Args:
-        environ: the environment; the process's own where not given.
-        directory: where to look from; the working directory where not given.
+        environ: the environment; that of the process by default.
+        directory: the directory from which to search upwards; the working directory by default.
 
     Raises:
-        SettingError: a key is unknown, or a value cannot be; it names the variable, or the file and the key.
+        SettingError: a key is unknown, or a value is invalid; it names the variable, or the file and the key.
     """
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
@@ -166,13 +166,13 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
         if key not in SETTINGS:
             remedy = _nearest(key, SETTINGS, "the settings are")
             raise _invalid(file, f": {TABLE}.{key} is not a setting", key, remedy)
-    # The file is checked whole, also where the environment goes before it.
-    written = {key: _of_file(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
+    # The whole file is checked, even keys that the environment overrides.
+    written = {key: _from_file(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
     return Settings({name: _found(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file)
 
 
 def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
-    """Return a table with the keys of the tables in it as `table.key`."""
+    """Return a table with the keys of its inner tables as `table.key`."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if key not in TABLES:
@@ -186,14 +186,14 @@ def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that only look like settings, each with the setting that may be meant.
+    """Return the variables that look like settings but are not, each with a suggestion.
 
     Args:
-        environ: the environment; the process's own where not given.
+        environ: the environment; that of the process by default.
     """
     environ = os.environ if environ is None else environ
     known = [*(setting.variable for setting in SETTINGS.values()), _SAFE_VARIABLE]
-    if "FLOWCKPT_HOOK" in environ:  # a hook itself asks: the others of these describe its event
+    if "FLOWCKPT_HOOK" in environ:  # in a hook, such variables describe its event
         return {}
     ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
     found = sorted(name for name in ours if name not in known)
@@ -201,29 +201,30 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def _found(setting: Setting, environ: Mapping[str, str], written: Mapping[str, Found], directory: Path) -> Found:
-    if setting.name == "color" and (forbidding := _forbidding_color(environ)):
-        return Found(setting, False, Source.ENVIRONMENT, forbidding)
+    if setting.name == "color" and (variable := _color_off_variable(environ)):
+        return Found(setting, False, Source.ENVIRONMENT, variable)
     text = environ.get(setting.variable)
     if text or (text is not None and isinstance(setting.kind, Mirror)):
         try:
             value = setting.kind.from_text(text)
         except ValueError:
-            raise _refusal(setting, text, setting.variable, setting.variable) from None
-        return Found(setting, _placed(setting, value, directory), Source.ENVIRONMENT, setting.variable)
+            raise _invalid_value(setting, text, setting.variable, setting.variable) from None
+        return Found(setting, _resolved(setting, value, directory), Source.ENVIRONMENT, setting.variable)
     if setting.name in written:
         return written[setting.name]
     return Found(setting, nearest_store(directory) if setting.name == "store" else setting.default)
 
 
-def _of_file(setting: Setting, value: object, file: Path) -> Found:
+def _from_file(setting: Setting, value: object, file: Path) -> Found:
     try:
         checked = setting.kind.from_toml(value)
     except ValueError:
-        raise _refusal(setting, value, f"{file}: {TABLE}.{setting.name}", str(file)) from None
-    return Found(setting, _placed(setting, checked, file.parent), Source.PYPROJECT, str(file))
+        raise _invalid_value(setting, value, f"{file}: {TABLE}.{setting.name}", str(file)) from None
+    return Found(setting, _resolved(setting, checked, file.parent), Source.PYPROJECT, str(file))
 
 
-def _placed(setting: Setting, value: Any, directory: Path) -> Any:
+def _resolved(setting: Setting, value: Any, directory: Path) -> Any:
+    """Return a value with its relative paths made absolute."""
     if isinstance(setting.kind, FilePath):
         return os.path.normpath(directory / Path(value).expanduser())
     if isinstance(setting.kind, Databases):
@@ -231,16 +232,16 @@ def _placed(setting: Setting, value: Any, directory: Path) -> Any:
     return absolute_spec(value, directory) if setting.name in ("store", "mirror") and value else value
 
 
-def _forbidding_color(environ: Mapping[str, str]) -> str:
+def _color_off_variable(environ: Mapping[str, str]) -> str:
     if environ.get("NO_COLOR"):
         return "NO_COLOR"
     return "TERM" if environ.get("TERM") == "dumb" else ""
 
 
-def _refusal(setting: Setting, value: object, where: str, source: str) -> SettingError:
+def _invalid_value(setting: Setting, value: object, where: str, source: str) -> SettingError:
     options = setting.kind.options if isinstance(setting.kind, Choice) else ()
     return SettingError(
-        f"{where} must be {setting.kind.said}, got {value!r:.80}",
+        f"{where} must be {setting.kind.expected}, got {value!r:.80}",
         setting=setting.name,
         source=source,
         remedy=_nearest(value, options, "") if isinstance(value, str) else "",
@@ -254,7 +255,7 @@ def _nearest(name: str, known: Collection[str], otherwise: str) -> str:
     return f"{otherwise.capitalize()} {', '.join(known)}." if otherwise else ""
 
 
-# Stores, settings and programs that no other user can change, or that the user lists.
+# Trust: stores, settings and programs must not be writable by other users, unless the user lists them.
 
 SAFE_STORES = "safe_stores"
 _SAFE_VARIABLE = "FLOWCKPT_SAFE_STORES"
@@ -262,14 +263,14 @@ _SQLITE_FILES = ("-wal", "-shm", "-journal")
 
 
 def user_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the file with the user's own settings; it need not exist."""
+    """Return the file of the user's own settings, which may not exist."""
     environ = os.environ if environ is None else environ
     home = environ.get("XDG_CONFIG_HOME", "")
     return (Path(home) if Path(home).is_absolute() else Path("~/.config").expanduser()) / "flowckpt" / "config.toml"
 
 
 def check_store(spec: str) -> None:
-    """Refuse a store whose records another user can change, so that they decide which code runs.
+    """Refuse a store whose records another user can change, because records decide which code runs.
 
     Args:
         spec: the store's specification, with an absolute path. Stores that are not files are accepted.
@@ -293,7 +294,7 @@ def check_program(described: Mapping[str, str]) -> None:
     """Refuse the program that a record names if another user can change it.
 
     Args:
-        described: what the record says about the program.
+        described: the recorded place of the program.
 
     Raises:
         UntrustedStoreError: another user can change the file or its directory.
@@ -311,7 +312,7 @@ def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_wa
     Args:
         path: the file or directory, absolute.
         *parts: files that belong to it.
-        directory: the working directory; that of the process if not given.
+        directory: the working directory; that of the process by default.
         is_on_the_way: whether only an entry of it is used, see `why_untrusted`.
 
     Raises:
@@ -327,7 +328,7 @@ def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_wa
 
 
 def _safe_stores() -> list[Path]:
-    """Return the paths that the user trusts; each covers everything below it."""
+    """Return the paths that the user trusts, each with everything below it."""
     found = [_path(each, _SAFE_VARIABLE) for each in os.environ.get(_SAFE_VARIABLE, "").split(os.pathsep) if each]
     return [*found, *_listed_in(user_file())]
 
@@ -340,8 +341,8 @@ def _listed_in(file: Path) -> list[Path]:
     except OSError as error:
         raise _invalid(file, f" cannot be read: {error.strerror}") from error
     for place, reason in _untrusted_places(file, directory=file.parent):
-        remedy = "Make yourself its owner, and take from others the right to write: chmod go-w."
-        raise _invalid(file, f" cannot say what to trust: {place} {reason}", remedy=remedy)
+        remedy = "Make yourself its owner, and remove write access for others: chmod go-w."
+        raise _invalid(file, f" cannot be trusted: {place} {reason}", remedy=remedy)
     document = _parsed(text, file)
     if unknown := sorted({*document} - {SAFE_STORES}):
         raise _invalid(file, f": unknown setting {unknown[0]!r}", unknown[0], f"Write {SAFE_STORES}.")
@@ -373,7 +374,7 @@ def _untrusted_places(
     ways = dict.fromkeys(way for each in (path, path.resolve()) for way in _between(each, directory))
     own = (path, path.resolve(), *parts)
     for place in dict.fromkeys((*own, *ways)):
-        with contextlib.suppress(OSError):  # a place that cannot be looked at cannot be opened either
+        with contextlib.suppress(OSError):  # a place without a readable status cannot be opened either
             status = place.lstat()
             mode = _without_private_group(place, status)
             if reason := why_untrusted(status.st_uid, mode, uid, is_on_the_way=is_on_the_way or place not in own):
@@ -383,7 +384,7 @@ def _untrusted_places(
 def _between(path: Path, directory: Path) -> Iterator[Path]:
     """Yield the directories from a path up to the first one that contains the working directory.
 
-    If `path` was found upwards, that is its own directory; then those down to the working directory follow.
+    If `path` was found by searching upwards, yield its directory and those down to the working directory.
     """
     top = Path(os.path.commonpath((path.parent, directory)))
     for lower in (path.parent, *([directory] if top == path.parent else [])):
@@ -391,7 +392,7 @@ def _between(path: Path, directory: Path) -> Iterator[Path]:
 
 
 def _without_private_group(place: Path, status: os.stat_result) -> int:
-    """Return the mode; without the group's right to write where the owner alone is in the group (a umask of 002)."""
+    """Return the mode, without group write access if the owner is the only member of the group (a umask of 002)."""
     mode = status.st_mode
     if not mode & stat.S_IWGRP or stat.S_ISLNK(mode):
         return mode
@@ -399,7 +400,7 @@ def _without_private_group(place: Path, status: os.stat_result) -> int:
     import pwd  # noqa: PLC0415
 
     if hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(place):
-        return mode  # then these bits are those of the list
+        return mode  # with an ACL, the group bits are its mask
     try:
         user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:

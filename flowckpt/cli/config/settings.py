@@ -1,4 +1,4 @@
-"""The settings: what kinds of values there are, and the table that options, reading and reference come from."""
+"""The settings: kinds of values, and the table from which options, readers and the reference are derived."""
 
 from __future__ import annotations
 
@@ -29,68 +29,68 @@ class Kind:
     """A kind of value.
 
     Attributes:
-        said: the kind of value that is accepted, for an error.
+        expected: a description of accepted values, for an error.
         toml: its type in TOML, for the reference.
     """
 
-    said: str
+    expected: str
     toml: ClassVar[str] = "text"
 
     def from_text(self, text: str) -> Any:
         """Return the value of a text that is not empty.
 
         Raises:
-            ValueError: it has none.
+            ValueError: the text is invalid.
         """
         return self.from_toml(self.read(text))
 
     def from_toml(self, value: Any) -> Any:
-        """Return the value of what TOML holds.
+        """Return the value of a TOML value.
 
         Raises:
-            ValueError: it is of another type, or out of its range.
+            ValueError: it has the wrong type, or is out of range.
         """
-        if not self.takes(value):
+        if not self.accepts(value):
             raise ValueError
         return tuple(value) if isinstance(value, list) else value
 
     def read(self, text: str) -> Any:
-        """Return what a text would be in TOML.
+        """Return the TOML value that a text stands for.
 
         Raises:
-            ValueError: nothing that fits.
+            ValueError: the text is invalid.
         """
         return text
 
-    def takes(self, value: Any) -> bool:
-        """Return whether a value of TOML is of this kind."""
+    def accepts(self, value: Any) -> bool:
+        """Return whether a TOML value is of this kind."""
         raise NotImplementedError
 
 
 class Text(Kind):
-    """Any text but none."""
+    """Any text that is not empty."""
 
-    said = "text"
+    expected = "text"
 
-    def takes(self, value: Any) -> bool:
-        """Take text."""
+    def accepts(self, value: Any) -> bool:
+        """Accept text."""
         return isinstance(value, str) and value != ""
 
 
 class Mirror(Text):
-    """The description of a store that outlives the process; empty for none."""
+    """The spec of a store that outlives the process; empty for none."""
 
-    said = "the description of a store that outlives the process, or empty for none"
+    expected = "the spec of a store that outlives the process, or empty for none"
 
-    def takes(self, value: Any) -> bool:
-        """Take any store but one in memory."""
+    def accepts(self, value: Any) -> bool:
+        """Accept any store except one in memory."""
         return isinstance(value, str) and value.partition(":")[0] != "memory"
 
 
 class PathKind(Text):
-    """The path of a file; a relative one is relative to the working directory, or to the `pyproject.toml`."""
+    """The path of a file, relative to the working directory or to the `pyproject.toml`."""
 
-    said = "a path"
+    expected = "a path"
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -104,12 +104,12 @@ class Choice(FieldEquality, Kind):
     options: tuple[str, ...]
 
     @property
-    def said(self) -> str:  # type: ignore[override]
-        """The kind of value that is accepted."""
+    def expected(self) -> str:  # type: ignore[override]
+        """The accepted words."""
         return f"one of {', '.join(self.options)}"
 
-    def takes(self, value: Any) -> bool:
-        """Take one of the words."""
+    def accepts(self, value: Any) -> bool:
+        """Accept one of the words."""
         return isinstance(value, str) and value in self.options
 
 
@@ -127,8 +127,8 @@ class Count(FieldEquality, Kind):
     toml = "integer"
 
     @property
-    def said(self) -> str:  # type: ignore[override]
-        """The kind of value that is accepted."""
+    def expected(self) -> str:  # type: ignore[override]
+        """The accepted range."""
         limit = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
         return f"a whole number {limit}"
 
@@ -136,15 +136,15 @@ class Count(FieldEquality, Kind):
         """Read the digits."""
         return int(text)
 
-    def takes(self, value: Any) -> bool:
-        """Take an integer, which True is not."""
+    def accepts(self, value: Any) -> bool:
+        """Accept an integer, but not True."""
         return type(value) is int and self.least <= value <= (value if self.most is None else self.most)
 
 
 class Seconds(Kind):
     """A time of more than 0 seconds."""
 
-    said = "a number of seconds above 0"
+    expected = "a number of seconds above 0"
     toml = "number"
 
     def read(self, text: str) -> float:
@@ -152,21 +152,21 @@ class Seconds(Kind):
         return float(text)
 
     def from_toml(self, value: Any) -> float:
-        """Take a finite number."""
+        """Return the number as a float."""
         return float(super().from_toml(value))
 
-    def takes(self, value: Any) -> bool:
-        """Take a finite number."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a finite number."""
         return is_finite_number(value) and value > 0
 
 
 class Age(Kind):
     """An age with its unit, kept as it was written."""
 
-    said = "an age with its unit, as 90s, 45m, 12h, 30d or 2w"
+    expected = "an age with its unit, such as 90s, 45m, 12h, 30d or 2w"
 
-    def takes(self, value: Any) -> bool:
-        """Take what can be read as an age."""
+    def accepts(self, value: Any) -> bool:
+        """Accept an age."""
         try:
             return isinstance(value, str) and age_of(value) is not None
         except SettingError:
@@ -176,59 +176,59 @@ class Age(Kind):
 class Switch(Kind):
     """Yes or no."""
 
-    said = toml = "true or false"
+    expected = toml = "true or false"
 
     def read(self, text: str) -> bool | None:
-        """Read what people write for yes and no."""
+        """Read the usual words for yes and no."""
         return _SWITCH.get(text.lower())
 
-    def takes(self, value: Any) -> bool:
-        """Take a boolean."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a boolean."""
         return isinstance(value, bool)
 
 
 class Hosts(Kind):
     """Hosts with their ports, as `HOST:PORT`."""
 
-    said = "HOST:PORT, or several"
+    expected = "HOST:PORT, or several"
     toml = "list of text"
 
     def read(self, text: str) -> list[str]:
-        """Read what stands between blanks and commas."""
+        """Split at blanks and commas."""
         return [part for part in re.split(r"[\s,]+", text) if part]
 
-    def takes(self, value: Any) -> bool:
-        """Take a list."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a list of hosts with ports."""
         return _is_list_of_text(value) and all(re.fullmatch(_HOST_AND_PORT, each) for each in value)
 
 
 class Executors(Kind):
-    """The places where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
+    """Executors, each as `NAME=SPEC`, or as `SPEC` for steps that name no executor."""
 
-    said = "[NAME=]SPEC, or several of different names"
+    expected = "[NAME=]SPEC, or several with different names"
     toml = "list of text"
 
     def read(self, text: str) -> list[str]:
-        """Read what stands between blanks."""
+        """Split at blanks."""
         return text.split()
 
-    def takes(self, value: Any) -> bool:
-        """Take a list."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a list without repeated names."""
         return _is_list_of_text(value) and all(value) and len({named_executor(each)[0] for each in value}) == len(value)
 
 
 class Hook(Kind):
     """A hook: a command as text or list, a URL, or the environment variable that holds one of them."""
 
-    said = "a command (text or a list of texts), an http or https URL, or @env:NAME"
+    expected = "a command (text or a list of texts), an http or https URL, or @env:NAME"
     toml = "text or list of text"
 
     def from_toml(self, value: Any) -> Any:
-        """Take text, or the words of a command."""
+        """Return text without blanks around it, or the words of a command."""
         return super().from_toml(value.strip() if isinstance(value, str) else value)
 
-    def takes(self, value: Any) -> bool:
-        """Take a command, a URL or a variable; none of them is used yet."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a command, a URL or a variable, without running or reading it."""
         if not isinstance(value, str):
             return _is_list_of_text(value) and bool(value) and value[0] != ""
         if re.match(_ANY_URL, value):
@@ -239,15 +239,15 @@ class Hook(Kind):
 class Databases(Kind):
     """Databases by name, each as `sqlite:FILE` or `postgresql://…`."""
 
-    said = "names with sqlite:FILE or postgresql://…, as main=sqlite:shop.db"
+    expected = "names with sqlite:FILE or postgresql://…, such as main=sqlite:shop.db"
     toml = "table of text"
 
     def read(self, text: str) -> dict[str, str]:
-        """Read what stands between blanks."""
+        """Split at blanks and the first `=`."""
         return {name: spec for name, _, spec in (each.partition("=") for each in text.split())}
 
-    def takes(self, value: Any) -> bool:
-        """Take a table."""
+    def accepts(self, value: Any) -> bool:
+        """Accept a table of names and databases."""
         return isinstance(value, dict) and all(
             isinstance(name, str) and name.isidentifier() and isinstance(spec, str) and re.fullmatch(_DATABASE, spec)
             for name, spec in value.items()
@@ -259,13 +259,13 @@ def _is_list_of_text(value: object) -> bool:
 
 
 def named_executor(text: str) -> tuple[str, str]:
-    """Return the name and the description of an executor; one without a name is the default of all steps.
+    """Return the name and the spec of an executor; without a name, it is the default of all steps.
 
     Args:
         text: `SPEC` or `NAME=SPEC`.
     """
-    name, equals, description = text.partition("=")
-    return (name, description) if equals and "/" not in name and ":" not in name else ("default", text)
+    name, equals, spec = text.partition("=")
+    return (name, spec) if equals and "/" not in name and ":" not in name else ("default", text)
 
 
 class Part(Enum):
@@ -284,17 +284,17 @@ class Part(Enum):
 
 @attrs.frozen(eq=False, repr=False)
 class Setting(FieldEquality):
-    """Something that may be set.
+    """A setting.
 
     Attributes:
-        name: its key in `[tool.flowckpt]`, and the name of the argument in Python; `table.key` for one of a table in it.
-        part: what it is for.
-        kind: what its values are.
-        meaning: what it says, in a sentence.
+        name: its key in `[tool.flowckpt]`, and the name of the argument in Python; `table.key` for a key of a table in it.
+        part: the part of the program that it configures.
+        kind: the kind of its values.
+        meaning: its meaning, in one or two sentences.
         option: its option on the command line; empty if it has none.
-        metavar: how the option's value is named; empty if the kind says it.
-        default: the default value; None for what `default_said` says.
-        default_said: what happens by default, where the default alone does not tell.
+        metavar: the name of the option's value; empty to derive it from the kind.
+        default: the default value; None if `default_text` describes it.
+        default_text: the default in words, if the value alone is unclear.
     """
 
     name: str
@@ -304,7 +304,7 @@ class Setting(FieldEquality):
     option: str = ""
     metavar: str = ""
     default: Any = None
-    default_said: str = ""
+    default_text: str = ""
 
     @property
     def variable(self) -> str:
@@ -318,7 +318,7 @@ class Setting(FieldEquality):
 
 
 def _hook(name: str, meaning: str) -> Setting:
-    return Setting(f"hooks.{name}", Part.HOOKS, Hook(), meaning, default_said="none")
+    return Setting(f"hooks.{name}", Part.HOOKS, Hook(), meaning, default_text="none")
 
 
 _ANSWERS = Choice(("rerun", "reuse", "fail"))
@@ -333,16 +333,16 @@ SETTINGS: dict[str, Setting] = {
             "The store with the runs: a directory, sqlite:FILE, postgresql://… or s3://…",
             option="--store",
             metavar="SPEC",
-            default_said="the nearest directory .flowckpt upwards, else one in the working directory",
+            default_text="the nearest directory .flowckpt upwards, else one in the working directory",
         ),
         Setting(
             "mirror",
             Part.MIRROR,
             Mirror(),
-            "A second store that gets every checkpoint too, described like the store. Empty, also as the variable: none.",
+            "A second store that gets every checkpoint, with a spec like the store. Empty for none, also in the variable.",
             option="--mirror",
             metavar="SPEC",
-            default_said="none",
+            default_text="none",
         ),
         Setting(
             "on_mirror_error",
@@ -356,14 +356,14 @@ SETTINGS: dict[str, Setting] = {
             "key_file",
             Part.STORE,
             PathKind(),
-            "The file with the keys that protect the store.",
-            default_said="none",
+            "The file with the keys of the store.",
+            default_text="none",
         ),
         Setting(
             "compression",
             Part.STORE,
             Choice(("none", "gzip", "zstd", "auto")),
-            "How the store packs what it writes.",
+            "How the store compresses records.",
             default="none",
         ),
         Setting(
@@ -373,16 +373,16 @@ SETTINGS: dict[str, Setting] = {
             "Take a checkpoint after N steps without one.",
             option="--every",
             metavar="N",
-            default_said="only where a step asks for one",
+            default_text="only at steps with a checkpoint",
         ),
         Setting(
             "interval",
             Part.RUN,
             Seconds(),
-            "Take a checkpoint after a step when the last is that many seconds old.",
+            "Take a checkpoint after a step if the last one is at least this many seconds old.",
             option="--interval",
             metavar="SECONDS",
-            default_said="only where a step asks for one",
+            default_text="only at steps with a checkpoint",
         ),
         Setting(
             "on_save_error",
@@ -396,22 +396,22 @@ SETTINGS: dict[str, Setting] = {
             "keep_last",
             Part.RETENTION,
             Count(1),
-            "Keep the N newest checkpoints of a run that is at work; older ones go with the next save.",
-            default_said="all of them",
+            "Keep the N newest checkpoints of a live run; later saves remove older ones.",
+            default_text="all of them",
         ),
         Setting(
             "max_age",
             Part.RETENTION,
             Age(),
-            "Keep the checkpoints of a run that is at work for so long, as 12h or 30d; older ones go with a later save.",
-            default_said="forever",
+            "Keep the checkpoints of a live run for this long, such as 12h or 30d; later saves remove older ones.",
+            default_text="forever",
         ),
         Setting(
             "max_bytes",
             Part.RETENTION,
             Count(1),
-            "Keep the newest checkpoints of a run that is at work whose records fit into so many bytes, all together.",
-            default_said="all of them",
+            "Keep the newest checkpoints of a live run whose records together fit into this many bytes.",
+            default_text="all of them",
         ),
         Setting(
             "on_success",
@@ -424,21 +424,21 @@ SETTINGS: dict[str, Setting] = {
             "keep_generations",
             Part.RETENTION,
             Count(1),
-            "List the N newest former generations of a run that continues as another one; their steps are not kept.",
+            "List the N newest earlier generations of a run that uses continue_as; their steps are not kept.",
             default=10,
         ),
         Setting(
             "retry_budget",
             Part.ENGINE,
             Count(0),
-            "How many retries a run may make, all its steps and attempts together, where the run does not say.",
-            default_said="any number",
+            "Total retries for all steps and attempts of a run without a budget of its own.",
+            default_text="any number",
         ),
         Setting(
             "max_crashes",
             Part.ENGINE,
             Count(0),
-            "How often a run may die at the same step before a resume refuses it, where the run does not say; 0 for no limit.",
+            "How many crashes at the same step make a crash loop, for runs without a limit of their own; 0 for no limit.",
             default=5,
         ),
         Setting(
@@ -447,7 +447,7 @@ SETTINGS: dict[str, Setting] = {
             _ANSWERS,
             "If evidence, arguments or a version tag have changed.",
             option="--on-stale",
-            default_said="what moved is run again; what cannot be checked stops the resume",
+            default_text="changed steps run again; claims that cannot be checked stop the resume",
         ),
         Setting(
             "on_code_change",
@@ -455,14 +455,14 @@ SETTINGS: dict[str, Setting] = {
             _ANSWERS,
             "If a step's function was edited.",
             option="--on-code-change",
-            default_said="on a terminal it asks, elsewhere it stops",
+            default_text="ask on a terminal, else stop",
         ),
         Setting(
             "on_package_change",
             Part.RUN,
             Choice(("rerun", "reuse")),
-            "Run steps again if an installed package that their code uses has another version, or reuse their results; "
-            "a plan mentions it in any case.",
+            "If an installed package that a step's code uses has another version: run the step again, or reuse its result. "
+            "A plan mentions it in both cases.",
             option="--on-package-change",
             default="reuse",
         ),
@@ -470,8 +470,8 @@ SETTINGS: dict[str, Setting] = {
             "reuse",
             Part.RUN,
             Choice(("prefix", "inputs")),
-            "prefix: everything from the first stale step on is run again. inputs: after it, results are reused where "
-            "steps are called with the same arguments.",
+            "prefix: everything from the first stale step runs again. inputs: after a stale step, steps with unchanged "
+            "arguments keep their results.",
             option="--reuse",
             default="prefix",
         ),
@@ -487,36 +487,36 @@ SETTINGS: dict[str, Setting] = {
             "allow_network",
             Part.RUN,
             Hosts(),
-            "A host that claims of evidence may reach; repeat it for several.",
+            "A host that checks of evidence may connect to; repeat it for several.",
             option="--allow-network",
             metavar="HOST:PORT",
             default=(),
-            default_said="none",
+            default_text="none",
         ),
         Setting(
             "databases",
             Part.EVIDENCE,
             Databases(),
-            'The databases that claims of evidence name: db_row("main", …) reads the one called main.',
+            'The databases of evidence claims, by name: db_row("main", …) reads the database main.',
             default={},
-            default_said="none",
+            default_text="none",
         ),
         Setting(
             "executors",
             Part.RUN,
             Executors(),
-            "The place where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
-            ".on(NAME); without, all steps that name none and may run there.",
+            "The place of steps: process, process:8, thread, engine, dask://host:8786, dask:local:4. With NAME, for steps with "
+            ".on(NAME); without, for all steps that name no executor and may run there.",
             option="--executor",
             metavar="[NAME=]SPEC",
             default=(),
-            default_said="in the engine's process",
+            default_text="in the engine's process",
         ),
         Setting(
             "jobs",
             Part.COMMAND,
             Count(1, 256),
-            "Check up to N claims at the same time.",
+            "Check up to N claims in parallel.",
             option="--jobs",
             metavar="N",
             default=1,
@@ -533,9 +533,9 @@ SETTINGS: dict[str, Setting] = {
             "progress",
             Part.COMMAND,
             Choice(("rich", "plain", "none")),
-            "How the progress of a run is shown: drawn, in lines with their time, or not at all.",
+            "How the progress of a run is shown: rich draws it, plain prints lines with times, none shows nothing.",
             option="--progress",
-            default_said="rich on a terminal, else plain",
+            default_text="rich on a terminal, else plain",
         ),
         Setting(
             "log_level",
@@ -549,7 +549,7 @@ SETTINGS: dict[str, Setting] = {
             "traceback",
             Part.COMMAND,
             Switch(),
-            "Whether the traceback of flowckpt's own errors is shown too.",
+            "Whether tracebacks of flowckpt's own errors are shown.",
             default=False,
         ),
         Setting(
@@ -560,14 +560,14 @@ SETTINGS: dict[str, Setting] = {
             default=False,
         ),
         _hook("on_failure", "A command or URL for each run that failed."),
-        _hook("on_suspended", "A command or URL for each run that waits, or that a signal stopped."),
+        _hook("on_suspended", "A command or URL for each run that waits or was stopped by a signal."),
         _hook("on_completed", "A command or URL for each run that completed."),
         _hook("on_crash_loop", "A command or URL for each resume refused because of a crash loop."),
         Setting(
             "hooks.timeout",
             Part.HOOKS,
             Seconds(),
-            "Seconds for a hook with all its tries.",
+            "Seconds for all tries of a hook.",
             default=30.0,
         ),
     )
@@ -578,7 +578,7 @@ TABLES = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
 """The tables within `[tool.flowckpt]`."""
 
 
-# Where the runs are, when only a directory is known.
+# Specs of stores, and the default store of a directory.
 
 
 DEFAULT_DIRECTORY = ".flowckpt"
@@ -586,20 +586,20 @@ _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.
 
 
 def absolute_spec(spec: str, directory: Path) -> str:
-    """Return the description of a store with an absolute path, where it has one."""
+    """Return the spec of a store with an absolute path, if it has a path."""
     if spec.startswith(("/", "./", "../")) or (":" not in spec and (directory / spec).is_dir()):
-        spec = f"file:{spec}"  # as typed by people who mean a directory
+        spec = f"file:{spec}"  # a directory was typed without a scheme
     scheme, colon, rest = spec.partition(":")
-    if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() judges such a URL
+    if colon and scheme in _SCHEMES_OF_PATHS and not rest.startswith("//"):  # open_store() refuses such a URL
         return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"
     return spec
 
 
 def nearest_store(directory: Path) -> str:
-    """Return the description of the default store."""
+    """Return the spec of the default store."""
     for candidate in (directory, *directory.parents):
         place = candidate / DEFAULT_DIRECTORY
-        # A link to nothing is a disk that is not mounted, and no store that is not there yet.
+        # A dangling link is a disk that is not mounted, not a missing store.
         if place.is_dir() or place.is_symlink():
             return f"file:{place}"
     return f"file:{directory / DEFAULT_DIRECTORY}"

@@ -1,4 +1,4 @@
-"""One run, resumed in a process of its own: its imports, its directory and its crash are shared with no other run."""
+"""The process that resumes one run, so that imports, directory and crashes of runs stay separate."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from flowckpt.core.system.filesystem import FULL
 from flowckpt.maintenance.recovery import DueRun, stale_note_at
 from flowckpt.stores.base import StoreBase
 
-# The moment in which a recoverer, which keeps a run, leaves it to the process that resumes it.
+# How a recoverer hands its run over to the process that resumes it.
 #
-# The process starts, imports its program and reads the record, which takes most of a second; all that time the recoverer
-# owns the run, so that no other one starts a process for it. Then the process asks for it, by one byte over a socket that it
-# was born with; the recoverer gives the run up, answers, and the process claims it. Where somebody else is quicker
-# between the two, the claim is refused as any other.
+# The process starts, imports its program and reads the record, which takes most of a second. The recoverer owns the run
+# during that time, so that no other recoverer starts a process for it. Then the process requests the run by one byte over
+# an inherited socket; the recoverer gives the run up and replies, and the process claims it. If a third process claims
+# the run in between, the claim is refused like any other.
 
 
-_ASKED = b"?"
-_GIVEN_UP = b"!"
+_REQUEST = b"?"
+_RELEASED = b"!"
 
 
 def ask_for_run(descriptor: int) -> None:
-    """Ask the recoverer for the run, and wait until it is given up; one that is gone keeps nothing.
+    """Request the run from the recoverer, and wait until it is given up or the recoverer is gone.
 
     Args:
-        descriptor: of the socket; it is closed, so that nothing that the run starts inherits it.
+        descriptor: the socket; it is closed, so that programs started by the run do not inherit it.
     """
     try:
         with contextlib.suppress(OSError):
-            os.write(descriptor, _ASKED)
-            os.read(descriptor, len(_GIVEN_UP))
+            os.write(descriptor, _REQUEST)
+            os.read(descriptor, len(_RELEASED))
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
 
 
 def is_reported(store: StoreBase, workflow_id: str, latest: CheckpointData) -> bool:
-    """Return whether a recoverer has reported that a run, as it stands, needs a person."""
+    """Return whether a recoverer has reported that a run in this state needs a person."""
     return bool(waited(stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
 
 
 class Handover:
-    """The recoverer's end.
+    """The recoverer's end of a handover.
 
     Args:
         give_up: gives the run up.
@@ -77,12 +77,12 @@ class Handover:
         return self._theirs.fileno()
 
     def begin(self) -> None:
-        """Wait for the question, now that the process has its end."""
+        """Wait for the request, once the process has inherited its end."""
         self._theirs.close()
         self._answering = asyncio.create_task(self._answer())
 
     async def end(self) -> None:
-        """End it, asked or not.
+        """Close the handover, whether the run was requested or not.
 
         Raises:
             FlowckptError: the run could not be given up.
@@ -98,18 +98,18 @@ class Handover:
 
     async def _answer(self) -> None:
         loop = asyncio.get_running_loop()
-        if await loop.sock_recv(self._ours, len(_ASKED)):
+        if await loop.sock_recv(self._ours, len(_REQUEST)):
             try:
                 await self._give_up()
             finally:
-                await loop.sock_sendall(self._ours, _GIVEN_UP)
+                await loop.sock_sendall(self._ours, _RELEASED)
 
 
-# What a process prints, in a file without a name: no process that prints there fails because its reader is gone.
+# The output of a process, in an unnamed file: printing never fails because the reader is gone.
 #
-# A pipe whose reader has died refuses what is printed to it, in the process and in every program that it starts. A file
-# takes it, as long as there is room: a step that cannot print fails, so none is begun where there is not some of it.
-# Its space is given back to the system as it is read, where the file system can do that.
+# Writes to a pipe whose reader has died fail, in the process and in every program that it starts. Writes to a file succeed
+# while there is space; because a step that cannot print fails, some space is required before the process starts.
+# The space of lines that were read is freed, if the file system supports it.
 
 
 _CHUNK = 64 * 1024
@@ -121,12 +121,12 @@ class OutputFile:
     """A file that another process prints to, read while it grows.
 
     Raises:
-        OSError: no directory for temporary files takes one, or there is no room in it for the first MiB.
+        OSError: the file cannot be created, or its directory has no space for the first MiB.
     """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="flowckpt-output-", buffering=0)  # noqa: SIM115 - closed by close()
-        # A process that inherits it prints behind what the others have printed, also after a process has emptied it.
+        # Each process that inherits the file appends to it, even after another process has truncated it.
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
         self._freed = 0
@@ -141,27 +141,27 @@ class OutputFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close it here; it is gone once everybody who prints to it has closed it."""
+        """Close this descriptor; the file is deleted once every process has closed its own."""
         self._file.close()
 
     def new_chunks(self) -> Iterator[bytes]:
-        """Yield what has been printed since the last time, and nothing that is printed from now on.
+        """Yield the output since the last call; output during this call is left to the next one.
 
-        A process that opens `/dev/stdout` to write to it empties the file. Between two looks at it, it cannot know of that
-        when more has been printed since than was read before: the beginning of it is not yielded then.
+        A process that opens `/dev/stdout` for writing truncates the file. That is not noticed if, until the next call, more
+        is printed than was read before: then the beginning of the new output is not yielded.
         """
         size = os.fstat(self.descriptor).st_size
-        if size < self._read:  # emptied, by one who has opened /dev/stdout to write to it
+        if size < self._read:  # truncated by a process that opened /dev/stdout for writing
             self._read = self._freed = 0
         while self._read < size:
             chunk = os.pread(self.descriptor, min(_CHUNK, size - self._read), self._read)
             if not chunk:
                 break
             self._read += len(chunk)
-            self._give_back_space()
+            self._free_space()
             yield chunk
 
-    def _give_back_space(self) -> None:
+    def _free_space(self) -> None:
         length = (self._read - self._freed) // _FREED_AT_ONCE * _FREED_AT_ONCE
         if length:
             _allocated(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, self._freed, length)
@@ -169,9 +169,9 @@ class OutputFile:
 
 
 def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
-    """Take space for a part of a file, or give it back, without changing its size; return the number of the error, if any.
+    """Allocate or free the space of a part of a file without changing its size; return the errno, or 0.
 
-    Nothing happens where the system or the file system cannot.
+    Does nothing if the system or the file system does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     fallocate = getattr(libc, "fallocate64", None)
@@ -183,21 +183,21 @@ def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
     return 0
 
 
-# Whether a run can be resumed on this machine: its program and its directory are here.
+# Whether this machine has the program and the directory of a run.
 
 
 def working_directory(info: RunInfo) -> Path | None:
-    """Return the directory in which a run was started; None if the record does not say."""
+    """Return the directory in which a run was started; None if it is not recorded."""
     found = info.metadata.get("base_path") or _target(info).get("cwd")
     return Path(found) if isinstance(found, str) and found else None
 
 
 def why_not_here(info: RunInfo) -> str:
-    """Return why a run cannot be resumed here; an empty text if nothing speaks against it."""
+    """Return why a run cannot be resumed on this machine; an empty text if it can."""
     target = _target(info)
     file, module = target.get("file"), target.get("module")
     if not target.get("name") or not (file or module):
-        return "its record does not say where its workflow is: its own program must resume it"
+        return "its workflow is not recorded: its own program must resume it"
     directory = working_directory(info)
     if directory is not None and not directory.is_dir():
         return f"the directory it was started in is not on this machine: {directory}"
@@ -207,7 +207,7 @@ def why_not_here(info: RunInfo) -> str:
 
 
 def _target(info: RunInfo) -> Mapping[str, str]:
-    """Return where the record says that its workflow is; nothing if it says what cannot be."""
+    """Return the recorded place of the workflow; nothing if it is malformed."""
     found = info.metadata.get("target")
     if not isinstance(found, Mapping) or not all(isinstance(each, str) for each in found.values()):
         return {}
@@ -217,10 +217,11 @@ def _target(info: RunInfo) -> Mapping[str, str]:
 _LINES = 12
 _LONGEST = 500
 _LONGEST_SHOWN = 64 * 1024
-_LOOK_SECONDS = 0.05
-"""How often to look for what was printed; if it is not shown, it is looked for to give its space back."""
+_POLL_SECONDS = 0.05
+"""How often new output is read to show it."""
 
-_LOOK_SECONDS_UNSHOWN = 1.0
+_POLL_SECONDS_UNSHOWN = 1.0
+"""How often new output is read only to free its space."""
 
 
 @attrs.frozen
@@ -237,7 +238,7 @@ class ChildEnd:
 
     @property
     def detail(self) -> str:
-        """The last message about itself, or else its last line."""
+        """The first message of flowckpt that is not a warning, or else the last line."""
         said = [line.removeprefix("flowckpt: ") for line in self.last_lines if line.startswith("flowckpt: ")]
         said = [line for line in said if not line.startswith("warning: ")] or list(self.last_lines[-1:])
         return said[0] if said else ""
@@ -248,11 +249,11 @@ class Child:
     """A process that resumes one run.
 
     Args:
-        run: the run, as it stood: if it has moved on meanwhile, the process does nothing.
-        store: the store that it is in.
-        options: options of `resume`, as they are typed.
-        on_line: told each line that the process prints, or None.
-        environ: the environment, without what says where the store is.
+        run: the run; if another process has resumed it meanwhile, the process does nothing.
+        store: its store.
+        options: options of `resume`, as typed.
+        on_line: called with each line of output, or None.
+        environ: the environment, without the variables of the store.
     """
 
     _run: DueRun
@@ -264,13 +265,13 @@ class Child:
     _is_stopped: bool = attrs.field(init=False, default=False)
 
     async def end(self, give_up: Callable[[], Awaitable[None]]) -> ChildEnd:
-        """Start the process, leave the run to it when it asks for it, wait for its end and return it.
+        """Start the process, hand the run over when requested, and wait for the end of the process.
 
         Args:
-            give_up: gives up the run, which is kept for the process until then.
+            give_up: gives up the run, which is owned for the process until then.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the process cannot be started.
             FlowckptError: the run could not be given up.
         """
         handover = Handover(give_up)
@@ -289,7 +290,7 @@ class Child:
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=working_directory(self._run.info),
                 env=self._environment(),
-                start_new_session=True,  # a Ctrl-C at our terminal is ours to pass on
+                start_new_session=True,  # the recoverer passes Ctrl-C on
                 pass_fds=(handover.descriptor,),
             )
             handover.begin()
@@ -300,7 +301,7 @@ class Child:
             output.close()
 
     def stop(self) -> None:
-        """Ask the process to save its run and end; it is left suspended and due."""
+        """Ask the process to save its run and end; the run is then suspended and due."""
         self._is_stopped = True
         self._stop_if_asked()
 
@@ -318,15 +319,15 @@ class Child:
         return {**self.environ, **store_variables(self._store), "PYTHONUNBUFFERED": "1"}
 
     async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
-        """Read what is printed until the process has ended, no matter which of its processes still prints."""
+        """Read the output until the process has ended, even if programs that it started still print."""
         last: deque[str] = deque(maxlen=_LINES)
         rest = b""
         ended = asyncio.ensure_future(process.wait())
-        look_seconds = _LOOK_SECONDS_UNSHOWN if self.on_line is None else _LOOK_SECONDS
+        poll_seconds = _POLL_SECONDS_UNSHOWN if self.on_line is None else _POLL_SECONDS
         has_ended = False
         try:
             while not has_ended:
-                await asyncio.wait({ended}, timeout=look_seconds)
+                await asyncio.wait({ended}, timeout=poll_seconds)
                 has_ended = ended.done()
                 for chunk in output.new_chunks():
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -335,7 +336,7 @@ class Child:
                     if len(rest) > _LONGEST_SHOWN:
                         self._add(rest, last)
                         rest = b""
-                    await asyncio.sleep(0)  # the other runs are read, too
+                    await asyncio.sleep(0)  # let the output of other runs be read
         finally:
             ended.cancel()
         if rest:

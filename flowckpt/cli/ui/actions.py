@@ -1,4 +1,4 @@
-"""The actions of the page. Each is a command with its options, in a process of its own, and first says what it will do."""
+"""The actions of the page. Each shows its effect first, then runs a command in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, taken_
 from flowckpt.errors import SettingError, StepNotFoundError
 
 SHORT_SECONDS = 2.0
-"""How long an answer waits for the command of an action; a longer one continues, and its page shows its output."""
+"""How long a response waits for the command of an action; a longer command continues, and its page shows its output."""
 _PREVIEW_SECONDS = 60.0
 _MOST_OUTPUT = 100_000
 _MOST_JOBS = 200
@@ -39,10 +39,10 @@ class Field:
 
     Attributes:
         name: its name in the form.
-        label: its name for people.
-        kind: `text`, `number`, `json`, `checkbox`, `checkpoint` or `step`.
+        label: the label shown to the user.
+        kind: `text`, `number`, `json`, `lines`, `choice`, `checkbox`, `checkpoint`, `step` or `hidden`.
         is_required: whether it must be given.
-        hint: what to write.
+        hint: the expected input; for a choice, the options.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Field:
         """Return a JSON value as the text of the form.
 
         Raises:
-            SettingError: it has another type than the field.
+            SettingError: the value has the wrong type.
         """
         if self.kind == "json":
             return json.dumps(value)
@@ -78,14 +78,14 @@ class Action:
     """Something that a person can do with a run or with the store.
 
     Attributes:
-        name: its name in the address.
-        title: its name for people.
-        effect: what it will do, in one or two sentences.
+        name: its name in the URL.
+        title: the title shown to the user.
+        effect: its effect, in one or two sentences.
         fields: the inputs of its form.
         arguments: returns the arguments of the command for a run and the values of the form.
-        preview: returns the arguments of a command that only says what would be done, if there is one.
-        says: returns what it will do with a run, in lines, if the effect does not say it all.
-        is_danger: whether it cannot be taken back.
+        preview: returns the arguments of a command that shows the effect without having it, if there is one.
+        describe: returns the effect on a run, in lines, if `effect` is not enough.
+        is_danger: whether the action is irreversible.
     """
 
     name: str
@@ -95,13 +95,13 @@ class Action:
     fields: tuple[Field, ...] = ()
     preview: Callable[[str, Mapping[str, str]], list[str]] | None = None
     is_danger: bool = False
-    says: Callable[[StoredRun, Mapping[str, str]], list[str]] | None = None
+    describe: Callable[[StoredRun, Mapping[str, str]], list[str]] | None = None
 
     def values_of(self, document: Mapping[str, Any]) -> dict[str, str]:
         """Return the values of a JSON object as those of the form.
 
         Raises:
-            SettingError: a field is unknown, missing or of another type.
+            SettingError: a field is unknown, missing or has the wrong type.
         """
         fields = {field.name: field for field in self.fields}
         for name in document:
@@ -137,23 +137,23 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _given(values: Mapping[str, str], **options: str) -> list[str]:
-    """Return the options whose fields were filled in; a value that follows `=` is never taken for an option."""
+def _options(values: Mapping[str, str], **options: str) -> list[str]:
+    """Return the options whose fields were filled in; a value after `=` cannot be parsed as an option."""
     filled = {option: values[name] for name, option in options.items() if values.get(name)}
     return [option + value if option.endswith("=") else option for option, value in filled.items()]
 
 
 def _command(*words: str, after: Sequence[str] = (), **options: str) -> Callable[[str, Mapping[str, str]], list[str]]:
-    """Return what makes the command line of an action on a run.
+    """Return a function that builds the command line of an action on a run.
 
     Args:
         *words: the command.
         after: the fields whose values follow the run.
-        **options: the options of the other fields; see `_given`.
+        **options: the options of the other fields; see `_options`.
     """
     return lambda run, values: [
         *words,
-        *_given(values, **options),
+        *_options(values, **options),
         "--",
         run,
         *(values[name] for name in after if values.get(name)),
@@ -166,28 +166,28 @@ _BY = {"by": "--by=", "comment": "--comment=", "resume": "--resume"}
 
 def _fork(run: str, values: Mapping[str, str]) -> list[str]:
     edits = [f"--set={line.strip()}" for line in values.get("edits", "").splitlines() if line.strip()]
-    return ["fork", *_given(values, from_step="--from=", new_id="--id="), *edits, "--", run]
+    return ["fork", *_options(values, from_step="--from=", new_id="--id="), *edits, "--", run]
 
 
 def _prune(run: str, values: Mapping[str, str]) -> list[str]:
     limits = {"keep": "--keep=", "older_than": "--older-than=", "workflow": "--workflow="}
-    return ["store", "prune", *_given(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
+    return ["store", "prune", *_options(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
 
 
-def _cancel_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
-    said = [f"{found.owner} stops first."] if found.owner is not None else []
+def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+    lines = [f"{found.owner} stops first."] if found.owner is not None else []
     if values.get("no_rollback"):
-        return [*said, "No step is undone."]
+        return [*lines, "No step is undone."]
     results = found.latest.step_results
     undoable = {result.path for result in results if UNDOABLE in result.marks}
     paths = [result.path for result in left_to_undo(results, undoable)]
     return [
-        *said,
-        f"Undone, in this order: {listed(paths, _MOST_SHOWN)}." if paths else "No finished step says how it is undone.",
+        *lines,
+        f"Undone, in this order: {listed(paths, _MOST_SHOWN)}." if paths else "No finished step has a compensation.",
     ]
 
 
-def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+def _describe_rollback(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     chosen = [each for each in found.checkpoints if str(each.sequence) == values.get("checkpoint")]
     if not chosen:
         return []
@@ -196,7 +196,7 @@ def _rollback_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     return [kept, f"No longer counted: {listed(paths, _MOST_SHOWN)}." if paths else "No result is lost."]
 
 
-def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
+def _describe_fork(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     results, path = found.latest.step_results, values.get("from_step", "")
     if path and path not in found.latest.in_flight:
         try:
@@ -204,30 +204,30 @@ def _fork_says(found: StoredRun, values: Mapping[str, str]) -> list[str]:
         except StepNotFoundError:
             return [f"The run has no step {path!r}."]
     kept = taken_over(results, len(results), path, ())
-    said = [f"The new run takes over {counted(len(kept), 'result')}."]
+    lines = [f"The new run takes over {counted(len(kept), 'result')}."]
     taken = {each.path for each in kept}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]
-    return [*said, f"Its resume executes again: {listed(left_out, _MOST_SHOWN)}."] if left_out else said
+    return [*lines, f"Its resume executes again: {listed(left_out, _MOST_SHOWN)}."] if left_out else lines
 
 
 _WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))
 _RESUME_NOW = Field("resume", "Resume the run at once", "checkbox")
-_STEP = Field("from_step", "From step", "step", hint="run again from this step on")
+_STEP = Field("from_step", "From step", "step", hint="run again from this step")
 
-OF_RUN: Mapping[str, Action] = {
+RUN_ACTIONS: Mapping[str, Action] = {
     action.name: action
     for action in (
         Action(
             "resume",
             "Resume",
-            "The run resumes from its last checkpoint in a process of its own. It executes the steps below that are not "
+            "The run resumes from its last checkpoint in a process of its own. It executes all steps below that are not "
             "reused.",
             _command("resume", **_POLICY, force="--force"),
             (
                 Field("on_stale", "Stale results", "choice", hint="rerun reuse fail"),
                 Field("on_code_change", "Changed code", "choice", hint="rerun reuse fail"),
                 _STEP,
-                Field("force", "Run again whatever the resume would stop at", "checkbox"),
+                Field("force", "Run every step again that would stop the resume", "checkbox"),
             ),
             _command("plan", **_POLICY),
         ),
@@ -262,11 +262,11 @@ OF_RUN: Mapping[str, Action] = {
         Action(
             "cancel",
             "Cancel",
-            "The run stops for good. Its steps are undone, newest first, where they say how.",
+            "The run stops for good. Its steps with a compensation are undone, newest first.",
             _command("cancel", no_rollback="--no-rollback"),
-            (Field("no_rollback", "Leave what the steps did as it is", "checkbox"),),
+            (Field("no_rollback", "Keep the effects of the steps", "checkbox"),),
             is_danger=True,
-            says=_cancel_says,
+            describe=_describe_cancel,
         ),
         Action(
             "fork",
@@ -278,7 +278,7 @@ OF_RUN: Mapping[str, Action] = {
                 Field("edits", "Outputs to replace", "lines", hint="one STEP=JSON on each line"),
                 Field("new_id", "Id of the new run", hint="a new one by default"),
             ),
-            says=_fork_says,
+            describe=_describe_fork,
         ),
         Action(
             "rollback",
@@ -288,19 +288,19 @@ OF_RUN: Mapping[str, Action] = {
             _command("rollback", after=("checkpoint",)),
             (Field("checkpoint", "Checkpoint", "checkpoint", is_required=True),),
             is_danger=True,
-            says=_rollback_says,
+            describe=_describe_rollback,
         ),
         Action(
             "pin",
             "Pin",
-            "The checkpoint and the run are kept whatever is pruned.",
+            "The checkpoint and its run are never pruned.",
             _command("store", "pin", after=("checkpoint",), unpin="--unpin"),
             (Field("checkpoint", "Checkpoint", "checkpoint"), Field("unpin", "Remove the pin", "checkbox")),
         ),
     )
 }
 
-OF_STORE: Mapping[str, Action] = {
+STORE_ACTIONS: Mapping[str, Action] = {
     action.name: action
     for action in (
         Action(
@@ -312,7 +312,7 @@ OF_STORE: Mapping[str, Action] = {
                 Field("keep", "Keep the newest of each workflow", "number"),
                 Field("older_than", "Older than", hint="30d, 12h, 45m"),
                 Field("workflow", "Workflow"),
-                Field("dry_run", "Only say what would be removed", "checkbox"),
+                Field("dry_run", "Only show what would be removed", "checkbox"),
             ),
             lambda run, values: _prune(run, {**values, "dry_run": "yes"}),
             is_danger=True,
@@ -329,11 +329,11 @@ class Job:
     """A command that was started.
 
     Attributes:
-        number: its number in the address.
+        number: its number in the URL.
         arguments: its arguments.
         started_at: when it was started, aware and in UTC.
         process: the process.
-        output: the file with what it printed.
+        output: the file with its output.
     """
 
     number: int
@@ -348,14 +348,14 @@ class Job:
         return self.process.poll()
 
     def text(self) -> str:
-        """Return the end of what it printed."""
+        """Return the end of its output."""
         data = self.output.read_bytes()
         return data[-_MOST_OUTPUT:].decode("utf-8", "replace")
 
 
 @attrs.define
 class Commands:
-    """Starts commands on one store and remembers the newest of them.
+    """Starts commands on one store and keeps the newest of them.
 
     Attributes:
         store: the store, for `--store`.
@@ -370,7 +370,7 @@ class Commands:
     _number: int = 0
 
     def start(self, arguments: Sequence[str]) -> Job:
-        """Start a command. It outlives the page: a run that was resumed continues when the page is closed.
+        """Start a command. It outlives the page: a resumed run continues when the page is closed.
 
         Args:
             arguments: its arguments, without `--store`.
@@ -397,9 +397,9 @@ class Commands:
         return job
 
     def run(self, arguments: Sequence[str], *, patience: float = _PREVIEW_SECONDS) -> Job:
-        """Start a command and wait for its end, at most so many seconds."""
+        """Start a command and wait for its end, at most `patience` seconds."""
         job = self.start(arguments)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its page shows how it continues
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its page shows its progress
             job.process.wait(patience)
         return job
 
@@ -414,7 +414,7 @@ class Commands:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            start_new_session=True,  # a Ctrl-C for the page does not stop a run
+            start_new_session=True,  # Ctrl-C stops the page, but not a run
             env={**os.environ, "NO_COLOR": "1"},
         )
         try:
@@ -429,7 +429,7 @@ class Commands:
             return self._jobs.get(number)
 
     def close(self) -> None:
-        """Forget what commands printed; those that run continue."""
+        """Remove the output of the commands; running commands continue."""
         self._directory.cleanup()
 
     def _line(self, arguments: Sequence[str]) -> list[str]:
@@ -445,5 +445,5 @@ class Commands:
 
 
 def new_signal_id() -> str:
-    """Return an id for the form of a signal: sending the form twice sends the signal once."""
+    """Return an id for the form of a signal, so that a form sent twice sends the signal once."""
     return new_message_id()

@@ -1,6 +1,6 @@
 """The pages and the JSON API, as a Starlette application.
 
-A page reads the store as the commands do, and shows the documents that they print. The JSON API is their `--json`.
+A page reads the store like the commands, and shows the documents that they print. The JSON API is their `--json`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flowckpt.cli.render.documents import listed_document, run_document
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.runs import surveyed_runs, waited
 from flowckpt.cli.stored_run import StoredRun, live_notes, stored_run
-from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
+from flowckpt.cli.ui.actions import RUN_ACTIONS, SHORT_SECONDS, STORE_ACTIONS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
@@ -46,7 +46,7 @@ from flowckpt.stores.base import StoreBase
 
 _PAGE_SIZE = 50
 _INBOX_PAGE, _INBOX_PAGES = 500, 10
-"""How many runs the inbox reads at once, and how often, until it has enough that wait for people."""
+"""How many runs the inbox reads at once, and how often at most, to fill a page with waits for people."""
 _WAITING = (Status.SUSPENDED, Status.RUNNING, Status.CRASHED)
 _MOST_BODY = 1_000_000
 _LIVE = (Status.RUNNING, Status.SUSPENDED, Status.CRASHED)
@@ -58,10 +58,10 @@ class Ui:
 
     Attributes:
         store: the store.
-        shown_store: its name for people.
+        shown_store: its name, as shown to the user.
         guard: admits requests.
         commands: starts the commands of actions.
-        is_read_only: whether there are actions.
+        is_read_only: whether there are no actions.
     """
 
     store: StoreBase
@@ -82,7 +82,7 @@ class Ui:
         self.templates.filters |= {"ago": ago_text, "moment": shown_moment, "segment": segment}
 
     def app(self) -> ASGIApp:
-        """Return the application, with its guard around it."""
+        """Return the application, wrapped in its guard."""
         routes = [
             Route("/", self.runs),
             Route("/inbox", self.inbox),
@@ -112,7 +112,7 @@ class Ui:
     # --- pages ---
 
     def runs(self, request: HttpRequest) -> Response:
-        """Show a page of the list of runs."""
+        """Return a page of the list of runs."""
         query = request.query_params
         chosen = {name: query.get(name, "").strip() for name in ("q", "workflow", "status", "tag")}
         if chosen["status"] not in {*map(str, Status)}:
@@ -141,12 +141,12 @@ class Ui:
         )
 
     def run(self, request: HttpRequest) -> Response:
-        """Show one run: its report, what it waits for, and what can be done with it."""
+        """Return the page of a run: its report, its waits, and its actions."""
         run = _run_of(request)
         found = stored_run(self.store, run)
         comparison, _ = waited(read_comparison(self.store, run, found.latest, found.started_at))
-        possible = [] if self.is_read_only else _possible(found)
-        is_planned = "resume" in possible and "plan" in request.query_params
+        available = [] if self.is_read_only else _available_actions(found)
+        is_planned = "resume" in available and "plan" in request.query_params
         plan = self.commands.document(["plan", "--json", "--", run])[1] if is_planned else None
         report = self._report(run, found, comparison, plan)
         return self._page(
@@ -155,16 +155,16 @@ class Ui:
             run=run,
             found=found,
             body=body_of(report),
-            actions=[OF_RUN[name] for name in possible],
+            actions=[RUN_ACTIONS[name] for name in available],
             is_planned=is_planned,
             waits=[_wait_row(wait) for wait in found.waits],
             is_live=found.status in _LIVE,
-            from_step=[name for name in possible if name in ("resume", "fork")],
+            from_step=[name for name in available if name in ("resume", "fork")],
             version=_version(found),
         )
 
     def inbox(self, request: HttpRequest) -> Response:
-        """Show what waits for people, newest runs first, a page at a time."""
+        """Return a page of the waits for people, newest runs first."""
         rows: list[tuple[RunInfo, dict[str, Any]]] = []
         wanted = _filter_of(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
         older = ""
@@ -178,25 +178,25 @@ class Ui:
         return self._page(request, "inbox.html", rows=rows, older=older)
 
     def store_page(self, request: HttpRequest) -> Response:
-        """Show the store: its statistics and what can be done with it."""
+        """Return the page of the store: its statistics and actions."""
         return self._page(
             request,
             "store.html",
             statistics=self.commands.run(["store", "stats"]),
-            actions=[] if self.is_read_only else [*OF_STORE.values()],
+            actions=[] if self.is_read_only else [*STORE_ACTIONS.values()],
         )
 
     def action_form(self, request: HttpRequest) -> Response:
-        """Show the form of an action and what the action will do."""
+        """Return the form of an action and its effect."""
         run, action = self._action_of(request)
         values = dict(request.query_params)
         preview = None
         if action.preview is not None:
             preview = self.commands.run(action.preview(run, values))
         found = stored_run(self.store, run) if run else None
-        said = action.says(found, values) if action.says is not None and found is not None else []
-        if found is not None and action.name not in {*_possible(found), "approve", "reject"}:
-            said = [f"Nothing: the run is {found.status.value}."]
+        lines = action.describe(found, values) if action.describe is not None and found is not None else []
+        if found is not None and action.name not in {*_available_actions(found), "approve", "reject"}:
+            lines = [f"Nothing: the run is {found.status.value}."]
         if action.name == "signal":
             values.setdefault("id", new_signal_id())
         kind = WaitKind.SIGNAL if action.name == "signal" else WaitKind.APPROVAL
@@ -211,7 +211,7 @@ class Ui:
             action=action,
             values=values,
             preview=preview,
-            said=said,
+            lines=lines,
             checkpoints=found.checkpoints if found else (),
             steps=[each.path for each in found.latest.step_results][:1000] if found else [],
             wait=None if wait is None else _wait_row(wait),
@@ -222,20 +222,20 @@ class Ui:
         run, action = self._action_of(request)
         values = _form_of(await request.body())
         if "data_type" in values:
-            values["data"] = _typed(values.pop("data_type"), values.get("data", ""))
+            values["data"] = _json_of(values.pop("data_type"), values.get("data", ""))
         arguments = action.arguments(run, values)
         job = await run_in_threadpool(self.commands.run, arguments, patience=SHORT_SECONDS)
         return RedirectResponse(f"/jobs/{job.number}?run={quote(run, safe='')}", status_code=303)
 
     def job(self, request: HttpRequest) -> Response:
-        """Show a command that was started."""
+        """Return the page of a started command."""
         job = self.commands.job(request.path_params["number"])
         if job is None:
             raise HTTPException(404)
         return self._page(request, "job.html", job=job, run=request.query_params.get("run", ""))
 
     def failed(self, request: HttpRequest, error: Exception) -> Response:
-        """Show an error of flowckpt: what happened and what to do."""
+        """Return the page or document of an error of flowckpt."""
         assert isinstance(error, FlowckptError)
         status = 404 if isinstance(error, CheckpointNotFoundError) else 400 if isinstance(error, SettingError) else 500
         if request.url.path.startswith("/api/"):
@@ -284,7 +284,7 @@ class Ui:
         return JSONResponse(run_document(run, found, found.checkpoints))
 
     def api_data(self, request: HttpRequest) -> Response:
-        """Return what the live page of a run draws; 304 if nothing is newer than `since`."""
+        """Return the data of the live page of a run; 304 if nothing is newer than `since`."""
         run = _run_of(request)
         found = stored_run(self.store, run)
         version = _version(found)
@@ -340,16 +340,16 @@ class Ui:
         comparison: Comparison | None = None,
         plan: Mapping[str, Any] | None = None,
     ) -> RunReport:
-        decisions, said = {}, ""
+        decisions, note = {}, ""
         if plan is not None and "steps" in plan:
-            decisions, said = planned_steps(plan), plan_sentence(plan)
+            decisions, note = planned_steps(plan), plan_sentence(plan)
         elif plan is not None:
-            said = f"The plan failed: {plan['error']['message']}"
-        return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=said)
+            note = f"The plan failed: {plan['error']['message']}"
+        return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=note)
 
     def _action_of(self, request: HttpRequest) -> tuple[str, Action]:
         run = _run_of(request)
-        action = (OF_RUN if run else OF_STORE).get(request.path_params["action"])
+        action = (RUN_ACTIONS if run else STORE_ACTIONS).get(request.path_params["action"])
         if action is None:
             raise HTTPException(404)
         return run, action
@@ -368,14 +368,14 @@ class Ui:
 
 
 class GuardedApp:
-    """Lets only admitted requests through to an application, and adds the security headers to every answer."""
+    """Passes only admitted requests to an application, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -390,16 +390,17 @@ class GuardedApp:
                 ]
             await send(message)
 
-        answer, receive = await self._refused(scope, receive)
-        await (answer or self.app)(scope, receive, send_guarded)
+        response, receive = await self._admit(scope, receive)
+        await (response or self.app)(scope, receive, send_guarded)
 
-    async def _refused(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+    async def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        """Return a refusal, a redirect that sets the cookie, or None, and how to receive the body after that."""
         request = HttpRequest(scope, receive)
         headers = Headers(scope=scope)
         token = request.query_params.get("token", "")
         sent = headers.get("x-csrf-token", "")
         is_form = not sent and "form" in headers.get("content-type", "")
-        asked = Request(
+        checked = Request(
             method=scope["method"],
             host=headers.get("host", ""),
             address=_address_of(scope),
@@ -407,24 +408,26 @@ class GuardedApp:
             cookie=headers.get("cookie", ""),
             bearer=headers.get("authorization", "").removeprefix("Bearer ").strip(),
             token=token,
-            form_token=self.guard.form_token if is_form else sent,  # that of a form is in its body
+            form_token=self.guard.form_token if is_form else sent,  # a form has it in its body, which is checked below
         )
-        refusal = self.guard.refuse(asked)
-        if refusal is None and asked.method not in SAFE_METHODS:  # only now: a stranger's body is not read
+        refusal = self.guard.refuse(checked)
+        if refusal is None and checked.method not in SAFE_METHODS:  # the body of a refused request is not read
             body = await _whole_body(request)
             if body is None:
                 return PlainTextResponse("The request is too large.\n", status_code=413), receive
-            receive = _again(body)
-            if is_form and not (asked.bearer or token):
-                refusal = self.guard.refuse(attrs.evolve(asked, form_token=_form_of(body).get("form_token", "")))
+            receive = _receive_again(body)
+            if is_form and not (checked.bearer or token):
+                refusal = self.guard.refuse(attrs.evolve(checked, form_token=_form_of(body).get("form_token", "")))
         if refusal is not None:
             return PlainTextResponse(f"{refusal.message}\n", status_code=refusal.status), receive
         if not token:
             return None, receive
-        answer = RedirectResponse(f"/{request.url.path.lstrip('/')}", status_code=303)  # two slashes would name a host
+        response = RedirectResponse(
+            f"/{request.url.path.lstrip('/')}", status_code=303
+        )  # two slashes would name a host
         is_secure = scope["scheme"] == "https"
-        answer.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
-        return answer, receive
+        response.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
+        return response, receive
 
 
 def _address_of(scope: Scope) -> str:
@@ -447,7 +450,7 @@ def _form_of(body: bytes) -> dict[str, str]:
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-def _again(body: bytes) -> Receive:
+def _receive_again(body: bytes) -> Receive:
     async def receive() -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -455,7 +458,7 @@ def _again(body: bytes) -> Receive:
 
 
 def segment(run: str) -> str:
-    """Return the id of a run as a segment of an address; encoded twice, as a server decodes a `/` before it routes."""
+    """Return a run id as a URL segment, encoded twice because a server decodes `%2F` before it routes."""
     return quote(quote(run, safe=""), safe="")
 
 
@@ -463,8 +466,8 @@ def _run_of(request: HttpRequest) -> str:
     return unquote(request.path_params.get("run", ""))
 
 
-def _possible(found: StoredRun) -> list[str]:
-    """Return the actions that make sense for a run in its status; answers to approvals stand beside what waits for them."""
+def _available_actions(found: StoredRun) -> list[str]:
+    """Return the actions for a run in its status, without the answers to approvals, which are shown with their waits."""
     names = [] if found.status is Status.RUNNING else ["resume"]
     names += ["signal"] if found.status is not Status.COMPLETED else []
     names += ["cancel"] if found.status in _LIVE or found.status is Status.FAILED else []
@@ -474,7 +477,7 @@ def _possible(found: StoredRun) -> list[str]:
 def _filter_of(
     limit: int, before: str, statuses: Iterable[str], workflow: str = "", tags: Iterable[str] = (), text: str = ""
 ) -> RunFilter:
-    """Return a filter of the list, as the parameters of an address say it.
+    """Return the filter of the list for the parameters of a URL.
 
     Raises:
         SettingError: there is no such status, or `before` is not a place in the list.
@@ -486,27 +489,27 @@ def _filter_of(
         tags=pairs,
         limit=limit,
         text=text,
-        before=_place_of(before) if before else None,
+        before=_parsed_cursor(before) if before else None,
     )
 
 
 def _cursor(info: RunInfo) -> str:
-    """Return the place of a run in the list, for an address."""
+    """Return the place of a run in the list, for a URL."""
     return f"{info.started_at.isoformat()}/{info.workflow_id}"
 
 
-def _place_of(cursor: str) -> tuple[datetime, str]:
+def _parsed_cursor(cursor: str) -> tuple[datetime, str]:
     moment, _, run = cursor.partition("/")
     try:
         started_at = datetime.fromisoformat(moment)
         return started_at.astimezone(UTC), run
     except (ValueError, OverflowError):
         message = f"before={cursor[:100]!r} is not a place in the list of runs"
-        raise SettingError(message, setting="before", remedy="Follow the link of the page before.") from None
+        raise SettingError(message, setting="before", remedy="Use the link of the previous page.") from None
 
 
 def _for_people(info: RunInfo) -> list[Wait]:
-    """Return the waits of a run that a person ends; those of a live run are as its newest checkpoint says."""
+    """Return the waits of a run for people; those of a live run are taken from its newest checkpoint."""
     return [wait for wait in waits_in(info.metadata) if wait.kind in (WaitKind.APPROVAL, WaitKind.SIGNAL)]
 
 
@@ -522,7 +525,7 @@ def _wait_row(wait: Wait) -> dict[str, Any]:
 
 
 def _input_of(data_type: Any) -> dict[str, Any]:
-    """Return which input a form shows for the data of a signal."""
+    """Return the form input for the data of a signal."""
     if data_type in ("str", "int", "float", "bool"):
         return {"kind": data_type, "choices": ["true", "false"] if data_type == "bool" else []}
     if isinstance(data_type, list) and data_type[:1] == ["literal"]:
@@ -530,8 +533,8 @@ def _input_of(data_type: Any) -> dict[str, Any]:
     return {"kind": "json", "choices": []}
 
 
-def _typed(kind: str, text: str) -> str:
-    """Return the text of an input as JSON; the command refuses what does not fit the wait."""
+def _json_of(kind: str, text: str) -> str:
+    """Return the text of an input as JSON; the command refuses data that do not fit the wait."""
     return json.dumps(text) if kind == "str" else text
 
 
@@ -550,7 +553,7 @@ def _number(text: str | None, default: int) -> int:
 
 
 def _not_found(request: HttpRequest, error: Exception) -> Response:
-    return PlainTextResponse(f"There is nothing at {request.url.path[:200]}\n", status_code=404)
+    return PlainTextResponse(f"There is no page {request.url.path[:200]}\n", status_code=404)
 
 
 def _own_static(name: str) -> str:
@@ -568,33 +571,33 @@ def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
         _query("tag", many, "a tag: its name, or name=value"),
         _query("q", text, "a part of the id"),
         _query("limit", {"type": "integer", "minimum": 1, "default": _PAGE_SIZE}, "at most this many"),
-        _query("before", text, "the place at which the page starts; the header Link has the address of the next page"),
+        _query("before", text, "the place at which the page starts; the header Link has the URL of the next page"),
     ]
     listed = {"type": "array", "items": {"type": "object"}}
-    since = _query("since", text, "the version that you have; if nothing is newer, the answer is 304")
-    described = "Return what the page of a run draws, with its version: attempts, lanes, details, graph and sentence."
-    data = _operation(described, [_RUN, since])
+    since = _query("since", text, "the version that you have; if nothing is newer, the response is 304")
+    summary = "Return the data of a run's page, with their version: attempts, lanes, details, graph and sentence."
+    data = _operation(summary, [_RUN, since])
     data["responses"]["304"] = {"description": "nothing is newer than since"}
     paths: dict[str, Any] = {
-        "/api/runs": {
-            "get": _operation("List runs, newest first: what `flowckpt list --json` prints.", queries, listed)
-        },
+        "/api/runs": {"get": _operation("List runs, newest first, like `flowckpt list --json`.", queries, listed)},
         "/api/runs/{run}": {
             "get": _operation(
-                "Show one run: what `flowckpt show --json` prints, with what runs now (`live`) and what it published.",
+                "Show one run like `flowckpt show --json`, with its running steps (`live`) and published values.",
                 [_RUN],
             )
         },
         "/api/runs/{run}/data": {"get": data},
-        "/api/store": {"get": _operation("Return the statistics: what `flowckpt store stats --json` prints.", [])},
+        "/api/store": {
+            "get": _operation("Return the statistics of the store, like `flowckpt store stats --json`.", [])
+        },
     }
     if not is_read_only:
-        said = "Plan a resume: what `flowckpt plan --json` prints. The header X-Exit-Code has its exit code."
-        paths["/api/runs/{run}/plan"] = {"get": _operation(said, [_RUN])}
-        for start, parameters, actions in (("/api/runs/{run}", [_RUN], OF_RUN), ("/api/store", [], OF_STORE)):
+        summary = "Plan a resume, like `flowckpt plan --json`. The header X-Exit-Code has the exit code."
+        paths["/api/runs/{run}/plan"] = {"get": _operation(summary, [_RUN])}
+        for start, parameters, actions in (("/api/runs/{run}", [_RUN], RUN_ACTIONS), ("/api/store", [], STORE_ACTIONS)):
             for action in actions.values():
-                said = f"{action.effect} Return what the command prints with --json; X-Exit-Code has its exit code."
-                operation = _operation(said, parameters)
+                summary = f"{action.effect} Returns the --json document of the command; X-Exit-Code has its exit code."
+                operation = _operation(summary, parameters)
                 operation["requestBody"] = {"content": {"application/json": {"schema": action.schema()}}}
                 paths[f"{start}/{action.name}"] = {"post": operation}
     return {
@@ -620,10 +623,10 @@ def _query(name: str, schema: Mapping[str, Any], description: str) -> dict[str, 
 
 
 def _operation(summary: str, parameters: list[Any], schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    answer = {"application/json": {"schema": dict(schema or {"type": "object"})}}
+    content = {"application/json": {"schema": dict(schema or {"type": "object"})}}
     responses = {
-        "200": {"description": "the document", "content": answer},
-        "400": {"description": "a parameter or a field is wrong"},
+        "200": {"description": "the document", "content": content},
+        "400": {"description": "a parameter or a field is invalid"},
         "404": {"description": "no such run"},
     }
     return {"summary": summary, "parameters": parameters, "responses": responses}

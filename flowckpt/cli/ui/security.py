@@ -1,11 +1,11 @@
-"""Admission to the page, and the limits of what a browser may do with it.
+"""Authentication and browser security of the page.
 
-The page can resume runs, and so execute code, so it is guarded as a notebook server is. A random token is in the address
-that the command prints; the browser exchanges it for a cookie that other sites can neither read nor send. Each request
+The page can resume runs, and so execute code; it is protected like a notebook server. The command prints an address with
+a random token; the browser exchanges the token for a cookie that other sites can neither read nor send. Each request
 must name this server as its host, so a foreign name that resolves to this machine is refused (DNS rebinding). A request
-that changes something must come from a page of this server, with its form token (CSRF). A content policy with a nonce for
-each answer lets the browser run the scripts of this server alone. After too many wrong tokens, all tokens are refused for
-a minute.
+that changes something must come from a page of this server, with its form token (CSRF). A content security policy with a
+nonce for each response lets the browser run only the scripts of this server. After too many wrong tokens, all tokens are
+refused for a minute.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADERS = {
 
 
 def content_policy(nonce: str) -> str:
-    """Return the content policy of one answer."""
+    """Return the content security policy of one response."""
     return (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -41,7 +41,7 @@ def content_policy(nonce: str) -> str:
 
 @attrs.frozen
 class Request:
-    """A request, as far as its admission depends on it.
+    """The parts of a request that decide whether it is admitted.
 
     Attributes:
         method: its method, in capitals.
@@ -70,7 +70,7 @@ class Refusal:
 
     Attributes:
         status: the HTTP status.
-        message: the reason, for a person.
+        message: the reason, for the user.
     """
 
     status: int
@@ -85,10 +85,10 @@ class Guard:
         hosts: the values of the `Host` header that name this server.
         token: the token of the address.
         session: the value of the cookie.
-        monotonic: returns seconds that only grow.
-        cookie: the name of the cookie; browsers send the cookies of all ports of a host to each of them.
-        is_everywhere: whether the server listens on all addresses of this machine: then each of them names it, too. An
-            address cannot be made to point elsewhere, as a name can.
+        monotonic: a monotonic clock, in seconds.
+        cookie: the name of the cookie, unique per server because browsers share cookies between the ports of a host.
+        is_everywhere: whether the server listens on all addresses of this machine. Then each address names it, too:
+            unlike a name, an address cannot be rebound.
     """
 
     hosts: Collection[str]
@@ -108,10 +108,10 @@ class Guard:
         """Return why a request is refused, or None.
 
         Args:
-            request: the request; its form token is checked if it changes something and was let in by the cookie.
+            request: the request; its form token is checked if it changes something and was authenticated by the cookie.
         """
         if not self._is_named(request.host, request):
-            return Refusal(421, f"This server does not answer for the host {request.host[:100]!r}.")
+            return Refusal(421, f"This server does not accept requests for the host {request.host[:100]!r}.")
         if request.origin and not self._is_own(request):
             return Refusal(403, "The request comes from a page of another site.")
         if request.bearer or request.token:
@@ -120,7 +120,7 @@ class Guard:
             return Refusal(401, "Open the address that flowckpt ui printed: it contains the token.")
         if request.method not in SAFE_METHODS:
             if not request.origin:
-                return Refusal(403, "The request does not say from which page it comes.")
+                return Refusal(403, "The request has no Origin header.")
             if not _equal(request.form_token, self.form_token):
                 return Refusal(403, "The form is from an earlier start of this server. Load the page again.")
         return None
@@ -136,7 +136,7 @@ class Guard:
         return Refusal(401, "The token is wrong. Open the address that flowckpt ui printed.")
 
     def _has_session(self, header: str) -> bool:
-        # Not http.cookies: it gives up at the first cookie that it does not like, and browsers send those of other programs.
+        # Not http.cookies: it stops at the first malformed cookie, and browsers also send cookies of other programs.
         pairs = (part.strip().partition("=") for part in header.split(";"))
         return any(name == self.cookie and _equal(value, self.session) for name, _, value in pairs)
 

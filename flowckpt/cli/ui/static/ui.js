@@ -1,5 +1,5 @@
 "use strict";
-// A live run: the page asks for newer data every two seconds, and draws it where something changed.
+// A live run: the page polls for newer data every two seconds and draws the changes.
 
 (function () {
   const root = document.getElementById("run");
@@ -18,7 +18,7 @@
     setTimeout(refresh, 2000);
   }
 
-  function grow() { // nothing is newer: the steps that run take longer
+  function grow() { // nothing is newer: only the running steps grow
     const now = performance.now();
     runPage.grow(Math.round(now - drawnAt));
     drawnAt = now;
@@ -35,9 +35,9 @@
     status.className = `status status-${newer.status}`;
     root.querySelector(".sentence").textContent = newer.sentence;
     const graph = document.getElementById("graph");
-    if (graph) graph.innerHTML = newer.graph; // made and escaped by the server
+    if (graph) graph.innerHTML = newer.graph; // rendered and escaped by the server
     runPage.update(newer.data);
-    // A new page shows what can be done now, and what the run waits for.
+    // Reload to show the new actions and waits.
     if (isOther || newer.waits.length !== document.querySelectorAll(".wait").length) location.reload();
   }
 
