@@ -1,1 +1,1 @@
-"""Pages and pictures of recorded runs: what happened when, what depends on what, and what a resume would do."""
+"""Pages and pictures of recorded runs: timeline, graph, comparison and plan."""

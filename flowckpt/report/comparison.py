@@ -1,4 +1,4 @@
-"""A run compared with earlier completed runs of the same workflow: what became slower, and what changed."""
+"""A run compared with earlier completed runs of the same workflow: slower steps, figures and changes."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Comparison:
     Attributes:
         runs: the ids of the earlier runs, newest first.
         slower: the steps that became slower, the largest difference first.
-        changes: what changed since the newest of them, one line each.
-        figures: the figures of the run beside those of the earlier ones.
+        changes: the changes since the newest of them, one line each.
+        figures: the figures of the run and of the earlier ones.
     """
 
     runs: Sequence[str] = ()
@@ -125,7 +125,7 @@ def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Com
 async def read_comparison(
     store: StoreBase, workflow_id: str, latest: CheckpointData, started_at: datetime
 ) -> tuple[Comparison, list[Finding]]:
-    """Compare a run with the completed runs of its workflow that a store has from before it.
+    """Compare a run with earlier completed runs of its workflow in a store.
 
     Args:
         store: the store.
@@ -179,7 +179,8 @@ def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
             yield f"the code of step {result.path}"
         if was.version != result.version:
             yield f"the version of step {result.path}: {was.version} → {result.version}"
-    left_out = {"changed"} if latest.status is Status.COMPLETED else {"changed", "removed"}  # it may reach them yet
+    # A run that has not completed may still reach steps that seem to be removed.
+    left_out = {"changed"} if latest.status is Status.COMPLETED else {"changed", "removed"}
     for diff in found.steps:
         if diff.kind not in left_out and "/[" not in diff.path:
             yield f"step {diff.path}: {diff.kind}"

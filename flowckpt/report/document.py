@@ -47,12 +47,12 @@ class RunReport:
         latest: its newest checkpoint.
         status: its status.
         timeline: its attempts and steps.
-        waits: what it waits for.
-        graph: its steps and what they passed on.
-        comparison: what distinguishes it from earlier runs.
-        plan_note: what a resume would do in one line, or why no plan was made; empty for a run that ended.
+        waits: its waits.
+        graph: its steps and the outputs passed between them.
+        comparison: its differences from earlier runs.
+        plan_note: the plan of a resume in one line, or why no plan was made; empty for a run that ended.
         made_at: when the report was made, aware and in UTC.
-        live: what runs now, or ran when the process died, as far as the store knows.
+        live: the running steps, or those that ran when the process died, if the store knows them.
     """
 
     workflow_id: str
@@ -73,7 +73,7 @@ class RunReport:
         return " ".join(part for part in parts if part)
 
     def data(self, *, most_details: int = _MOST_DETAILS) -> dict[str, Any]:
-        """Return what the scripts of the page draw, as plain JSON: columns rather than objects, to stay small.
+        """Return the data for the scripts of the page as plain JSON, in columns rather than objects to save space.
 
         Args:
             most_details: how many steps show their arguments, output and claims.
@@ -103,7 +103,7 @@ class RunReport:
             "lanes": {
                 "name": [_short_name(each.path.rpartition("/")[2]) for each in lanes],
                 "depth": [each.depth for each in lanes],
-                "start": _steps([since(each.started_at) for each in lanes]),
+                "start": _differences([since(each.started_at) for each in lanes]),
                 "duration": [round(each.duration_ms, 1 if each.duration_ms < 100 else None) for each in lanes],
                 "attempt": [each.attempt for each in lanes],
                 "state": [_STATES.index(each.state) for each in lanes],
@@ -116,7 +116,7 @@ class RunReport:
         }
 
     def _details(self, most: int) -> dict[int, dict[str, Any]]:
-        """Return what is shown of single steps, by their lane: failures first, as long as there is room."""
+        """Return the details of steps by lane: failures first, up to a total size."""
         lanes = [(index, each) for index, each in enumerate(self.timeline.lanes) if each.result is not None]
         lanes.sort(key=lambda each: (each[1].state is not LaneState.FAILED, each[1].depth, each[0]))
         left = _MOST_TEXT
@@ -130,7 +130,7 @@ class RunReport:
         return found
 
 
-def report_of(  # noqa: PLR0913 - one parameter for each part of what is known about a run
+def report_of(  # noqa: PLR0913 - one parameter for each recorded part of a run
     workflow_id: str,
     latest: CheckpointData,
     status: Status,
@@ -151,13 +151,13 @@ def report_of(  # noqa: PLR0913 - one parameter for each part of what is known a
         workflow_id: the run.
         latest: its newest checkpoint.
         status: its status.
-        attempts: what each attempt recorded.
-        waits: what it waits for.
-        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
-        seen: the last heartbeat of a process that died, as far as the store knows.
-        live: what runs now, or ran when the process died, as far as the store knows.
-        comparison: what distinguishes it from earlier runs.
-        decisions: what a resume would do with each step, and why, by path.
+        attempts: the records of its attempts.
+        waits: its waits.
+        begun: the steps that the last attempt started since its last checkpoint, if the store knows them.
+        seen: the last heartbeat of a process that died, if the store knows it.
+        live: the running steps, or those that ran when the process died, if the store knows them.
+        comparison: its differences from earlier runs.
+        decisions: the decision of a plan for each step, and the reason, by path.
         plan_note: the plan in one line, or why there is none.
         now: the time of the report.
     """
@@ -173,12 +173,12 @@ _MEMBER = re.compile(r"\[(0|[1-9][0-9]{0,8})\]")
 
 
 def _short_name(name: str) -> str | int:
-    """Return the name of a lane; a number stands for a member of a map or a group: 7 for `[7]`."""
+    """Return the name of a lane, or the number of a numbered member of a map: 7 for `[7]`."""
     member = _MEMBER.fullmatch(name)
     return int(member[1]) if member else name
 
 
-def _steps(moments: Sequence[int]) -> list[int | None]:
+def _differences(moments: Sequence[int]) -> list[int | None]:
     """Return each moment as the difference from the previous one; None for an unknown moment (below 0)."""
     last, found = 0, []
     for moment in moments:
@@ -188,7 +188,7 @@ def _steps(moments: Sequence[int]) -> list[int | None]:
 
 
 def _ranges(indices: Sequence[int]) -> list[int]:
-    """Return ascending numbers as ranges: a start and a length, a start and a length."""
+    """Return ascending numbers as ranges: alternately a start and a length."""
     found: list[int] = []
     for index in indices:
         if found and index == found[-2] + found[-1]:
@@ -209,7 +209,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     checkpoints = await store.list_checkpoints(workflow_id)
     if store.has(Ability.ATTEMPTS):
         attempts = await attempts_of(store, workflow_id, latest, checkpoints)
-    else:  # the store keeps only what counts
+    else:  # the store keeps only the current history
         counting = [(each, Standing.COUNTS) for each in latest.step_results]
         references = [(each, Standing.COUNTS) for each in checkpoints]
         attempts = [Attempt(latest.attempt, latest, references, counting)]
@@ -226,7 +226,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
 
 
 def duration_in_words(seconds: float) -> str:
-    """Write an approximate duration: `14 ms`, `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
+    """Return an approximate duration: `14 ms`, `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 10:
@@ -241,22 +241,22 @@ def duration_in_words(seconds: float) -> str:
 
 
 def plan_sentence(plan: Mapping[str, Any]) -> str:
-    """Return what a resume would do in a sentence, from the document of a plan."""
+    """Return the document of a plan as one sentence."""
     if plan["stops"]:
         return f"A resume would stop: {plan['stops']}"
     decisions = [step["decision"] for step in plan["steps"]]
     runs = counted(sum(map(RUNS.__contains__, decisions)), "step")
-    more = f"; the plan sees no further: {plan['ends_at']}" if plan["ends_at"] else ""
+    more = f"; the plan ends here: {plan['ends_at']}" if plan["ends_at"] else ""
     return f"A resume would reuse {counted(decisions.count('reuse'), 'result')} and run {runs}{more}."
 
 
 def planned_steps(plan: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the decision of a plan on each step, and the reasons of those that would run, by path."""
+    """Return the decision of a plan for each step by path, with the reasons if the step would run."""
     found = {}
     for step in plan["steps"]:
         decision = step["decision"]
         reasons = [f"{each['kind']}: {each['detail']}" for each in step["reasons"]] if decision in RUNS else []
-        if decision == Decision.INTERRUPTED:  # also the state of a lane, which says nothing about a resume
+        if decision == Decision.INTERRUPTED:  # the state of a lane has the same name, but is not a decision
             decision, reasons = str(Decision.RERUN), reasons or ["it was interrupted"]
         found[step["path"]] = decision, "; ".join(reasons)
     return found
@@ -302,22 +302,22 @@ def _crashes(timeline: Timeline) -> str:
 
 
 def _in_flight(report: RunReport) -> str:
-    """Return what runs now and how far it is, or what ran when the process died."""
+    """Return the running steps with their progress, or those that ran when the process died."""
     live = report.live
     if live is None or not live.steps:
         return ""
     until = report.made_at if live.is_running else live.at
     said = []
     for step in live.steps[:_MOST_LIVE]:
-        far = f" ({step.said})" if step.said else ""
-        said.append(f"{step.path} for {duration_in_words(max(0.0, (until - step.since).total_seconds()))}{far}")
+        progress = f" ({step.said})" if step.said else ""
+        said.append(f"{step.path} for {duration_in_words(max(0.0, (until - step.since).total_seconds()))}{progress}")
     more = len(live.steps) - len(said) + live.more
     lead = "Running now" if live.is_running else "In flight when the process died"
     return f"{lead}: {'; '.join(said)}{f'; and {more} more' if more else ''}."
 
 
 def _place_of(span: AttemptSpan) -> str:
-    """Return where an attempt crashed: in the step that it started last, or after the one that ended last."""
+    """Return where an attempt crashed: in the step that started last, or after the one that ended last."""
     running = span.running
     if not running:
         return f"after {span.last_path}" if span.last_path else "before its first step ended"
@@ -346,7 +346,7 @@ def _reuse(timeline: Timeline) -> str:
 
 
 def shown_value(held: Any) -> str:
-    """Return a recorded value as JSON text, shortened; without decoding it into the user's types."""
+    """Return a recorded value as shortened JSON text, without decoding it into the user's types."""
     text = codec.dumps(plain_tree(held, "value"))
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text):,} characters)"
 
@@ -384,12 +384,12 @@ def _detail(result: StepResult) -> dict[str, Any]:
 
 
 def figure_text(value: float) -> str:
-    """Write a recorded figure: `1,200`, `0.02`."""
+    """Return a recorded figure as text: `1,200`, `0.02`."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def _command_output(tree: Any) -> dict[str, str]:
-    """Return what a command wrote: the end of it, as text with its line breaks."""
+    """Return the end of a command's output, and its exit code."""
     if not isinstance(tree, Mapping):
         return {}
     found = {"exit code": str(tree.get("exit_code", ""))}
@@ -415,5 +415,5 @@ def error_text(error: StepError) -> str:
 
 
 def lane_result_text(lane: Lane) -> str:
-    """Return the state of a lane for people, with its tries."""
+    """Return the state of a lane as text, with its tries."""
     return f"{lane.state.value}, {lane.tries} tries" if lane.tries > 1 else lane.state.value

@@ -1,9 +1,9 @@
-"""A graph as a picture: Mermaid and DOT as text for other tools, and SVG that needs none.
+"""A graph as a picture: Mermaid and DOT as text for other tools, and SVG.
 
-The SVG is drawn in layers, as Sugiyama, Tagawa and Toda describe (1981): a step stands one layer below the last step that
-leads to it; within a layer, steps are ordered by the mean position of what leads to them. A box is laid out by itself and
-then takes part as one large node. An arrow to a layer further down passes beside the steps between. So no arrow runs
-upwards or under a step, and equal graphs give equal pictures.
+The SVG is drawn in layers (Sugiyama, Tagawa and Toda, 1981): a step is one layer below its lowest predecessor; within a
+layer, steps are ordered by the mean position of their predecessors. A box is laid out by itself and then placed as one
+large node. An arrow that skips layers passes beside the steps between. So no arrow runs upwards or under a step, and equal
+graphs give equal pictures.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MOST_LABEL = 40
 PLANNED = frozenset({"rerun", "new", "in_doubt"})
 """The states of the steps that a resume would run."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Control characters, which no XML may hold, and marks that reverse the direction of text."""
+"""Control characters, which XML forbids, and marks that reverse the direction of text."""
 
 
 def escape(text: str) -> str:
-    """Return user text as it may stand in HTML or XML, in an attribute too; each control character becomes `\ufffd`."""
+    """Return user text escaped for HTML or XML, also for attributes; each control character becomes `\ufffd`."""
     return html.escape(_UNPRINTABLE.sub("\ufffd", text))
 
 
 def mermaid(graph: Graph) -> str:
-    """Write a graph as a Mermaid flowchart."""
+    """Return a graph as a Mermaid flowchart."""
     names = {node.path: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
     runs = [names[node.path] for node in graph.nodes if node.state in PLANNED]
@@ -66,7 +66,7 @@ def mermaid(graph: Graph) -> str:
 
 
 def dot(graph: Graph) -> str:
-    """Write a graph in the DOT language of Graphviz."""
+    """Return a graph in the DOT language of Graphviz."""
     names = {node.path: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = [f"digraph {_quoted_for_dot(graph.name)} {{", '  node [shape=box, style=rounded, fontname="sans-serif"];']
 
@@ -77,7 +77,7 @@ def dot(graph: Graph) -> str:
             if node.is_box:
                 lines.append(f"{indent}subgraph cluster_{names[node.path]} {{")
                 lines.append(f"{indent}  label={_quoted_for_dot(_text(node))};")
-                # An arrow cannot lead to a cluster, so it leads to a small node inside.
+                # DOT has no arrows to clusters, so they lead to a small node inside.
                 lines.append(f'{indent}  {names[node.path]} [shape=point, label=""];')
                 add(node.path, f"{indent}  ")
                 lines.append(f"{indent}}}")
@@ -103,7 +103,7 @@ def _one_line(text: str) -> str:
 
 
 def _quoted_for_mermaid(text: str) -> str:
-    # Mermaid reads entities with a # in place of the &.
+    # Mermaid's entities have a # instead of the &.
     return "".join(each if each.isalnum() or each in " ._-:,()/" else f"#{ord(each)};" for each in _one_line(text))
 
 
@@ -116,7 +116,7 @@ def _quoted_for_dot(text: str) -> str:
 
 _CHARACTER = 7.2  # the width of a character of the font, in pixels
 _MOST_BENDS = 8
-"""How many arrows may pass a layer beside its steps; more would make it too wide, and run under them."""
+"""How many arrows may pass beside the steps of a layer; with more, the layer would be too wide."""
 _HEIGHT, _PADDING, _GAP_X, _GAP_Y, _HEAD, _MARGIN = 40.0, 14.0, 28.0, 44.0, 26.0, 16.0
 
 STYLE = """
@@ -139,7 +139,7 @@ STYLE = """
 
 @attrs.define
 class _Box:
-    """A node with its place; for a box, with what is inside; or the place at which arrows from a node pass a layer."""
+    """A placed node, with its inner nodes if it is a box; or the place at which arrows from a node pass a layer."""
 
     node: Node
     width: float = 0.0
@@ -162,11 +162,11 @@ class _Box:
 
 
 def svg(graph: Graph, *, is_standalone: bool = True) -> str:
-    """Draw a graph as SVG.
+    """Return a graph as SVG.
 
     Args:
         graph: the graph.
-        is_standalone: whether the picture brings its own style; a page that shows it has `STYLE` in its stylesheet.
+        is_standalone: whether to include the style; otherwise the page around it needs `STYLE` in its stylesheet.
     """
     boxes = _laid_out(graph, "")
     width = max((box.x + box.width for box in boxes), default=0.0) + 2 * _MARGIN
@@ -194,7 +194,7 @@ def svg(graph: Graph, *, is_standalone: bool = True) -> str:
 
 
 def _on_one_level(placed: dict[str, _Box], edge: Edge) -> tuple[_Box, _Box]:
-    """Return the ends of an arrow, or the boxes around them, that stand in the same box."""
+    """Return the ends of an arrow, or the boxes around them, that are in the same box."""
     around: dict[str, _Box] = {}
     path = edge.source
     while path:
@@ -241,7 +241,7 @@ def _laid_out(graph: Graph, outer: str) -> list[_Box]:
 
 
 def _level_arrows(graph: Graph, boxes: dict[str, _Box]) -> set[tuple[str, str]]:
-    """Return the arrows between the nodes of one level; one to or from inside a box counts for the box."""
+    """Return the arrows between the nodes of one level; an arrow from or to the inside of a box counts for the box."""
 
     def place_of(path: str) -> str:
         while path and path not in boxes:
@@ -258,7 +258,7 @@ def _layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[s
         paths, columns = [*boxes], math.ceil(math.sqrt(len(boxes)))
         return [paths[start : start + columns] for start in range(0, len(paths), columns)]
     depth: dict[str, int] = {}
-    for path in boxes:  # in the order of the yields, so what leads to a step has its depth already
+    for path in boxes:  # in the order of the yields, so the depth of each predecessor is known
         depth[path] = max((depth[source] + 1 for source, target in arrows if target == path), default=0)
     layers: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
     for path, layer in depth.items():
@@ -267,7 +267,7 @@ def _layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[s
 
 
 def _bent(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Add a place to each layer that arrows of a node pass, and return the arrows from one layer to the next."""
+    """Add a place to each layer that arrows of a node pass; return arrows that only connect adjacent layers."""
     depth = {path: index for index, layer in enumerate(layers) for path in layer}
     bends, found = [0] * len(layers), set[tuple[str, str]]()
     for source, target in sorted(arrows, key=lambda arrow: (depth[arrow[0]], depth[arrow[1]], arrow)):

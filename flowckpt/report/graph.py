@@ -1,8 +1,8 @@
-"""The graph of a workflow: its steps, and which output went into which argument.
+"""The graph of a workflow: its steps, and the outputs that they pass as arguments.
 
-Of a recorded run, the graph comes from the record: an argument whose digest is that of an earlier output, or of an item of
-one, came from there. Of a workflow, it comes from a drive without effects: each step is answered with a placeholder, which
-may be handed on to later steps. The drive ends where the workflow itself looks at a placeholder.
+The graph of a recorded run is derived from its record: an argument whose digest is that of an earlier output, or of an
+item of one, comes from that output. The graph of a workflow is derived from a replay without effects: each step returns a
+placeholder, which may be passed on to later steps. The replay ends where the workflow itself uses a placeholder's value.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from flowckpt.errors import DecodingError
 from flowckpt.report.timeline import Lane, LaneState
 
 MOST_NODES = 200
-"""A larger graph is not legible: what is beyond is counted."""
+"""A larger graph is not legible: the remaining steps are counted."""
 _MOST_INNER = 24
 """How many steps of a group or a child workflow are drawn one by one."""
 _MOST_OUTPUTS = 3_000
 _MOST_ITEMS = 2_000
 _SHORTEST_TEXT = 4
-"""Texts below this length are too common to say where they came from."""
+"""Shorter texts are too common to identify their source."""
 
 
 @attrs.frozen
@@ -42,8 +42,8 @@ class Node:
         path: the step.
         label: its name within the step that it is nested in.
         kind: the type of the step.
-        state: what became of it, or would: a `LaneState`, a decision of a plan, or empty.
-        note: one line about it: how many members it has, or why it would run again.
+        state: a `LaneState`, a decision of a plan, or empty.
+        note: one line about it: the number of its members, or why it would run again.
         outer: the step whose box it is in; empty for none.
         is_box: whether other nodes are drawn inside it.
     """
@@ -64,8 +64,8 @@ class Edge:
     Attributes:
         source: the earlier step.
         target: the later step.
-        label: the parameter that got the output; empty for an arrow that only says what came first.
-        is_order: whether it only says what came first.
+        label: the parameter that got the output; empty if the arrow only shows the order.
+        is_order: whether the arrow only shows the order.
     """
 
     source: str
@@ -80,9 +80,9 @@ class Graph:
 
     Attributes:
         name: the workflow.
-        nodes: the steps, in the order in which they were yielded; a box comes before what is in it.
+        nodes: the steps in the order of their yields; a box comes before its inner steps.
         edges: the arrows, each from an earlier step to a later one.
-        note: what the graph leaves out; may be empty.
+        note: what is not drawn; may be empty.
     """
 
     name: str
@@ -100,7 +100,7 @@ def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple
     Args:
         name: the workflow.
         lanes: the steps of the run as a tree.
-        decisions: what a resume would do with each step, and why, by path; None if no plan was made.
+        decisions: the decision of a plan for each step, and the reason, by path; None if no plan was made.
     """
     left_out = LaneState.LEFT_BEHIND, LaneState.UNDO
     last = {each.path: index for index, each in enumerate(lanes) if each.state not in left_out}
@@ -117,7 +117,7 @@ def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple
 
 
 def _outer_last(lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the lanes in the order in which they ended: each after what is nested in it."""
+    """Yield the lanes in the order of their ends: each after its nested lanes."""
     open_lanes: list[Lane] = []
     for lane in lanes:
         while open_lanes and open_lanes[-1].depth >= lane.depth:
@@ -147,7 +147,7 @@ def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) ->
 
 
 def _new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
-    """Yield the steps of a plan that the record does not have, with the boxes that are drawn."""
+    """Yield the steps of a plan that are not recorded and belong to drawn boxes."""
     boxes = {"", *(node.path for node in nodes if node.is_box)}
     known = {node.path for node in nodes}
     for path, (decision, why) in decisions.items():
@@ -157,7 +157,7 @@ def _new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) 
 
 
 def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
-    sources: dict[Any, str] = {}  # what a record keeps of an output, to the step that made it; an earlier one wins
+    sources: dict[Any, str] = {}  # the recorded form of an output, to the first step that returned it
     parameters: dict[tuple[str, str], dict[str, None]] = {}
     members: dict[str, list[StepResult]] = {}
     left = _MOST_OUTPUTS
@@ -174,7 +174,7 @@ def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) ->
         members.setdefault(path.rpartition("/")[0], []).append(result)
         inner = members.pop(path, [])
         for name, kept in result.arguments.items():
-            if isinstance(kept, str):  # a number says too little about where it came from
+            if isinstance(kept, str):  # equal numbers are too common to identify a source
                 connect(kept, place, name)
         if result.step_type == "map" and (firsts := [next(iter(each.arguments.items()), None) for each in inner]):
             connect(tuple(each and each[1] for each in firsts), place, firsts[0][0] if firsts[0] else "")
@@ -199,14 +199,14 @@ def _is_inside(path: str, outer: str) -> bool:
 def _output_of(result: StepResult) -> Any:
     try:
         return result.output
-    except DecodingError:  # of a type that only its program knows
+    except DecodingError:  # its type is known only to its program
         return None
 
 
 def _kept(output: Any) -> Iterator[Any]:
-    """Yield what a record keeps of an output, and of each of its items, as an argument of a later step.
+    """Yield the recorded form that an output, and each of its items, has as an argument of a later step.
 
-    The items of a list are yielded all together, too: a map over the list has one of them in each member.
+    The items of a list are also yielded together, because a map over the list has one of them in each member.
     """
     values: list[Any] = []
     if isinstance(output, list | tuple | set | frozenset):
@@ -217,13 +217,15 @@ def _kept(output: Any) -> Iterator[Any]:
     if len(items) > 1:
         yield tuple(items)
     for value, kept in ((output, recorded_value(output)), *zip(values, items, strict=True)):
-        is_telling = value not in ([], (), {}, "", b"") and not (isinstance(value, str) and len(value) < _SHORTEST_TEXT)
-        if is_telling and isinstance(kept, str) and kept != UNKNOWN:
+        is_specific = value not in ([], (), {}, "", b"") and not (
+            isinstance(value, str) and len(value) < _SHORTEST_TEXT
+        )
+        if is_specific and isinstance(kept, str) and kept != UNKNOWN:
             yield kept
 
 
 def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:
-    """Yield an arrow from the step before to each step that no data leads to; members of a fan-out have no order."""
+    """Yield an arrow from the previous step to each step without a data arrow; members of a fan-out have no order."""
     reached = {edge.target for edge in edges}
     previous: dict[str, str] = {}
     for node in nodes:
@@ -238,11 +240,11 @@ def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]
 
 
 def graph_of_workflow(workflow: Workflow[..., Any], inputs: Mapping[str, Any]) -> Graph:
-    """Return the graph of a workflow, as far as it can be seen without running a step.
+    """Return the graph of a workflow up to the point where it needs the output of a step.
 
     Args:
         workflow: the workflow.
-        inputs: its inputs; one that is missing and has no default is a placeholder, too.
+        inputs: its inputs; a missing input without a default is a placeholder, too.
 
     Raises:
         InputError: an input is unknown.
@@ -259,7 +261,7 @@ def _required(workflow: Workflow[..., Any]) -> list[str]:
 
 
 class _Outline:
-    """Answers each step of a generator with a placeholder, and notes the steps and what is handed on."""
+    """Answers each step of a generator with a placeholder, and notes the steps and the placeholders passed on."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -332,7 +334,7 @@ def _seen_until(stop: BaseException) -> str:
 
 
 def _handed_on(action: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is passed to a step, with the names of its parameters as far as they are known."""
+    """Yield the arguments of a step, with the names of its parameters if known."""
     for field in attrs.fields(type(action)):
         value = getattr(action, field.name)
         if field.name == "args":
@@ -345,7 +347,7 @@ def _handed_on(action: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _placeholders(value: Any) -> Iterable[str]:
-    """Return the steps whose placeholders a value is, or holds."""
+    """Return the steps whose placeholders are in a value."""
     kind = type(value)
     if kind is NotRun:
         return [object.__getattribute__(value, "_path")]

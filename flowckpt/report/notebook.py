@@ -1,8 +1,8 @@
 """Runs, results, plans and lists of runs as HTML for the cell of a notebook.
 
-What a notebook shows may not touch the notebook. Tables are plain elements without a style of their own, so they look like
-the tables of the notebook and stay legible where it removes scripts. The waterfall is the one of the report, in a frame
-with an origin of its own: its scripts reach neither the page around it nor another cell.
+The HTML must not affect the notebook. Tables are plain elements without styles, so they look like the tables of the
+notebook and stay legible if the notebook removes scripts. The waterfall is that of the report, in a frame with its own
+origin: its scripts reach neither the page around it nor another cell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flowckpt.core.records.wait import shown_moment
 from flowckpt.engine.rules.plan import ResumePlan
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
-from flowckpt.report.document import read_report as read_report  # noqa: PLC0414 - for what shows a run
+from flowckpt.report.document import read_report as read_report  # noqa: PLC0414 - for callers that show a run
 from flowckpt.report.drawing import escape
 from flowckpt.report.page import WATERFALL, attempts_table, data_block, document, steps_table, table
 
@@ -33,8 +33,8 @@ def html_fragment(*shown: RunReport | WorkflowResult | ResumePlan | RunInfo | Se
     """Return HTML for the output of a notebook's cell: no document, no style or script outside a frame, all text escaped.
 
     Args:
-        shown: what to show, one below the other: a `WorkflowResult`, a `RunReport` with its waterfall (`read_report` reads
-            one), a `ResumePlan`, a `RunInfo`, or a sequence of these.
+        shown: the objects to show, one below the other: a `WorkflowResult`, a `RunReport` with its waterfall
+            (`read_report` reads one), a `ResumePlan`, a `RunInfo`, or a sequence of these.
     """
     return f'<div class="flowckpt">{"".join(map(_part, shown))}</div>'
 
@@ -63,7 +63,7 @@ def _run(report: RunReport) -> str:
 
 
 def _drawn_lanes(report: RunReport) -> int:
-    """Return how many lanes the waterfall draws before a reader opens one."""
+    """Return how many lanes the waterfall draws before one is opened."""
     outer: list[int] = []
     members = dict.fromkeys(range(len(report.timeline.lanes)), 0)
     for index, lane in enumerate(report.timeline.lanes):
@@ -114,7 +114,7 @@ def _plan(plan: ResumePlan) -> str:
     ]
     more = len(plan.steps) - len(rows)
     heading = _heading(plan.workflow_name, plan.workflow_id, "plan")
-    shown = table(("Step", "A resume would", "Because", "Took"), rows)
+    shown = table(("Step", "A resume would", "Reason", "Took"), rows)
     return f"{heading}<p>{escape(plan_sentence(plan.to_document()))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
 
 

@@ -1,7 +1,7 @@
-"""The report as one HTML file that opens from disk, offline, and asks no host for anything.
+"""The report as one HTML file that opens from disk and makes no requests.
 
-Everything that comes from a run is escaped, and reaches the scripts as a block of data that a browser does not execute. A
-content policy allows the stylesheet and the scripts of this file by their digests and forbids everything else.
+All text from a run is escaped, and passed to the scripts as a block of data that a browser does not execute. A content
+security policy allows the stylesheet and the scripts of this file by their digests and forbids everything else.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ WATERFALL = """<div id="waterfall" class="waterfall"></div>
 <aside id="detail" class="detail" aria-live="polite" hidden></aside>"""
 """The elements in which the scripts draw the waterfall and the details of a step."""
 _MOST_ERROR = 200
-"""How many characters of an error stand in the header before it is folded."""
+"""How many characters of an error the header shows unfolded."""
 _MOST_PLAIN = 200
-"""How many steps the table shows where a browser runs no scripts."""
+"""How many steps the table shows in a browser without scripts."""
 
 
 def page(report: RunReport) -> str:
@@ -49,11 +49,11 @@ def page(report: RunReport) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """Return a whole HTML document that brings its stylesheet and its scripts, and may load nothing.
+    """Return a whole HTML document that contains its stylesheet and scripts, and may load nothing.
 
     Args:
         title: its title, as text.
-        body: its content, as markup, with the data that the scripts draw.
+        body: its content, as markup, with the data for the scripts.
     """
     style = stylesheet()
     scripts = [static(name) for name in SCRIPTS]
@@ -75,7 +75,7 @@ def document(title: str, body: str) -> str:
 
 
 def body_of(report: RunReport) -> str:
-    """Return the parts of a report, with the data that its scripts draw, for a page of any kind."""
+    """Return the parts of a report, with the data for its scripts, for a page of any kind."""
     parts = [
         *_header(report),
         *_waterfall(report),
@@ -88,7 +88,7 @@ def body_of(report: RunReport) -> str:
 
 
 def data_block(data: Mapping[str, Any]) -> str:
-    """Return the element with the data that the scripts draw."""
+    """Return the element with the data for the scripts."""
     return f'<script type="application/json" id="run-data">{json_for_script(data)}</script>'
 
 
@@ -104,12 +104,12 @@ def stylesheet() -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return the digest by which a content policy allows an inline stylesheet or script."""
+    """Return the digest by which a content security policy allows an inline stylesheet or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def json_for_script(value: Any) -> str:
-    """Return JSON that can stand inside a `<script>` element: nothing in it can end the element."""
+    """Return JSON for the inside of a `<script>` element: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode("utf-8", "replace").decode()
@@ -130,7 +130,7 @@ def _header(report: RunReport) -> Iterator[str]:
 
 
 def _error(text: str) -> str:
-    """Return an error, folded to its beginning if it is long."""
+    """Return an error, folded if it is long."""
     first = text.split("\n", 1)[0][:_MOST_ERROR]
     if len(text) <= len(first):
         return f'<p class="error">{escape(text)}</p>'
@@ -170,7 +170,7 @@ def _waterfall(report: RunReport) -> Iterator[str]:
 
 
 def attempts_table(report: RunReport) -> str:
-    """Return the attempts of a run as a table that a reader can open."""
+    """Return the attempts of a run as a folded table."""
     rows = [
         [
             str(span.number),
@@ -190,7 +190,7 @@ def _graph(report: RunReport) -> Iterator[str]:
         return
     yield '<section aria-labelledby="graph-title"><h2 id="graph-title">Graph</h2>'
     yield (
-        "<p>A solid arrow shows an output that went into an argument; a dotted arrow shows only the order. Thick borders "
+        "<p>A solid arrow shows an output that was passed as an argument; a dotted arrow shows only the order. Thick borders "
         "mark steps that failed, or that a resume would run.</p>"
     )
     yield f'<div class="graph-frame" id="graph" tabindex="0" role="group" aria-label="Graph of the steps">{svg(report.graph, is_standalone=False)}</div>'
@@ -199,7 +199,7 @@ def _graph(report: RunReport) -> Iterator[str]:
     planned = [node for node in report.graph.nodes if node.state in PLANNED]
     if planned:
         rows = [[node.path, node.state.replace("_", " "), node.note] for node in planned]
-        yield f"<h3>What a resume would run</h3>{table(('Step', 'Decision', 'Because'), rows)}"
+        yield f"<h3>Steps that a resume would run</h3>{table(('Step', 'Decision', 'Reason'), rows)}"
     yield "</section>"
 
 
@@ -263,7 +263,7 @@ def _comparison(report: RunReport) -> Iterator[str]:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of texts; without a header, each row begins with its own."""
+    """Return a table of texts; without a header, the first cell of each row is its header."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     first = "td" if head else 'th scope="row"'
     body = "".join(

@@ -1,6 +1,6 @@
 """The timeline of a run: its attempts, and one lane for each step.
 
-A lane is the latest execution of a step, in the order in which the steps started; what is nested in a step follows it,
+A lane is the latest execution of a step. Lanes are in the order of their starts; the lanes nested in a step follow it,
 one level deeper. A result that no longer counts keeps a lane of its own, because its time was spent anyway.
 """
 
@@ -53,7 +53,7 @@ class LaneState(StrEnum):
         EXECUTED: the latest attempt executed it.
         RESTORED: an earlier attempt executed it, and the latest one used its result.
         FAILED: it failed.
-        STOPPED: enough others of its group had succeeded, so it was stopped.
+        STOPPED: it was stopped, because enough other members of its group had succeeded.
         LEFT_BEHIND: its result no longer counts.
         INTERRUPTED: it had started when its process died or was stopped; a later attempt executes it again.
         UNSAVED: it had ended, and its process died before its result was saved; a later attempt executes it again.
@@ -78,15 +78,15 @@ class LaneState(StrEnum):
 
 @attrs.frozen
 class AttemptSpan:
-    """When an attempt ran.
+    """The time of an attempt.
 
     Attributes:
-        number: which attempt.
+        number: the number of the attempt.
         started_at: when its first checkpoint was saved.
         ended_at: when it ended; the last heartbeat of one that crashed or is running.
         last_path: the step that ended last in it; empty if none did.
-        in_flight: the steps that had started and have no result, as far as the record says, in the order of their starts.
-        running: those of them that had not ended: the newest one, and what a fan-out can run in parallel with it.
+        in_flight: the steps that are recorded as started and have no result, in the order of their starts.
+        running: those of them that had not ended: the newest one, and those that a fan-out can run in parallel with it.
     """
 
     number: int
@@ -109,11 +109,11 @@ class Lane:
 
     Attributes:
         path: the step.
-        depth: in how many steps it is nested.
-        state: what became of it.
+        depth: its level of nesting.
+        state: its state.
         kind: the type of the step; empty if it has not ended.
         started_at: when it started, if known.
-        duration_ms: how long it took, all tries together; of a step that was interrupted, since the result before it.
+        duration_ms: the time of all its tries; of an interrupted step, the time since the previous result.
         attempt: the attempt that executed it; 0 if a fork copied it.
         tries: the number of tries.
         is_critical: whether a shorter duration of this step would have ended its group, or the run, sooner.
@@ -142,8 +142,8 @@ class Timeline:
     """The attempts of a run and the lanes of its steps.
 
     Attributes:
-        attempts: the attempts, the first one first.
-        lanes: the lanes, each followed by what is nested in it.
+        attempts: the attempts, oldest first.
+        lanes: the lanes, each followed by its nested lanes.
     """
 
     attempts: Sequence[AttemptSpan]
@@ -163,11 +163,11 @@ class Timeline:
         return (max(each.ended_at for each in self.attempts) - start).total_seconds() * 1000
 
     def counted(self, state: LaneState, *, succeeded: bool = False) -> int:
-        """Return how many steps are in a state; maps, groups, child workflows and undone steps do not count as steps.
+        """Return how many steps are in a state, without maps, groups, child workflows and undoings.
 
         Args:
             state: the state.
-            succeeded: count only the steps that succeeded.
+            succeeded: whether to count only steps that succeeded.
         """
         uncounted = {*COMPOSITES, ROLLBACK}
         return sum(
@@ -190,12 +190,12 @@ def timeline_of(
     """Return the timeline of a run.
 
     Args:
-        attempts: what each attempt recorded.
+        attempts: the records of the attempts.
         status: the status of the run.
-        waits: what the run waits for.
-        begun: the steps that the last attempt started since its last checkpoint, as far as the store knows.
+        waits: the waits of the run.
+        begun: the steps that the last attempt started since its last checkpoint, if the store knows them.
         seen: the last heartbeat of the last attempt, if its process died.
-        now: until when a running step and a wait are drawn; by default until the last checkpoint.
+        now: the end of running steps and waits in the drawing; the last checkpoint by default.
     """
     noted = [*map(_noted_by, attempts[1:]), (begun, seen)]
     spans = [
@@ -205,7 +205,7 @@ def timeline_of(
     if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
         spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
     undone = _undone(attempts)
-    # A rollback saves a checkpoint and executes nothing: what came before it is not restored by it.
+    # A rollback saves a checkpoint and executes nothing, so it does not make earlier results restored.
     newest = next((each.number for each in reversed(spans) if each.outcome is not Outcome.ROLLED_BACK), 0)
     lanes: list[Lane] = []
     for attempt, span in zip(attempts, spans, strict=True):
@@ -220,7 +220,7 @@ def timeline_of(
 
 
 def _noted_by(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
-    """Return the steps at which the attempt before this one died, and its last heartbeat, as this one found them."""
+    """Return the steps at which the previous attempt died, and its last heartbeat, as recorded by this attempt."""
     found = attempt.last.metadata.get(DEATHS, {})
     seen = found.get("seen")
     return found.get("paths", ()), datetime.fromisoformat(seen) if seen else None
@@ -262,7 +262,7 @@ def _end_of(result: StepResult) -> datetime | None:
 
 
 def _is_parallel(path: str, newest: str) -> bool:
-    """Return whether a step can run while a step runs that started after it."""
+    """Return whether a step can still be running when a newer step has started."""
     for one, other in zip(path.split("/"), newest.split("/"), strict=False):
         if one != other:
             return one.startswith("[") and other.startswith("[")
@@ -307,10 +307,9 @@ def _waiting_lane(wait: Wait, end: datetime, attempt: int) -> Lane:
 
 
 def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
-    """Yield the steps that an attempt started and did not end.
+    """Yield the steps that an attempt started but did not end.
 
-    The record does not say when they started, so they are drawn since the last result of that attempt, until it ended or
-    sent its last heartbeat.
+    Their starts are not recorded, so they are drawn from the last result of that attempt to its end or last heartbeat.
     """
     waiting = {wait.path for wait in waits_in(attempt.last.metadata)}
     state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED
@@ -338,7 +337,7 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
     def start_of(path: str) -> float:
         if path not in starts:
             own = [each.started_at.timestamp() for each in by_path[path] if each.started_at is not None]
-            # A result that was taken over has no time in this run: it comes before all.
+            # A result that a fork took over has no time in this run: it comes first.
             is_taken_over = any(each.state is LaneState.RESTORED for each in by_path[path])
             unknown = float("-inf") if is_taken_over else float("inf")
             starts[path] = min([*own, *(start_of(each) for each in inner.get(path, ()))], default=unknown)
@@ -363,7 +362,7 @@ def _below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]], pa
 
 
 def _state_around(lanes: Iterable[Lane]) -> LaneState:
-    """Return the state of a step without a result, by what is nested in it."""
+    """Return the state of a step without a result from the states of its nested steps."""
     found = {each.state for each in lanes}
     if found & {LaneState.RUNNING, LaneState.WAITING}:
         return LaneState.RUNNING

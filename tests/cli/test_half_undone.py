@@ -82,7 +82,7 @@ def test_the_plan_of_a_run_that_died_while_it_was_undone_is_what_its_resume_does
         assert "stopped during a rollback" in document["stops"]
     said = sagas("plan", "one").expect(1).out
     assert "2 to undo, 1 left as it is\nThe resume would run nothing: " in said
-    assert said.endswith("Undo what is left: flowckpt resume one\n")
+    assert said.endswith("Undo the remaining steps: flowckpt resume one\n")
     assert "it would be undone" in sagas("plan", "one", "b").expect(1).out
     assert "it is left as it is" in sagas("plan", "one", "boom").expect(1).out
     assert sagas.log() == ["do a", "do b", "boom"]

@@ -225,8 +225,8 @@ def test_a_plan_that_ends_early_does_not_promise_to_reuse_the_rest(shop, use):
     line = '    number = yield step("count").python(count, 1).checkpoint()\n'
     shop.edit(line, f'    key = yield step("key").python(count, 1).ephemeral()\n    {use}\n{line}')
     shown = shop("plan", "one").expect(0).out.splitlines()[-3:]
-    assert shown[0] == "nothing to run as far as the plan sees (4 recorded results)"
-    assert shown[1].startswith("The plan sees no further: the workflow uses the output of 'key'")
+    assert shown[0] == "nothing to run up to the end of the plan (4 recorded results)"
+    assert shown[1].startswith("The plan ends here: the workflow uses the output of 'key'")
     assert shown[2] == "Resume with: flowckpt resume one"
 
 
@@ -292,7 +292,7 @@ def test_why_of_steps_that_are_gone_new_or_unknown(shop):
     ran = shop("plan", "one", "nix").expect(12)
     assert "run 'one' has no step 'nix'" in ran.err and "fetch, clean, count, load" in ran.err
     shop.edit('    number = yield step("count").python(count, 1).checkpoint()\n', "    number = 1\n")
-    assert "does not yield it any more" in shop("plan", "one", "count").expect(14).out
+    assert "no longer yields it" in shop("plan", "one", "count").expect(14).out
 
 
 def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):

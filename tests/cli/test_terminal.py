@@ -156,7 +156,7 @@ def test_a_person_is_asked_where_a_function_was_edited(shop):
 
     def asked(*options: str) -> Terminal:
         terminal = Terminal(shop, "resume", "one", *options)
-        terminal.read_until("[r]un again from 'clean' on / re[u]se / [s]top")
+        terminal.read_until("[r]un again from 'clean' / re[u]se / [s]top")
         return terminal
 
     terminal = asked()

@@ -115,7 +115,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_store_that_is_gone(monkeypatch, ca
         async def load_latest(self, workflow_id):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(summary, "_LAST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(summary, "_LAST_READ_SECONDS", 0.01)
     summary.show_what_is_left("r", Gone(), StoreChoice("s3://gone", "option"), last_saved="fetch")
     said = capsys.readouterr().err
     assert "the store does not answer; the last checkpoint known to be saved is 'fetch'" in said
@@ -136,7 +136,7 @@ def test_once_there_is_room_again_everything_is_saved(unsaved, flowckpt):
 def test_where_the_run_was_removed_nobody_is_told_to_resume_it(then, unsaved):
     ran = unsaved("-i", f"then={then}", HOW="remove").expect(0 if then == "work" else 1)
     assert ("output: 'the output'" in ran.out) == (then == "work")
-    assert "Nothing of the run is in the store, so it cannot be resumed: start it again." in ran.err
+    assert "The store has no checkpoint of the run, so it cannot be resumed: start it again." in ran.err
     assert "flowckpt resume" not in ran.err
 
 
@@ -144,7 +144,7 @@ def test_where_the_run_was_removed_a_run_that_stops_gives_no_such_hint_either(un
     line = ("run", "filling.py:fills", "--store", "file:kept")
     ran = flowckpt(*line, HOW="remove").expect(13)
     assert "is gone" in ran.err
-    assert "Nothing of the run is in the store" in ran.err
+    assert "The store has no checkpoint of the run" in ran.err
     assert "flowckpt resume" not in ran.err
     assert "flowckpt show" not in ran.err
 

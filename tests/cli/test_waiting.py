@@ -130,7 +130,7 @@ def test_bytes_that_change_between_the_approval_and_their_use_end_the_command_wi
     waits("run", "waits.py:slowly", "--id", "r").expect(3)
     waits("approve", "r", "review", "--by", "ann").expect(0)
     ran = waits("resume", "r").expect(3)
-    assert "review: the approval by ann is void, it is asked for again" in ran.err
+    assert "review: the approval by ann is void and is asked for again" in ran.err
     assert "asked again: report: sha256" in ran.out
     assert "Approve with: flowckpt approve r review" in ran.err
     assert waits.log() == ["slow"]
@@ -265,7 +265,7 @@ def test_a_signal_that_does_not_fit_never_fails_the_run(flowckpt):
     flowckpt("signal", "r", "order", "--data", '{"number": "seven"}', "--id", "wrong").expect(0)
     flowckpt("signal", "r", "go").expect(0)
     resumed = flowckpt("resume", "r").expect(3)
-    assert "order: signal order is set aside, it waits for another one: " in resumed.err
+    assert "order: signal order is set aside; the step waits for another one: " in resumed.err
     assert "warning: run r: the signal 'order'" in resumed.err and "(id wrong)" in resumed.err
     shown = flowckpt("show", "r").expect(0)
     assert "signal set aside: it does not fit: order by " in shown.out and "seven" in shown.out

@@ -231,7 +231,7 @@ def test_the_plan_is_shown_on_request(etl):
     page = report_of(etl, "one", "--plan")
     assert re.search(r"A resume would (reuse 33 results and run 1 step|stop: load: )", _Page(page).text)
     assert 'class="node state-rerun" data-path="load"' in page
-    assert re.search(r"What a resume would run Step Decision Because load rerun code: load\(\)", _Page(page).text)
+    assert re.search(r"Steps that a resume would run Step Decision Reason load rerun code: load\(\)", _Page(page).text)
     drawn = etl("graph", "one", "--plan", "--format", "svg").expect(0)
     assert 'class="node state-rerun" data-path="load"' in drawn.out and "A resume would" in drawn.err
     text = etl("graph", "one", "--plan").expect(0).out

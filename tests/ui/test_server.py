@@ -98,7 +98,7 @@ def test_the_graph_of_a_run_shows_what_a_resume_would_run_and_why(server, waitin
     assert 'href="?plan=yes#graph-title"' in plain and "state-rerun" not in plain
     page = server.get("/runs/one?plan=yes").text
     assert 'class="node state-rerun" data-path="build"' in page
-    assert re.search(r"What a resume would run.*<td>rerun</td><td>code: work\(\)", page, re.DOTALL)
+    assert re.search(r"Steps that a resume would run.*<td>rerun</td><td>code: work\(\)", page, re.DOTALL)
     assert "A resume would stop: build: code: work()" in page
     program.unlink()
     assert "The plan failed: " in server.get("/runs/one?plan=yes").text

@@ -1,4 +1,4 @@
-"""The progress of a run in one of three forms: drawn, in lines, as JSON."""
+"""The progress of a run: drawn, as lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from flowckpt.events import Event
 __all__ = ["HeldBack", "JsonLines", "Progress", "choose_progress"]
 
 
-def _given() -> str | None:
+def _option() -> str | None:
+    """Return the value of `--progress`, if given."""
     context = click.get_current_context(silent=True)
     found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
     return found
@@ -46,11 +47,11 @@ class NoProgress:
 
 
 def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int) -> Progress:
-    """Return what shows the progress of a run.
+    """Return the display of the progress of a run.
 
     Args:
-        as_events: the events themselves are asked for.
-        output_type: what the workflow says that it returns.
+        as_events: whether to write the events as JSON lines.
+        output_type: the return annotation of the workflow.
         restored_attempt: the attempt that a resume continues from; 0 for a new run.
     """
     if as_events:
@@ -58,7 +59,7 @@ def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int)
     shown: Progress
     in_cell = _shows_cells()
     can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
-    form = _given() or command_settings()["progress"] or ("rich" if can_draw else "plain")
+    form = _option() or command_settings()["progress"] or ("rich" if can_draw else "plain")
     if form == "none":
         return NoProgress()
     if form == "plain":

@@ -1,4 +1,4 @@
-"""Progress in lines: with the time, on standard error, for pipes, logs and CI; or as JSON documents, whose keys are a promise."""
+"""Progress as lines with times on standard error, for pipes, logs and CI, or as JSON documents with stable keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowckpt.events import Event, EvidenceVerified, StepRestored, StepsRestored
 
 
 def ended_document(result: WorkflowResult, output_type: Any) -> Json:
-    """Return how a run ended: what `run --json` and `resume --json` print."""
+    """Return the document of an ended run, as `run --json` and `resume --json` print it."""
     return {
         "workflow_id": result.workflow_id,
         "workflow_name": result.workflow_name,
@@ -45,7 +45,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
 
 
 def event_document(event: Event, output_type: Any) -> Json:
-    """Return an event: one line of `--events`."""
+    """Return the document of an event: one line of `--events`."""
     document: dict[str, Any] = {"event": event.kind}
     for field in attrs.fields(type(event)):
         value = getattr(event, field.name)
@@ -54,7 +54,7 @@ def event_document(event: Event, output_type: Any) -> Json:
 
 
 def wait_document(wait: Wait) -> Json:
-    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`."""
+    """Return the document of a wait: one of the `waits` of `run --json` and of `show --json`."""
     return {
         "path": wait.path,
         "kind": str(wait.kind),
@@ -82,12 +82,12 @@ class JsonLines:
     """Writes events as JSON lines.
 
     Args:
-        output_type: what the workflow says that it returns.
+        output_type: the return annotation of the workflow.
     """
 
     def __init__(self, output_type: Any) -> None:
         self._output_type = output_type
-        self.failure = ""  # why the last event that could not be written was lost
+        self.failure = ""  # why the last lost event could not be written
 
     def start(self) -> None:
         """Do nothing."""
@@ -131,7 +131,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     ),
     "StepOutput": lambda e: f"{e.path} {'!' if e.stream == 'stderr' else '|'} {e.line}",
     "StepProgress": lambda e: f"{e.path}: {progress_text(e.done, e.total, e.note)}",
-    "StepStateDropped": lambda e: f"{e.path}: what it had saved of itself is dropped: {e.reason}",
+    "StepStateDropped": lambda e: f"{e.path}: its saved state is dropped: {e.reason}",
     "StepAdopted": lambda e: f"{e.path}: adopted, not run: {e.decision or 'its evidence proves that it was done'}",
     "StepCompleted": lambda e: f"{e.path}: done in {duration_text(e.duration_ms)}",
     "StepFailed": lambda e: (
@@ -146,9 +146,9 @@ _LINES: dict[str, Callable[[Any], str]] = {
         else f"{e.path}: undone in {duration_text(e.duration_ms)}"
     ),
     "ApprovalVoided": lambda e: (
-        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for again: {e.reason}"
+        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void and is asked for again: {e.reason}"
     ),
-    "SignalSetAside": lambda e: f"{e.path}: signal {e.name} is set aside, it waits for another one: {e.detail}",
+    "SignalSetAside": lambda e: f"{e.path}: signal {e.name} is set aside; the step waits for another one: {e.detail}",
     "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
     "WorkflowSuspended": lambda e: (
         f"run {e.workflow_id}: "
@@ -167,14 +167,14 @@ _SECONDS_BETWEEN = 10.0
 
 
 class PlainLines:
-    """Writes a line for each step that has ended; of a map or a large group, a line now and then, and its failures."""
+    """Writes a line for each ended step; for a map or a large group, a line for each tenth of its members and failure."""
 
     def __init__(self) -> None:
         self._fan_outs = FanOuts()
         self._counts = Counts()
         self._claims: dict[str, int] = {}
-        self._said: dict[str, int] = {}
-        self._told_at: dict[str, float] = {}
+        self._shown_parts: dict[str, int] = {}
+        self._progress_shown_at: dict[str, float] = {}
 
     def start(self) -> None:
         """Do nothing."""
@@ -201,7 +201,7 @@ class PlainLines:
         self._say_restored()
         folding = self._fan_outs.folding(path) if path else None
         if folding is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
-            self._say_how_far(folding)
+            self._say_members(folding)
             return
         more = ""
         if kind in ("StepCompleted", "StepFailed"):
@@ -228,18 +228,18 @@ class PlainLines:
             more = f", the evidence of {reverified} holds" if reverified else ""
             _say(f"{counted(restored, 'step')} restored from the record{more}")
 
-    def _say_how_far(self, fan_out: FanOutProgress) -> None:
+    def _say_members(self, fan_out: FanOutProgress) -> None:
         tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART
         part = fan_out.done // tenth
-        if part > self._said.get(fan_out.path, 0) and fan_out.done != fan_out.total:
-            self._said[fan_out.path] = part
+        if part > self._shown_parts.get(fan_out.path, 0) and fan_out.done != fan_out.total:
+            self._shown_parts[fan_out.path] = part
             _say(f"{escaped(fan_out.path)}: {fan_out}")
 
     def _is_due(self, event: Any) -> bool:
         now = time.monotonic()
-        if now - self._told_at.get(event.path, now - _SECONDS_BETWEEN) < _SECONDS_BETWEEN:
+        if now - self._progress_shown_at.get(event.path, now - _SECONDS_BETWEEN) < _SECONDS_BETWEEN:
             return False
-        self._told_at[event.path] = now
+        self._progress_shown_at[event.path] = now
         return True
 
 
@@ -248,7 +248,7 @@ def _say(line: str) -> None:
 
 
 def _other_line(event: Event) -> str:
-    """Write an event that has no line of its own."""
+    """Return the line of an event without an own format."""
     fields = attrs.asdict(event, recurse=False)
     del fields["workflow_id"]
     return f"{event.kind} " + " ".join(f"{name}={short_value(value, 80)}" for name, value in fields.items())

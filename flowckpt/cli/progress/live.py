@@ -1,8 +1,8 @@
-"""Progress on a terminal: a line above for each step that has ended, and below them what runs now.
+"""Progress on a terminal: a line for each ended step, and the running steps below these lines.
 
-An event only changes a few fields, in about two microseconds; a thread of rich's draws them at its own pace.
+An event only changes a few fields, in about two microseconds; a thread of rich draws them at its own pace.
 
-In the cell of a notebook the same lines and bars are one output that is drawn again.
+In a notebook, the same lines and bars are one output of the cell, which is redrawn.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FRAME = "<pre style=\"line-height:normal;font-family:Menlo,'DejaVu Sans Mono',c
 
 
 class CellScreen:
-    """Draws in the output of the running cell; takes the place of `Screen`, which draws on a terminal.
+    """Draws in the output of the running cell, like `Screen` on a terminal.
 
     Args:
-        frame: returns what runs now.
-        refreshes: how often a second it is drawn.
+        frame: returns the drawing of the running steps.
+        refreshes: refreshes per second.
         no_color: whether colors are forbidden.
     """
 
@@ -55,7 +55,7 @@ class CellScreen:
         self._thread = threading.Thread(target=self._redraw, name="flowckpt-cell", daemon=True)
 
     def start(self) -> None:
-        """Draw from now on."""
+        """Start to draw."""
         from IPython.display import HTML, display  # noqa: PLC0415 - only a notebook has it
 
         self._drawn = self._html()
@@ -63,12 +63,12 @@ class CellScreen:
         self._thread.start()
 
     def show_above(self, line: Text) -> None:
-        """Show a line above what runs, with the next refresh."""
+        """Show a line above the running steps, with the next refresh."""
         self._left_out += len(self._above) == _MOST_LINES
         self._above.append(line)
 
     def finish_line(self) -> None:
-        """Do nothing: what steps print has an output of its own."""
+        """Do nothing: prints of steps have an output of their own."""
 
     def stop(self) -> None:
         """Draw for the last time."""
@@ -127,8 +127,8 @@ class Running:
 
     Attributes:
         since: when it started.
-        note: what it waits for, or how its last try failed.
-        amount: how far it says that it is: done, total, note.
+        note: its wait, or the error of its last try.
+        amount: its reported progress: done, total, note.
     """
 
     since: float
@@ -166,15 +166,15 @@ class LiveProgress:
         self._fan_outs = FanOuts()
         self._counts = Counts()
         self._evident: set[str] = set()
-        self._line: Text | None = None  # of the step that has ended last: its checkpoint may follow
+        self._line: Text | None = None  # of the step that ended last; held back because its checkpoint may follow
         self._undoing = ""
         self._began = time.monotonic()
         self._screen: Screen | CellScreen | None = None
 
-    # --- as the run calls it -----------------------------------------------------------------------------------------
+    # --- called by the run -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Draw from now on. Prints of the steps appear above what is drawn."""
+        """Start to draw. Prints of the steps appear above the drawing."""
         self._began = time.monotonic()
         self._screen = self._new_screen(self._frame, _REFRESHES_PER_SECOND)
         _forget_in_children(self)
@@ -182,7 +182,7 @@ class LiveProgress:
             self._screen.start()
 
     def tell(self, event: Event) -> None:
-        """Take note of the event."""
+        """Update the state of the drawing."""
         note = _NOTES.get(event.kind)
         if note is not None:
             with self._lock:
@@ -190,7 +190,7 @@ class LiveProgress:
                     self._show_line()
                 self._fan_outs.note(event)
                 note(self, event)
-            # Without the lock, which the drawing takes while it holds that of the screen.
+            # Outside of the lock: the drawing thread takes it while it holds the lock of the screen.
             if event.kind in _ENDS and not self._running and (screen := self._screen) is not None:
                 screen.finish_line()
 
@@ -206,7 +206,7 @@ class LiveProgress:
                 screen.stop()
 
     def forget(self) -> None:
-        """Do nothing in a process forked from the drawing one."""
+        """Stop drawing in a forked process."""
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.restore()
@@ -246,7 +246,7 @@ class LiveProgress:
         self._show_restored()
         if self._fan_outs.folding(event.path) is None:
             self._running[event.path] = Running(time.monotonic())
-        self._evident.discard(event.path)  # it held before, and the step is run again
+        self._evident.discard(event.path)  # its evidence held, but the step runs again
 
     def _on_retrying(self, event: Any) -> None:
         if (running := self._running.get(event.path)) is not None:
@@ -347,13 +347,13 @@ class LiveProgress:
             self._show(line)
 
     def _show_restored(self) -> None:
-        """Show the steps that were restored since the last line, folded into one."""
+        """Show one line for the steps that were restored since the last line."""
         restored, reverified = self._counts.take_restored()
         if restored:
-            said = f"{restored} restored from {self._run}"
-            said += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
-            said += f", the evidence of {reverified} holds" if reverified else ""
-            self._show(self._text(f"{self._mark(success=True)} {escaped(said)}", "cyan"))
+            text = f"{restored} restored from {self._run}"
+            text += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
+            text += f", the evidence of {reverified} holds" if reverified else ""
+            self._show(self._text(f"{self._mark(success=True)} {escaped(text)}", "cyan"))
 
     def _warn(self, text: str, style: str = "yellow") -> None:
         self._show(Text(shortened(text, 500), style=style))
@@ -449,7 +449,7 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
 
 
 def _forget_in_children(progress: LiveProgress) -> None:
-    """Give a forked child its own streams back: the drawing thread is not there, and its lock may be held forever."""
+    """Restore the streams in forked children, where no thread draws and the lock may be held forever."""
     known = weakref.ref(progress)
 
     def forget() -> None:

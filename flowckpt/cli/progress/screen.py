@@ -1,7 +1,7 @@
-"""The terminal below which progress is drawn: everything that others write or read goes through undisturbed.
+"""A drawing at the bottom of the terminal that does not disturb the program's own input and output.
 
-Whole lines of the user's code appear above what is drawn. The drawing steps aside while a line is unfinished (a question,
-a bar of tqdm), while something else moves the cursor (another progress display), while somebody is asked (`input`,
+Whole lines printed by the user's code appear above the drawing. The drawing is removed while a line is unfinished (a
+prompt, a bar of tqdm), while other code moves the cursor (another progress display), while the user is prompted (`input`,
 `getpass`), and while a debugger has the terminal.
 """
 
@@ -25,20 +25,20 @@ termios: Any = None
 with contextlib.suppress(ImportError):  # not on this system
     import termios
 
-# Each print would draw everything again, in half a millisecond; so a burst of them is gathered and written with the next
-# refresh, while a single one appears at once.
+# Each print would redraw everything, in half a millisecond. So a burst of prints is collected and written with the next
+# refresh, while a single print appears at once.
 _BURST_SECONDS = 0.05
 _QUIET_SECONDS = 0.5
-"""How long the drawing stays away after another display, or an answer of a person."""
+"""How long the drawing stays away after another display moved the cursor, or after a prompt."""
 _MOVES = re.compile(r"\r(?!\n)|\x08|\x1b\[[0-9;?]*[A-HJKSTfhlsu]|\x1b[78]")
 
 
 class PrintsAbove:
-    """Stands in for `sys.stdout` or `sys.stderr`.
+    """Replaces `sys.stdout` or `sys.stderr`.
 
     Args:
-        screen: what is drawn; its lock orders what is written.
-        original: the stream that it stands for.
+        screen: the drawing; its lock orders all writes.
+        original: the replaced stream.
     """
 
     def __init__(self, screen: Screen, original: TextIO) -> None:
@@ -51,7 +51,7 @@ class PrintsAbove:
         return getattr(self._original, name)
 
     def write(self, text: str) -> int:
-        """Take text; show it now, or with the next refresh if much is written."""
+        """Show text at once, or in a burst of prints with the next refresh."""
         screen = self._screen
         with screen._lock:
             if screen.is_away or _MOVES.search(text):
@@ -63,12 +63,12 @@ class PrintsAbove:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Take several texts."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Show an unfinished line, as a question is; whole lines come with the next refresh."""
+        """Show an unfinished line, such as a prompt; whole lines appear with the next refresh."""
         with self._screen._lock:
             if self._pieces and not self._pieces[-1].endswith("\n"):
                 self._write_through("")
@@ -76,7 +76,7 @@ class PrintsAbove:
                 self._original.flush()
 
     def drain(self) -> None:
-        """Show the whole lines that were taken, above what is drawn."""
+        """Show the collected whole lines above the drawing."""
         pieces, self._pieces = self._pieces, []
         whole, found, rest = "".join(pieces).rpartition("\n")
         if rest:
@@ -88,13 +88,13 @@ class PrintsAbove:
         self._last = time.monotonic()
 
     def show_rest(self) -> None:
-        """Show what was taken, also an unfinished line."""
+        """Show all collected text, also an unfinished line."""
         self.drain()
         if self._pieces:
             self._write_through("")
 
     def _write_through(self, text: str) -> None:
-        """Write to the terminal itself, which nothing is drawn on meanwhile."""
+        """Write to the terminal itself, with the drawing removed."""
         self.drain()
         text = "".join(self._pieces) + text
         self._pieces.clear()
@@ -105,12 +105,12 @@ class PrintsAbove:
 
 
 class Screen(Live):
-    """Draws below what others write.
+    """Draws below the output of the program.
 
     Args:
-        console: where to draw.
-        frame: returns what to draw.
-        refreshes: how often a second.
+        console: the console to draw on.
+        frame: returns the drawing.
+        refreshes: refreshes per second.
     """
 
     def __init__(self, console: Console, frame: Any, refreshes: float) -> None:
@@ -129,22 +129,22 @@ class Screen(Live):
         self._quiet_until = 0.0
         self._modes: Any = None
         self.is_away = False
-        """Whether the terminal belongs to somebody else, and nothing is drawn."""
+        """Whether other code has the terminal, and nothing is drawn."""
         self.is_debugged = False
-        """Whether a debugger has asked; until the next step ends."""
+        """Whether a debugger has prompted since the last step ended."""
 
     def start(self, refresh: bool = False) -> None:
-        """Draw from now on, in front of the streams and questions that go to this terminal."""
+        """Start to draw, and wrap the streams and prompts of this terminal."""
         super().start(refresh)
         self._modes = self._terminal_modes()
         for name in ("stdout", "stderr"):
-            self._replace(sys, name, self._standing_in)
-        self._replace(builtins, "input", self._asking)
-        self._replace(click.termui, "visible_prompt_func", self._asking)
-        self._replace(getpass, "_raw_input", self._asking)
+            self._replace(sys, name, self._wrapped_stream)
+        self._replace(builtins, "input", self._wrapped_prompt)
+        self._replace(click.termui, "visible_prompt_func", self._wrapped_prompt)
+        self._replace(getpass, "_raw_input", self._wrapped_prompt)
 
     def show_above(self, line: Text) -> None:
-        """Show a line above what is drawn, with the next refresh."""
+        """Show a line above the drawing, with the next refresh."""
         self._above.append(line)
 
     def finish_line(self) -> None:
@@ -156,7 +156,7 @@ class Screen(Live):
                 self._is_unfinished = False
 
     def step_aside(self, *, moves: bool = False, is_unfinished: bool = False) -> None:
-        """Leave the terminal to somebody else; the lock is held."""
+        """Leave the terminal to other code. The caller holds the lock."""
         if self._above and not (self.is_away and self._is_unfinished):
             self.is_away = False
             self._drain_above()
@@ -170,7 +170,7 @@ class Screen(Live):
             self.console.show_cursor(True)
 
     def refresh(self) -> None:
-        """Write what was printed, then draw, unless the terminal belongs to somebody else."""
+        """Write collected prints, then draw, unless other code has the terminal."""
         with self._lock:
             if self._started and self._is_taken():
                 return
@@ -186,7 +186,7 @@ class Screen(Live):
                 super().refresh()
 
     def stop(self) -> None:
-        """Draw for the last time, and give the terminal back."""
+        """Draw for the last time, and release the terminal."""
         with self._lock:
             self.restore()
             for prints in self._prints:
@@ -197,13 +197,13 @@ class Screen(Live):
         super().stop()
 
     def restore(self) -> None:
-        """Give streams and questions back, where nothing else has replaced them since."""
+        """Restore streams and prompts that nothing else has replaced since."""
         self._restore.close()
 
     def _is_taken(self) -> bool:
-        """Return whether somebody else has the terminal."""
+        """Return whether other code has the terminal."""
         if self._modes is not None and not self.is_away and self._terminal_modes() != self._modes:
-            self.is_away = True  # its question stands where the drawing is: leave both
+            self.is_away = True  # a prompt has overwritten the drawing: leave both
             self._live_render._shape = None
         is_quiet = time.monotonic() < self._quiet_until and not self._above
         is_raw = self.is_away and self._modes is not None and self._terminal_modes() != self._modes
@@ -214,20 +214,20 @@ class Screen(Live):
         if lines:
             self.console.print(Text("\n").join(lines), soft_wrap=True)
 
-    def _standing_in(self, stream: TextIO) -> TextIO:
+    def _wrapped_stream(self, stream: TextIO) -> TextIO:
         if stream is None or not stream.isatty():
             return stream
         prints = PrintsAbove(self, stream)
         self._prints.append(prints)
         return cast("TextIO", prints)
 
-    def _asking(self, original: Callable[..., str]) -> Callable[..., str]:
-        def ask(*args: Any, **kwargs: Any) -> str:
+    def _wrapped_prompt(self, original: Callable[..., str]) -> Callable[..., str]:
+        def prompt(*args: Any, **kwargs: Any) -> str:
             with self._reading():
-                self.is_debugged = self.is_debugged or _is_debugger_asking()
+                self.is_debugged = self.is_debugged or _is_debugger_prompting()
                 return original(*args, **kwargs)
 
-        return ask
+        return prompt
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -261,14 +261,14 @@ class Screen(Live):
         self._restore.callback(restore)
 
     def _terminal_modes(self) -> Any:
-        """Return how the terminal is set: a question without echo, or an editor of lines, sets it otherwise."""
+        """Return the modes of the terminal, which a prompt without echo or a line editor changes."""
         try:
             return termios.tcgetattr(self.console.file.fileno())[3]
         except Exception:  # not a terminal, or not on this system
             return None
 
 
-def _is_debugger_asking() -> bool:
+def _is_debugger_prompting() -> bool:
     frame: Any = sys._getframe() if "bdb" in sys.modules else None
     while frame is not None and frame.f_globals.get("__name__") != "bdb":
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""A way of showing progress."""
+"""The interface of progress displays, and the counts that they share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flowckpt.events import Event
 
 
 class Progress(Protocol):
-    """Shows the events of a run. It never raises: no run ends because its progress cannot be shown."""
+    """Shows the events of a run. It never raises: no run fails because its progress cannot be shown."""
 
     def start(self) -> None:
-        """Begin to show."""
+        """Start to show."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -22,20 +22,20 @@ class Progress(Protocol):
         ...
 
     def stop(self) -> None:
-        """Show what is left to show, and give the terminal back."""
+        """Show the rest, and release the terminal."""
         ...
 
 
-# How far a step is, in a few words.
+# The progress of a step as text.
 
 
 def progress_text(done: float, total: float | None, note: str) -> str:
-    """Write how far a step is: `1,200 of 5,000 (24 %), parsing`.
+    """Return the progress of a step as text: `1,200 of 5,000 (24 %), parsing`.
 
     Args:
         done: how much is done.
-        total: how much there is, or None.
-        note: what it is at; may be empty.
+        total: the total, or None.
+        note: the current activity; may be empty.
     """
     text = _number(done)
     if total is not None:
@@ -53,13 +53,13 @@ def _number(value: float) -> str:
 
 @attrs.define
 class Counts:
-    """The steps of an attempt, counted as its summary counts them.
+    """The steps of an attempt, counted like in its summary.
 
     Attributes:
         executed: steps that were executed, failed ones included.
         restored: results from the record.
         failed: executed steps that failed.
-        adopted: steps that were not run, because they were done.
+        adopted: at-most-once steps that were not run, because they had been done.
         undone: steps that were undone.
         stuck: steps that could not be undone.
     """
@@ -74,13 +74,13 @@ class Counts:
     _reverified: int = 0
 
     def restore(self, steps: int = 1, *, is_reverified: bool) -> None:
-        """Count restored steps, and whether their evidence was found to hold."""
+        """Count restored steps, and whether their evidence was checked and holds."""
         self.restored += steps
         self._unshown += steps
         self._reverified += is_reverified
 
     def take_restored(self) -> tuple[int, int]:
-        """Return how many steps were restored since the last call, and how many of them have evidence."""
+        """Return how many steps were restored since the last call, and how many of these have evidence that holds."""
         found = self._unshown, self._reverified
         self._unshown = self._reverified = 0
         return found
@@ -91,7 +91,7 @@ class Counts:
         return text + (f", {self.stuck} could not be undone" if self.stuck else "")
 
 
-# The maps and groups of a run as its progress shows them: a large one as one line, whatever happens inside.
+# Maps and groups of a run. A large one is shown as one line.
 
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
@@ -101,16 +101,16 @@ _MOST_SHOWN = 8
 
 @lazy_define(eq=False, repr=False)
 class FanOutProgress(FieldEquality):
-    """How far a map or group has come.
+    """The progress of a map or group.
 
     Attributes:
         path: its path.
-        total: how many members it has; None if that is not known yet.
-        done: how many have ended, with those restored.
+        total: the number of members; None if not known yet.
+        done: how many have ended, including restored ones.
         failed: how many of them failed.
-        has_started: whether it runs; before, results of its members are being restored.
+        has_started: whether it is running; before that, results of its members are being restored.
         done_before: how many had ended when it started.
-        is_map: whether it is a map, which is one line of any size.
+        is_map: whether it is a map, which is always shown as one line.
     """
 
     path: str
@@ -123,7 +123,7 @@ class FanOutProgress(FieldEquality):
 
     @property
     def is_folded(self) -> bool:
-        """Whether it is one line, and its members have none."""
+        """Whether it is shown as one line, without lines of its members."""
         return self.is_map or self.total is None or self.total > _MOST_SHOWN
 
     def __str__(self) -> str:
@@ -143,12 +143,12 @@ class FanOuts:
         return path in self._composites
 
     def of(self, path: str) -> FanOutProgress | None:
-        """Return how far a map or group has come; None if the path is not that of one that runs."""
+        """Return the progress of a running map or group; None if there is none at the path."""
         found = self._found.get(path)
         return found if found is not None and found.has_started else None
 
     def folding(self, path: str) -> FanOutProgress | None:
-        """Return the map or group that stands for a step: the outermost large one that it lies in, if any."""
+        """Return the map or group whose line includes a step: the outermost folded one around it, if any."""
         end = path.find("/[")
         while end >= 0:
             found = self.of(path[:end])
@@ -158,7 +158,7 @@ class FanOuts:
         return None
 
     def note(self, event: Event) -> None:
-        """Count what an event tells."""
+        """Update the counts for an event."""
         kind, path = event.kind, getattr(event, "path", "")
         if kind == "StepStarted":
             self._started(event)
@@ -189,20 +189,20 @@ class FanOuts:
             found.failed += has_failed
 
 
-# Progress of a resume that may yet be refused: nothing is told of it until it has something to do.
+# Progress of a resume that may still be refused: its events are held back until a step is executed.
 #
-# A resume is refused, and the run left as it was, after the results before the stale one were restored. Told at once, it
-# would say "resumed" of a run that was not.
+# A resume may be refused after it has restored the results before a stale one. Without holding back, it would report
+# "resumed" for a run that was not resumed.
 
 
 _BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "StepsRestored", "EvidenceVerified", "EvidenceFailed"})
 
 
 class HeldBack:
-    """Holds back what a resume tells before it runs anything, and then tells it in order.
+    """Holds the events of a resume back until it executes a step, and then shows them in order.
 
     Args:
-        shown: what shows the events.
+        shown: the display.
     """
 
     def __init__(self, shown: Progress) -> None:
@@ -210,11 +210,11 @@ class HeldBack:
         self._held: list[Event] | None = []
 
     def start(self) -> None:
-        """Begin to show."""
+        """Start to show."""
         self._shown.start()
 
     def tell(self, event: Event) -> None:
-        """Hold the event back, or show it with all that was held back before it."""
+        """Hold an event back, or show it after all held events."""
         if self._held is None:
             self._shown.tell(event)
             return
@@ -225,5 +225,5 @@ class HeldBack:
                 self._shown.tell(each)
 
     def stop(self) -> None:
-        """Forget what was held back: the error says why the resume was refused."""
+        """Drop the held events: the error says why the resume was refused."""
         self._shown.stop()

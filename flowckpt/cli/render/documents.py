@@ -1,4 +1,4 @@
-"""The JSON documents about the content of a store, whose keys are stable."""
+"""The JSON documents about the content of a store, with stable keys."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.stores.base import Ability, Finding, StoreBase
 from flowckpt.stores.queries import LaterCheck
 
-# The claims of a step's recorded result, for people and their tools: without secrets, and safe to show.
+# The claims of a recorded result, without secrets.
 
 
 @attrs.frozen
 class RecordedClaim:
-    """A claim with the answer that was recorded when its step ended.
+    """A claim with the verdict that was recorded when its step ended.
 
     Attributes:
         claim: the claim.
-        status: the answer; empty if none was recorded.
-        verified_at: when, as ISO 8601; empty likewise.
-        error: why it did not hold; empty if it did.
+        status: the status of the verdict; empty if none was recorded.
+        verified_at: the time of the verdict, as ISO 8601; empty if none was recorded.
+        error: why the claim did not hold; empty if it did.
     """
 
     claim: Evidence
@@ -98,12 +98,12 @@ def evidence_document(result: StepResult) -> Json:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """Write the answer to a claim on one line: `holds: …`, `fails: …`, `cannot be checked: …`."""
+    """Return a verdict on one line: `holds: …`, `fails: …`, `cannot be checked: …`."""
     description = redacted_text(verdict.evidence.description)
     if verdict.verified:
         return f"holds: {description}"
     if verdict.status is VerdictStatus.NOT_RECHECKED:
-        return f"not checked again: {description} (it was to be true when the step ended, and only then)"
+        return f"not checked again: {description} (transient: it only had to hold when the step ended)"
     word = "fails" if verdict.status is VerdictStatus.FAILED else "cannot be checked"
     return f"{word}: {description}: {verdict.error}"
 
@@ -113,7 +113,7 @@ def _text(verdict: Any, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# The JSON documents of what a store holds.
+# Runs, results and checkpoints.
 
 
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
@@ -122,13 +122,13 @@ _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", 
 def listed_document(
     info: RunInfo, crash_loop: CrashCount | None = None, stale: str | None = None, live: LiveNote | None = None
 ) -> Json:
-    """Return a run in a list: one item of `list --json`.
+    """Return the document of a listed run: one item of `list --json`.
 
     Args:
         info: the run.
-        crash_loop: how often it died at the same step, where it is in a crash loop.
-        stale: what it asks a person, where it needs one.
-        live: what runs now.
+        crash_loop: its crashes, if it is in a crash loop.
+        stale: why it needs a person, if it does.
+        live: its running steps.
     """
     return {
         "workflow_id": info.workflow_id,
@@ -150,12 +150,12 @@ def listed_document(
 
 
 def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[CheckpointRef]) -> dict[str, Json]:
-    """Return one run with its steps and checkpoints: what `show --json` prints.
+    """Return the document of a run with its steps and checkpoints, as `show --json` prints it.
 
     Args:
         workflow_id: the run.
-        run: what the store has of it.
-        checkpoints: those of its checkpoints that are wanted, the newest first.
+        run: its stored state.
+        checkpoints: the checkpoints to include, newest first.
     """
     latest = run.latest
     return {
@@ -195,12 +195,12 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
 
 
 def finding_document(finding: Finding) -> Json:
-    """Return something that a check found: one item of `store check --json`."""
+    """Return the document of a finding: one item of `store check --json`."""
     return attrs.asdict(finding)
 
 
 def step_document(result: StepResult) -> dict[str, Json]:
-    """Return a step's result: one of the `steps` of `show --json`."""
+    """Return the document of a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
     kept = {key: document[key] for key in _STEP_KEYS}
     files = {role: list(paths) for role in (READS, WRITES) if (paths := paths_of(result, role))}
@@ -216,7 +216,7 @@ def step_document(result: StepResult) -> dict[str, Json]:
 
 
 def checkpoint_document(reference: CheckpointRef, checks: Mapping[int, LaterCheck]) -> dict[str, Json]:
-    """Return a checkpoint: one of the `checkpoints` of `show --json`.
+    """Return the document of a checkpoint: one of the `checkpoints` of `show --json`.
 
     Args:
         reference: the checkpoint.
@@ -262,11 +262,11 @@ def _owner_document(owner: Owner | None) -> Json:
     return {"host": owner.host, "pid": owner.pid, "acquired_at": encode_time(owner.acquired_at)}
 
 
-# The records of a run's attempts.
+# The attempts of a run.
 
 
 def attempt_document(attempt: Attempt) -> Json:
-    """Return an attempt: one item of `history` in `show --history --json`."""
+    """Return the document of an attempt: one item of `history` in `show --history --json`."""
     return {
         "attempt": attempt.number,
         "status": attempt.last.status.value,
@@ -285,7 +285,7 @@ def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Atte
         CheckpointCorruptedError: its record is damaged.
     """
     if not store.has(Ability.ATTEMPTS):
-        raise click.UsageError(f"{store!r} keeps only what counts, so there is no history to show")
+        raise click.UsageError(f"{store!r} keeps only the current results, so there is no history to show")
     return waited(attempts_of(store, workflow_id, run.latest, run.checkpoints))
 
 

@@ -1,4 +1,4 @@
-"""A resume plan for people."""
+"""Resume plans: of one run, of all unfinished runs, and of one step."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ _MOST_ASSUMED = 3
 
 
 def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
-    """Write a plan: its steps with their reasons, what would be run, and what would stop it.
+    """Return a plan as text: its steps with their reasons, the outcome, and the command to resume.
 
     Args:
         plan: the plan.
-        line: the resume that it is of.
-        is_colored: whether there may be colours.
+        line: the planned resume.
+        is_colored: whether colours are allowed.
     """
     lines = [f"plan of run {escaped(plan.workflow_id)} ({escaped(plan.workflow_name)})"]
     width = min(40, max((len(escaped(step.path)) for step in plan.steps), default=0))
@@ -80,9 +80,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     if plan.handled is not None:
         lines += handled_ways(line.command("--from", plan.handled.path), plan.handled)
     elif plan.ends_otherwise:
-        lines.append(_sentence("The run ends in another way", plan.ends_otherwise))
+        lines.append(_sentence("The run ends differently", plan.ends_otherwise))
     elif plan.ends_at and not plan.stops:
-        lines.append(_sentence("The plan sees no further", plan.ends_at))
+        lines.append(_sentence("The plan ends here", plan.ends_at))
     if plan.is_undoing and not plan.is_crash_loop and not plan.stopped_by:
         lines += _undoing_lines(plan, line)
     elif plan.stops:
@@ -94,19 +94,19 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
 
 
 def decision_text(decision: Decision, width: int = _WIDTH, *, is_colored: bool) -> str:
-    """Write a decision.
+    """Return the text of a decision.
 
     Args:
         decision: the decision.
-        width: the least width.
-        is_colored: whether there may be colours.
+        width: the minimum width.
+        is_colored: whether colours are allowed.
     """
     word = f"{_WORDS.get(decision, str(decision)):{width}}"
     return click.style(word, fg=_COLORS[decision]) if is_colored else word
 
 
 def _alike(steps: Sequence[PlannedStep]) -> Iterable[list[PlannedStep]]:
-    """Gather long rows of steps of one name, of which the same is to be said."""
+    """Group long sequences of steps with one name and the same decision and reasons."""
     for _, row in groupby(steps, key=lambda step: (_name(step), step.decision, step.reasons, step.assumes)):
         group = list(row)
         if len(group) > _MOST_ALIKE:
@@ -131,7 +131,7 @@ def _step_lines(group: list[PlannedStep], indent: int, width: int, said: set[str
     lines += [" " * indent + "  " + escaped(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
         assumption = _assumption_text(step)
-        if assumption in said:  # the resume would have stopped at an earlier step
+        if assumption in said:  # then the resume would already have stopped at an earlier step
             assumption = _assumption_text(attrs.evolve(step, may_stop=False))
         lines.append(" " * indent + f"  if {assumption}")
         said.update([assumption] * step.may_stop)
@@ -144,12 +144,12 @@ def _assumption_text(step: PlannedStep) -> str:
 
 
 def _assumed_text(paths: Sequence[str]) -> str:
-    """Write of which steps the plan takes for granted that they leave the same result: `a, b and 3 more leave`."""
+    """Return the steps whose results the plan assumes to be unchanged: `a, b and 3 more leave`."""
     return f"{escaped(listed(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
 
 
 def _ends_early(plan: ResumePlan) -> bool:
-    """Return whether the plan cannot tell what follows; a failure that the workflow handled is its end."""
+    """Return whether the plan ends before the workflow does, other than at a handled failure."""
     return bool(plan.ends_at) and plan.handled is None
 
 
@@ -158,12 +158,12 @@ def _sentence(begin: str, why: str) -> str:
 
 
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
-    """Write what a resume does that runs nothing."""
-    lines = [_sentence("The plan sees no further", plan.ends_at)] * bool(plan.ends_at)
+    """Return the lines of a resume that only undoes steps."""
+    lines = [_sentence("The plan ends here", plan.ends_at)] * bool(plan.ends_at)
     lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that continues")
     undoes = line.options.rolls_back
     words = [*["--force"] * line.options.force, *["--no-rollback"] * (not undoes)]
-    lines.append(f"{'Undo what is left' if undoes else 'End the run so'}: {line.command(*words)}")
+    lines.append(f"{'Undo the remaining steps' if undoes else 'End the run without that'}: {line.command(*words)}")
     return lines
 
 
@@ -177,7 +177,7 @@ def _summary(plan: ResumePlan) -> str:
     if plan.is_nothing_to_do:
         reused = plan.count(Decision.REUSE)
         if _ends_early(plan):
-            return f"nothing to run as far as the plan sees ({counted(reused, 'recorded result')})"
+            return f"nothing to run up to the end of the plan ({counted(reused, 'recorded result')})"
         return f"nothing to run: all {reused} results are reused"
     rerun = [step for step in plan.steps if step.decision is Decision.RERUN]
     took = duration_text(_time_of(rerun))
@@ -196,7 +196,7 @@ def _summary(plan: ResumePlan) -> str:
 
 
 def _time_of(steps: Iterable[PlannedStep]) -> float:
-    """Return how long steps took: a step made of steps no longer than it took as a whole, nor than they did together."""
+    """Return the total time of steps; a step made of steps counts with its own time or that of its steps, if shorter."""
     durations = {step.path: step.duration_ms for step in steps}
     nested = nested_in(durations)
 
@@ -225,11 +225,8 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
 
 
-# The plan of a run's resume, with the answers of the world that it rests upon.
-
-
 def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
-    """Plan the resume of a run; nothing is run or saved.
+    """Plan the resume of a run without running or saving anything.
 
     Raises:
         InputMismatchError: an input differs from the recorded one.
@@ -245,14 +242,14 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
 
 
 def code_of_plan(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale."""
+    """Return the exit code of a plan: that of the resume if it would stop, else whether anything is stale."""
     if plan.stops:
         return code_of_stop(plan)
     return ExitCode.STALE if plan.stale else ExitCode.DONE
 
 
 def code_of_stop(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of the resume that a plan says would stop."""
+    """Return the exit code of a resume that would stop."""
     if plan.is_crash_loop:
         return ExitCode.IN_DOUBT
     if plan.is_final:
@@ -266,21 +263,18 @@ def code_of_stop(plan: ResumePlan) -> ExitCode:
 
 
 def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
-    """Return what moved at the step that a resume would stop at."""
+    """Return the reasons for which the step that stops the resume is stale."""
     step = plan.step(plan.stopped_by)
     return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)
 
 
-# Showing the plan of a run: what `plan` and `resume --plan` do.
-
-
 def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCode:
-    """Show the plan of a run on standard output, and return the exit code that sums it up.
+    """Show the plan of a run on standard output, and return its exit code.
 
     Args:
         run: the run.
         options: how it would be resumed.
-        as_json: as one document.
+        as_json: whether to write a JSON document.
     """
     owner = owner_of(run.store, run.workflow_id)
     if owner is not None:
@@ -294,12 +288,12 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCo
     return code_of_plan(plan)
 
 
-# The plans of all unfinished runs, as before a deployment.
+# The plans of all unfinished runs.
 
 
 @attrs.frozen
 class RunVerdict:
-    """Whether a run would resume under the code of now.
+    """Whether a run could be resumed with the current code.
 
     Attributes:
         info: the run.
@@ -341,8 +335,8 @@ def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as
     Args:
         choice: the store.
         options: how the runs would be resumed.
-        target: where the workflow is, as typed: only its runs are planned; None for all runs, each with its own.
-        as_json: as one document.
+        target: the workflow whose runs are planned, as typed; None for all runs with their recorded targets.
+        as_json: whether to write a JSON document.
     """
     name = None if target is None else typed_target(target)[0].name
     wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
@@ -386,19 +380,19 @@ def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool
     return code_of_plan(planned.plan)
 
 
-# Why a resume would run one step again, or reuse it: everything that is compared, and what was found.
+# The explanation of one step: everything that is compared, with the results.
 
 
-_SAID = {
-    Decision.REUSE: "it is reused: nothing speaks against its recorded result",
+_MEANINGS = {
+    Decision.REUSE: "it is reused: its recorded result is still valid",
     Decision.RERUN: "it would run again",
     Decision.NEW: "it is new: it was never recorded",
     Decision.IN_DOUBT: "it is in doubt",
     Decision.INTERRUPTED: "it was interrupted, and would run again",
     Decision.CACHED: "it would take the result of another step",
-    Decision.ORPHANED: "it is orphaned: it was recorded, and the workflow does not yield it any more",
-    Decision.UNDO: "it would be undone: the run stopped while that was done",
-    Decision.KEEP: "it is left as it is: nothing is run but what undoes",
+    Decision.ORPHANED: "it is orphaned: it was recorded, but the workflow no longer yields it",
+    Decision.UNDO: "it would be undone: the run stopped while its steps were undone",
+    Decision.KEEP: "it is left as it is: the resume only undoes steps",
 }
 
 
@@ -407,10 +401,10 @@ class StepExplanation:
     """The facts about one step.
 
     Attributes:
-        step: what would be done with it, and why.
+        step: the decision and its reasons.
         result: its recorded result, if any.
-        report: the answers to its recorded claims now, if it has any.
-        failure: how it failed, if its result is a failure.
+        report: the current verdicts of its recorded claims, if it has any.
+        failure: its failure, if its result is one.
     """
 
     step: PlannedStep
@@ -431,17 +425,17 @@ class StepExplanation:
         }
 
     def lines(self, *, is_colored: bool) -> list[str]:
-        """Write the explanation for people.
+        """Return the explanation as lines of text.
 
         Args:
-            is_colored: whether there may be colours.
+            is_colored: whether colours are allowed.
         """
         step, result = self.step, self.result
         decision = decision_text(step.decision, is_colored=is_colored).rstrip()
-        said = _SAID[step.decision]
+        meaning = _MEANINGS[step.decision]
         if step.decision is Decision.REUSE and step.reasons:
-            said = "it is reused anyway"
-        lines = [f"{escaped(step.path)}: {decision}: {said}"]
+            meaning = "it is reused anyway"
+        lines = [f"{escaped(step.path)}: {decision}: {meaning}"]
         lines += [f"  {escaped(str(reason))}" for reason in step.reasons]
         if step.assumes:
             lines.append(f"  this holds if {_assumption_text(step)}")
@@ -462,7 +456,7 @@ class StepExplanation:
             elif result.fingerprint:
                 code = "no change seen"
             else:
-                code = "compared in its members" if result.step_type in COMPOSITES else "cannot be known"
+                code = "compared in its members" if result.step_type in COMPOSITES else "cannot be compared"
             lines.append(f"code: {escaped(result.function)}: {code}")
         version = "changed" if ReasonKind.VERSION in moved else "no change seen"
         if result.version is not None or ReasonKind.VERSION in moved:
@@ -472,18 +466,18 @@ class StepExplanation:
         lines += self._claim_lines()
         return lines
 
-    def _answers(self) -> Iterable[tuple[RecordedClaim, Verdict | None]]:
-        """Return the recorded claims, each with its answer now; None if it was not checked."""
+    def _verdicts(self) -> Iterable[tuple[RecordedClaim, Verdict | None]]:
+        """Return the recorded claims, each with its current verdict; None if it was not checked."""
         claims = [] if self.result is None else recorded_claims(self.result)
         return zip(claims, [None] * len(claims) if self.report is None else self.report.verdicts, strict=False)
 
     def _claim_lines(self) -> list[str]:
         lines = []
-        for claim, verdict in self._answers():
+        for claim, verdict in self._verdicts():
             now = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
             lines.append(f"evidence {escaped(now)}")
             lines += [f"  {escaped(detail)}" for detail in ([] if verdict is None else verdict.details)]
-            lines.append(f"  {escaped(_then(claim))}")
+            lines.append(f"  {escaped(_recorded_verdict(claim))}")
         return lines
 
     def _evidence_document(self) -> dict[str, Any]:
@@ -492,17 +486,17 @@ class StepExplanation:
             "reason": None if self.report is None else self.report.reason,
             "claims": [
                 {**claim.to_document(), "now": None if verdict is None else verdict.to_document()}
-                for claim, verdict in self._answers()
+                for claim, verdict in self._verdicts()
             ],
         }
 
 
 def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedResume) -> StepExplanation:
-    """Return what is known of a step.
+    """Return the explanation of a step.
 
     Args:
         workflow_id: the run.
-        wanted: the step: its path, or its name, whose first use is meant.
+        wanted: the path of the step, or its name for its first use.
         latest: the run's newest checkpoint.
         planned: the plan of the run.
 
@@ -543,7 +537,7 @@ def _recorded_document(result: StepResult) -> dict[str, Any]:
 
 
 def _arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
-    """Return the arguments, each as it is recorded, and how it moved; None if no change was seen."""
+    """Return the arguments, each with its recorded form and its change; None if no change was seen."""
     moved = dict(_moved(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
     names = [*result.arguments, *(name for name in moved if name not in result.arguments)]
     return [{"name": name, "recorded": result.arguments.get(name), "moved": moved.get(name)} for name in names]
@@ -564,13 +558,13 @@ def _argument_text(argument: Mapping[str, Any]) -> str:
     return "no change seen" if isinstance(recorded, str) else f"{recorded!r}, no change seen"
 
 
-def _then(claim: RecordedClaim) -> str:
+def _recorded_verdict(claim: RecordedClaim) -> str:
     if not claim.status:
-        return "nothing was recorded of it when the step ended"
+        return "no verdict was recorded when the step ended"
     return f"when the step ended: {claim.status}" + (f", {claim.verified_at}" if claim.verified_at else "")
 
 
-# What a resume asks a person at a terminal where a step's function was edited.
+# The prompt of a resume at a terminal if a step's function was edited.
 
 
 _ANSWERS = {
@@ -585,17 +579,17 @@ _ANSWERS = {
 
 
 def ask_about_code(error: StaleStepError, run: RecordedRun, options: RunOptions) -> RunOptions | None:
-    """Show the plan and ask what to do; return the options to resume with, or None to stop.
+    """Show the plan and ask how to continue; return the options to resume with, or None to stop.
 
     Args:
-        error: what the resume stopped at.
+        error: the error that stopped the resume.
         run: the run.
-        options: how it was to be done.
+        options: the options of the stopped resume.
     """
     plan = planned_run(run, options).plan
     line = ResumeLine(run.workflow_id, run.choice, options, run.target)
     say(plan_text(plan, line, is_colored=color_allowed()).rstrip("\n"))
-    question = f"[r]un again from '{escaped(error.path)}' on / re[u]se / [s]top"
+    question = f"[r]un again from '{escaped(error.path)}' / re[u]se / [s]top"
     while True:
         try:
             typed = click.prompt(question, default="s", show_default=False, err=True)

@@ -1,4 +1,4 @@
-"""The figures of a store for programs and for people: what `store stats` prints."""
+"""The statistics of a store and of a pruning, as text and as documents with stable keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 
 
 def figures_document(figures: StoreStatistics) -> dict[str, Json]:
-    """Return the figures as plain JSON: what `store stats --json` prints."""
+    """Return the document of a store's statistics, as `store stats --json` prints it."""
     return {
         "runs": figures.runs,
         "statuses": {status.value: count for status, count in sorted(figures.statuses.items())},
@@ -60,11 +60,11 @@ def _kind(claims: ClaimStatistics) -> Json:
 
 
 def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str]:
-    """Return the sums, a line each.
+    """Return the totals, one per line.
 
     Args:
-        figures: the figures.
-        workflow_id: the run that they are of; None for all runs.
+        figures: the statistics.
+        workflow_id: the run that they describe; None for all runs.
     """
     statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(figures.statuses.items()))
     size = f"{bytes_text(figures.size)} of records"
@@ -82,16 +82,16 @@ def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str
         lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")
     else:
         lines.append("claims: none")
-    lines += [f"left out, as its record is damaged: {each}" for each in figures.unreadable]
+    lines += [f"left out because its record is damaged: {each}" for each in figures.unreadable]
     return lines
 
 
 def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
-    """Return the tables, those without rows left out.
+    """Return the tables that have rows.
 
     Args:
-        figures: the figures.
-        limit: how many days, the newest.
+        figures: the statistics.
+        limit: how many days to include, newest first.
     """
     tables: Sequence[Table] = (
         (
@@ -153,7 +153,7 @@ def _recorded(figures: StoreStatistics) -> Table:
 
 
 def _rate(claims: ClaimStatistics) -> str:
-    """Write a share so that only all is 100 %."""
+    """Return the success rate as text; 100.0% only if all claims held."""
     rate = claims.success_rate
     if rate is None:
         return "-"
@@ -161,14 +161,14 @@ def _rate(claims: ClaimStatistics) -> str:
     return "99.9%" if shown == "100.0%" and rate < 1 else shown
 
 
-# What a pruning came to, for people and for programs: the keys of the documents are a promise.
+# The results of a pruning.
 
 
 def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
-    """Return what `store prune --json` prints; sizes that the store does not know are null.
+    """Return the document of a pruning, as `store prune --json` prints it; unknown sizes are null.
 
     Args:
-        report: what it came to.
+        report: the result.
         is_dry_run: whether nothing was removed.
     """
     return {
@@ -193,12 +193,12 @@ def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
 
 
 def checkpoints_document(workflow_id: str, sequences: Sequence[int], freed: int, *, is_dry_run: bool) -> Json:
-    """Return what `prune RUN --json` prints.
+    """Return the document of a pruned run, as `store prune RUN --json` prints it.
 
     Args:
         workflow_id: the run.
-        sequences: the checkpoints that went, or would go.
-        freed: how many bytes less the run takes.
+        sequences: the removed checkpoints, or those that would be removed.
+        freed: the freed bytes.
         is_dry_run: whether nothing was removed.
     """
     return {"dry_run": is_dry_run, "workflow_id": workflow_id, "checkpoints": list(sequences), "bytes_freed": freed}

@@ -1,4 +1,4 @@
-"""The summary of an ended run, for people."""
+"""The summary of an ended run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from flowckpt.stores.base import StoreBase
 if TYPE_CHECKING:
     from flowckpt.engine.session.control import Cancelled
 
-_LAST_LOOK_SECONDS = 5.0
+_LAST_READ_SECONDS = 5.0
 """How long the end of a run waits for a store that failed its last save."""
 
 
 def summary_text(result: WorkflowResult) -> str:
-    """Write how a run ended: a few lines, each ending in a line feed.
-
-    Args:
-        result: how it ended.
-    """
+    """Return the summary of a run in a few lines, each ending in a line feed."""
     attempt = f" (attempt {result.attempt})" if result.attempt > 1 else ""
     status = status_text(result.status.value)
     lines = [f"{status}: {escaped(result.workflow_name)} {escaped(result.workflow_id)}{attempt}"]
@@ -47,15 +43,15 @@ def summary_text(result: WorkflowResult) -> str:
         lines.append(f"figures: {figures_text(result.figures)}")
     lines.append(f"time: {duration_text(result.duration_ms)}")
     if result.is_removed:
-        lines.append("removed: it has completed, and on_success is clear; the store has it no more")
+        lines.append("removed from the store: it has completed, and on_success is clear")
     return "".join(f"{line}\n" for line in lines)
 
 
 def show_failure(result: WorkflowResult, signal_name: str) -> None:
-    """Show on standard error why a run ended before its end.
+    """Show on standard error why a run did not complete.
 
     Args:
-        result: how it ended.
+        result: its result.
         signal_name: the signal that stopped it, if one did.
     """
     error = result.error
@@ -86,7 +82,7 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
 
 
 def show_cancelled(done: Cancelled) -> None:
-    """Show that a run was cancelled, what was undone, and what could not be."""
+    """Show that a run was cancelled, with the steps that were undone and those that could not be."""
     lines = [f"cancelled: {escaped(done.workflow_id)} (it was {done.was})"]
     if done.undone:
         lines.append(f"undone: {', '.join(map(escaped, done.undone))}")
@@ -101,12 +97,12 @@ def show_not_undone(done: Cancelled) -> None:
         say(f"flowckpt: {with_store(said)}")
 
 
-# The summary of a run whose end is not saved: what a resume would find in the store.
+# The summary of a run whose end is not saved.
 
 
 def show_unsaved_output(result: WorkflowResult) -> None:
     """Warn that a run completed, but its completion is not saved."""
-    say("flowckpt: warning: the run completed, but its end is not saved; its output is nowhere but here")
+    say("flowckpt: warning: the run completed, but its end is not saved; its output is only shown here")
     if result.save_error is not None:
         say(escaped(result.save_error.message))
 
@@ -114,35 +110,35 @@ def show_unsaved_output(result: WorkflowResult) -> None:
 def show_what_is_left(
     workflow_id: str, store: StoreBase, choice: StoreChoice, *, last_saved: str | None = None
 ) -> None:
-    """Show the checkpoint from which a resume would continue, as the store is now, and the command for it.
+    """Show the checkpoint from which a resume would continue, and the command for it.
 
     Args:
         workflow_id: the run.
-        store: the store that it is in.
-        choice: which one that is.
-        last_saved: the id of the last checkpoint that is known to be saved, in case the store cannot be read.
+        store: its store.
+        choice: how the store was chosen.
+        last_saved: the id of the last checkpoint known to be saved, in case the store cannot be read.
     """
     try:
-        latest = waited(_last_look(workflow_id, store))
+        latest = waited(_last_read(workflow_id, store))
     except FlowckptError as error:
         known = f"; the last checkpoint known to be saved is {last_saved!r}" if last_saved else ""
         say(escaped(f"The rest of the run cannot be read now: {error.message}{known}"))
         show_resume_hint(workflow_id, choice)
         return
     if latest is None:
-        say("Nothing of the run is in the store, so it cannot be resumed: start it again.")
+        say("The store has no checkpoint of the run, so it cannot be resumed: start it again.")
         return
     if latest.status is Status.COMPLETED:
-        say("The store shows its end now, but that was not acknowledged, and may not outlive the machine.")
+        say("The store shows the end of the run, but did not acknowledge it; it may not survive a power cut.")
     else:
         place = f"checkpoint {latest.checkpoint_id!r} (sequence {latest.sequence})"
         say(escaped(f"A resume continues from {place}; later steps run again."))
     show_resume_hint(workflow_id, choice)
 
 
-async def _last_look(workflow_id: str, store: StoreBase) -> CheckpointData | None:
+async def _last_read(workflow_id: str, store: StoreBase) -> CheckpointData | None:
     """Return the newest checkpoint; raise if the store takes too long."""
-    looking = await begin(store.load_latest(workflow_id), patience=_LAST_LOOK_SECONDS)
-    if not looking.done():
+    loading = await begin(store.load_latest(workflow_id), patience=_LAST_READ_SECONDS)
+    if not loading.done():
         raise CheckpointStorageError("the store does not answer", workflow_id=workflow_id, operation="read")
-    return looking.result()
+    return loading.result()

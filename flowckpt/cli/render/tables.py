@@ -1,4 +1,4 @@
-"""Tables for people, drawn by rich on a terminal, plain aligned columns everywhere else; and the recorded steps as a tree."""
+"""Tables (drawn by rich on a terminal, aligned columns elsewhere), times and sizes as text, and the tree of steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def draws_colors() -> bool:
-    """Return whether standard output is drawn on: a terminal, where neither the command line nor a setting forbids it."""
+    """Return whether standard output is a terminal and colors are allowed."""
     return is_terminal() and color_allowed()
 
 
@@ -30,7 +30,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped:
 
     Args:
         header: the names of the columns.
-        rows: the cells, as users' text: it is made safe here.
+        rows: the cells; users' text is escaped here.
         wrapped: the columns that may take several lines on a narrow terminal.
     """
     safe = [[escaped(cell) for cell in row] for row in rows]
@@ -41,7 +41,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped:
 
 
 def _drawn(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[str]) -> str:
-    """Return the table as rich draws it, with colours, as wide as the terminal, without its empty columns."""
+    """Return the table drawn by rich, with colours, as wide as the terminal, without empty columns."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs rich
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -66,9 +66,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-# The status of a run, in its colour where there may be colours.
-
-
 STATUS_COLORS = {
     "completed": "green",
     "failed": "red",
@@ -80,15 +77,12 @@ STATUS_COLORS = {
 
 
 def status_text(status: str) -> str:
-    """Write a status for standard output."""
+    """Return a status for standard output, in its colour if colours are allowed."""
     return click.style(status, fg=STATUS_COLORS.get(status)) if draws_colors() else status
 
 
-# Times for people.
-
-
 def duration_text(milliseconds: float) -> str:
-    """Write how long something took: `12 ms`, `5.32 s`, `3 min 05 s`, `2 h 05 min`."""
+    """Return a duration as text: `12 ms`, `5.32 s`, `3 min 05 s`, `2 h 05 min`."""
     seconds = milliseconds / 1000
     if seconds < 1:
         return f"{milliseconds:.0f} ms"
@@ -101,11 +95,11 @@ def duration_text(milliseconds: float) -> str:
 
 
 def ago_text(moment: datetime, now: datetime | None = None) -> str:
-    """Write how long ago something was: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
+    """Return a past time relative to now: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
 
     Args:
-        moment: when it was, aware.
-        now: the time to count from; the machine's where not given.
+        moment: the time, aware.
+        now: the current time; that of the machine by default.
     """
     seconds = int(((now or datetime.now(UTC)) - moment).total_seconds())
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
@@ -115,21 +109,18 @@ def ago_text(moment: datetime, now: datetime | None = None) -> str:
 
 
 def moment_text(moment: datetime, *, is_short: bool = False) -> str:
-    """Write a moment in the reader's own time zone: `2026-11-20 15:30:00`, or short, `11-20 15:30`.
+    """Return a time in the local time zone: `2026-11-20 15:30:00`, or short, `11-20 15:30`.
 
     Args:
-        moment: when, aware.
-        is_short: leave the year and the seconds out.
+        moment: the time, aware.
+        is_short: whether to omit the year and the seconds.
     """
     here = moment.astimezone()
     return f"{here:%m-%d %H:%M}" if is_short else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
-# Sizes for people.
-
-
 def bytes_text(size: float) -> str:
-    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`."""
+    """Return a number of bytes as text: `512 B`, `1.5 kB`, `23 MB`."""
     number, units = float(max(size, 0)), ["B", "kB", "MB", "GB", "TB"]
     while number >= 999.5 and len(units) > 1:
         number /= 1000
@@ -138,7 +129,7 @@ def bytes_text(size: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number for people: `10,000`, `0.02`, `1.5e-09`."""
+    """Return a number as text: `10,000`, `0.02`, `1.5e-09`."""
     if isinstance(value, int):
         return f"{value:,}"
     if value and not 1e-6 <= abs(value) < 1e15:
@@ -147,15 +138,12 @@ def number_text(value: float) -> str:
 
 
 def figures_text(figures: Mapping[str, int | float]) -> str:
-    """Write figures on one line, by name: `cost_usd=0.02 tokens=1,200`."""
+    """Return figures on one line, by name: `cost_usd=0.02 tokens=1,200`."""
     return escaped(" ".join(f"{name}={number_text(value)}" for name, value in sorted(figures.items())))
 
 
-# How much of a run was moved, for people.
-
-
 def size_of_run(done: ExportedRun | ImportedRun | CopiedRun) -> str:
-    """Write what a file or a copy holds, in brackets: checkpoints that no longer count go with a run."""
+    """Return the numbers of attempts, checkpoints and results of a moved run, in brackets."""
     behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
     attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
     return f"({attempts}, {counted(done.checkpoints, 'checkpoint')}{behind}, {results})"
@@ -168,7 +156,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Folded:
-    """Members of a large map or group that one line counts.
+    """Members of a large map or group that are counted on one line.
 
     Attributes:
         path: the map or group.
@@ -192,7 +180,7 @@ def folded(
         items: the items.
         path_of: returns the step of an item.
         kind_of: returns the kind of an item.
-        counted: a kind of which none is shown.
+        counted: a kind of which no member is shown.
     """
     sizes = Counter(_map_of(path_of(each)) for each in items)
     totals = Counter((_map_of(path_of(each)), kind_of(each)) for each in items)
@@ -208,7 +196,7 @@ def folded(
 
 
 def _map_of(path: str) -> str:
-    """Return the outermost map or group that a step is a member of; empty if it is not."""
+    """Return the outermost map or group that a step is a member of; empty if there is none."""
     return path.partition("/[")[0] if "/[" in path else ""
 
 
@@ -217,9 +205,9 @@ class Branch:
     """A row of the tree.
 
     Attributes:
-        path: the step; of members that are counted, that of their map or group.
-        depth: in how many steps it is nested.
-        result: its result; None if it has not ended, and for members that are counted.
+        path: the step; for counted members, their map or group.
+        depth: its level of nesting.
+        result: its result; None if it has not ended, and for counted members.
         members: how many members are counted instead of shown.
         outcome: how these members ended.
     """
@@ -232,11 +220,11 @@ class Branch:
 
 
 def step_tree(results: Sequence[StepResult], *, is_unfolded: bool) -> Iterator[Branch]:
-    """Yield the rows of a tree, in the order in which the steps came.
+    """Yield the rows of a tree, in the order of the steps.
 
     Args:
         results: the history.
-        is_unfolded: whether to show each member of large maps and groups; else those that failed alone.
+        is_unfolded: whether to show each member of large maps and groups; otherwise only failed ones.
     """
     by_path = {result.path: result for result in results}
     nested = nested_in(by_path)
@@ -259,6 +247,6 @@ def step_tree(results: Sequence[StepResult], *, is_unfolded: bool) -> Iterator[B
 
 
 def _place(path: str) -> tuple[int, str]:
-    """Order numbered members by their numbers."""
+    """Return a sort key that orders numbered members by their numbers."""
     place = path[path.rfind("/") + 1 :].strip("[]")
     return (int(place), "") if place.isdecimal() else (0, "")

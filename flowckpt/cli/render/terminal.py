@@ -1,8 +1,8 @@
 """Standard output and standard error of the command.
 
-Results go to standard output, everything else to standard error. Where the result is a document for a program
-(`--json`, `--events`), standard output is kept for it: user code and its child processes find standard error in its
-place, so their prints can never get into the document.
+Results go to standard output, everything else to standard error. If the result is a document for a program
+(`--json`, `--events`), standard output is reserved for it: for user code and its child processes it is replaced by
+standard error, so their prints can never get into the document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OutputFailedError(Exception):
 
 
 class _Place:
-    """Which descriptor results are written to."""
+    """The state of the descriptor for results."""
 
     descriptor = _STDOUT
     is_closed = False
@@ -49,25 +49,25 @@ def open_missing_descriptors() -> None:
 
 
 def keep_for_document() -> None:
-    """Keep standard output for one document: from here on, prints go to standard error."""
+    """Reserve standard output for one document: from here on, prints go to standard error."""
     if _Place.descriptor != _STDOUT:
         return
     if sys.stdout is not None:
         sys.stdout.flush()
     _Place.descriptor = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
-    with contextlib.suppress(AttributeError):  # closed, or replaced by something simpler
+    with contextlib.suppress(AttributeError):  # closed, or replaced by an object without this method
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def write(text: str) -> None:
-    """Write a result to standard output completely, and flush it.
+    """Write a result to standard output completely, after flushing earlier prints.
 
     Args:
-        text: what to write, with its line feeds.
+        text: the text, with its line feeds.
 
     Raises:
-        OutputClosedError: its reader is gone.
+        OutputClosedError: the reader is gone.
         OutputFailedError: it cannot be written.
     """
     encoding = "utf-8"
@@ -84,10 +84,10 @@ def write(text: str) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes to standard output as they are, whole, now; what is printed otherwise has been flushed.
+    """Write bytes to standard output completely and at once. Earlier prints must have been flushed.
 
     Raises:
-        OutputClosedError: its reader is gone.
+        OutputClosedError: the reader is gone.
         OutputFailedError: it cannot be written.
     """
     _Place.is_written = True
@@ -141,7 +141,7 @@ def is_terminal() -> bool:
 
 
 def is_person_there() -> bool:
-    """Return whether a person at a terminal can be asked."""
+    """Return whether a person at a terminal can be prompted."""
     try:
         return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
     except ValueError:  # it was closed
@@ -160,9 +160,9 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-# Text of users on a terminal: what could move the cursor, change colours or reorder a line is written as an escape.
+# Escaping of users' text: characters that move the cursor, change colours or reorder a line are written as escapes.
 #
-# Names of steps, messages of errors and outputs come from users and from files. A terminal would obey an ESC in them.
+# Names of steps, messages of errors and outputs come from users and from files. A terminal would interpret an ESC in them.
 
 
 _CONTROLS = "\x00-\x1f"
@@ -170,7 +170,7 @@ _OTHERS = (
     "\x7f-\x9f"  # DEL and the C1 controls: a single one starts a command on some terminals
     "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, or changing the text direction
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-    "\ud800-\udfff"  # half characters, as in undecodable file names: no terminal can show them
+    "\ud800-\udfff"  # surrogates, as in undecodable file names: they cannot be encoded
 )
 _UNSAFE, _UNSAFE_IN_JSON = f"[{_CONTROLS}{_OTHERS}]", f"[{_OTHERS}]"
 
@@ -186,7 +186,7 @@ def escaped_lines(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return text like `escaped`, cut in the middle where it is longer than `most`."""
+    """Return text like `escaped`, shortened in the middle if it is longer than `most`."""
     if len(text) > most:
         tail = most // 3
         text = f"{text[: most - tail - 1]}…{text[-tail:]}"
@@ -194,7 +194,7 @@ def shortened(text: str, most: int) -> str:
 
 
 class _Writer(reprlib.Repr):
-    """Writes integers, too, of more digits than Python converts to text, and the keys of a dict in their order."""
+    """Also writes integers of more digits than Python converts to text, and keeps the order of a dict."""
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         if x and level <= 0:
@@ -217,7 +217,7 @@ class _Writer(reprlib.Repr):
 
 
 def short_value(value: Any, most: int = 200) -> str:
-    """Write a user's value for people, on one line of limited length."""
+    """Return a user's value as text of limited length on one line."""
     writer = _Writer()
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10
@@ -226,22 +226,22 @@ def short_value(value: Any, most: int = 200) -> str:
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:
-    """Return JSON text of one document, safe to show: the same value to every JSON reader.
+    """Return a document as JSON text that is safe on a terminal and has the same value for every JSON reader.
 
     Args:
         document: a JSON tree.
-        indent: spaces a level; all on one line where not given.
+        indent: spaces per level; by default, all is on one line.
     """
     return escaped_json(json.dumps(document, ensure_ascii=False, indent=indent))
 
 
 def write_document(document: Any) -> None:
-    """Write one JSON document to standard output, as `write` does."""
+    """Write one JSON document to standard output; see `write`."""
     write(f"{json_text(document, indent=2)}\n")
 
 
 def escaped_json(text: str) -> str:
-    r"""Write what a terminal would obey in JSON text as `\uXXXX`; it can only stand within strings."""
+    r"""Replace control characters in JSON text by `\uXXXX`; they can only occur within strings."""
     return text if text.isascii() and "\x7f" not in text else re.sub(_UNSAFE_IN_JSON, _escape_json, text)
 
 
