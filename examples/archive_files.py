@@ -1,4 +1,4 @@
-"""Move the files of a folder to an archive, all of them or none: what was moved comes back when a later one fails.
+"""Move the files of a folder to an archive, all of them or none: if one fails, the others are moved back.
 
     flowckpt run examples/archive_files.py -i inbox=inbox -i archive=archive
 
@@ -27,7 +27,7 @@ def list_files(inbox: Path) -> list[str]:
 
 
 def move(source: Path, target: Path) -> Move:
-    if source.exists():  # else an earlier try, which died before it was recorded, has moved it
+    if source.exists():  # otherwise an earlier try moved it and died before that was recorded
         target.parent.mkdir(parents=True, exist_ok=True)
         target.hardlink_to(source)  # unlike a rename, it never replaces a file
         source.unlink()
@@ -35,7 +35,7 @@ def move(source: Path, target: Path) -> Move:
 
 
 def move_back(moved: Move) -> None:
-    if moved.target.exists():  # else it is back already
+    if moved.target.exists():  # otherwise it was already moved back
         moved.source.hardlink_to(moved.target)
         moved.target.unlink()
 

@@ -13,7 +13,7 @@ from flowckpt import current_step, step, workflow
 
 
 def record(action: str, part: str, booking: str) -> None:
-    """Write to the books of the agency. The same booking is written once, however often the step runs."""
+    """Write to the agency's books. A booking is written only once, even if the step runs several times."""
     with closing(sqlite3.connect("bookings.db")) as books, books:
         books.execute(
             "CREATE TABLE IF NOT EXISTS books (action TEXT, part TEXT, booking TEXT, UNIQUE (action, booking))"

@@ -1,4 +1,4 @@
-"""The checksums of all files in a folder, several at a time; killed, it continues with the files that are left.
+"""The checksums of all files in a folder, computed in parallel; after a kill, it continues with the remaining files.
 
     flowckpt run examples/checksum_tree.py -i folder=/usr/include -i manifest=include.sha256
     flowckpt resume --last

@@ -17,7 +17,7 @@ SLICE = 20_000
 
 
 def primes_in(first: int, behind: int) -> int:
-    """Count the prime numbers from `first` to below `behind`, with a sieve of this slice alone."""
+    """Count the prime numbers from `first` to below `behind` with a sieve of this slice."""
     is_prime = bytearray([1]) * (behind - first)
     for factor in range(2, int(behind**0.5) + 1):
         for multiple in range(max(factor * factor, -(-first // factor) * factor), behind, factor):

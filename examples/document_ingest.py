@@ -1,4 +1,4 @@
-"""Documents are read, cut and indexed for search; after a crash, only what is missing is read.
+"""Documents are read, split and indexed for search; after a crash, only the missing ones are read.
 
 flowckpt run examples/document_ingest.py -i folder=docs              # every .md and .py file below a folder
 

@@ -1,4 +1,4 @@
-"""A loop without an end: files that arrive in a folder are taken, a few in each generation of the run.
+"""An endless loop: takes files that arrive in a folder, a few in each generation of the run.
 
 mkdir inbox
 flowckpt run examples/endless_loop.py -i inbox=inbox --id clerk
@@ -26,7 +26,7 @@ def take(inbox: Path, name: str) -> str:
     file = inbox / name
     with closing(sqlite3.connect("taken.db")) as taken, taken:
         taken.execute("CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, text TEXT)")
-        if file.exists():  # else an earlier try has taken it, and died before that was recorded
+        if file.exists():  # otherwise an earlier try took it and died before that was recorded
             taken.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (name, file.read_text()))
     file.unlink(missing_ok=True)
     return name

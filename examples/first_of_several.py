@@ -1,4 +1,4 @@
-"""Several suppliers are asked at the same time: the first offer wins, the others are stopped, and one order is placed.
+"""Several suppliers are asked in parallel: the first offer wins, the others are stopped, and one order is placed.
 
 flowckpt run examples/first_of_several.py --id paper
 

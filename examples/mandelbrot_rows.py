@@ -1,4 +1,4 @@
-"""One long step that continues inside: it draws a picture row by row, and a kill costs one row.
+"""One long step with partial state: it draws a picture row by row, and a kill loses one row.
 
     flowckpt run examples/mandelbrot_rows.py -i height=400
     (kill -9 it, as often as you like)
@@ -21,7 +21,7 @@ WIDTH = 64
 
 
 def row_of(number: int, height: int, depth: int) -> bytes:
-    """Return one row of the picture, a byte a point."""
+    """Return one row of the picture, one byte per point."""
     row = bytearray()
     for column in range(WIDTH):
         c = complex(-2.2 + 3.2 * column / WIDTH, -1.2 + 2.4 * number / height)
@@ -37,7 +37,7 @@ def draw(target: Path, height: int, depth: int) -> int:
     inside = current_step()
     done: int = inside.load(0)
     with target.open("r+b" if done else "wb") as file:
-        file.truncate(done * WIDTH)  # a row behind the last save may be half written
+        file.truncate(done * WIDTH)  # a row after the last save may be half written
         file.seek(done * WIDTH)
         for number in range(done, height):
             file.write(row_of(number, height, depth))
@@ -48,7 +48,7 @@ def draw(target: Path, height: int, depth: int) -> int:
 
 
 def digest_of(target: Path) -> str:
-    """Return what tells one picture from another."""
+    """Return the digest of a picture."""
     return hashlib.sha256(target.read_bytes()).hexdigest()
 
 

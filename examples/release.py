@@ -1,4 +1,4 @@
-"""A release that waits: for a time, for somebody's approval of the very bytes, and for a signal of another program.
+"""A release that waits for a time, for a person's approval of a file's content, and for a signal from another program.
 
 flowckpt run examples/release.py --id monday     # suspended, exit code 3
 flowckpt approve monday release --by ann

@@ -1,4 +1,4 @@
-"""A window that slides over many items: at most N are in flight, and the results come in the order of the items.
+"""A sliding window over many items: at most N are in flight, and the results come in the order of the items.
 
 flowckpt run examples/sliding_window.py --id window -i items=9 -i width=3
 
@@ -32,7 +32,7 @@ async def send(item: int, width: int) -> int:
     try:
         if len(in_flight) > width:
             raise RuntimeError(f"{len(in_flight)} items are in flight, and the window is {width} wide")
-        await asyncio.sleep(0)  # the network: others are sent meanwhile
+        await asyncio.sleep(0)  # stands for the network; other items are sent meanwhile
         with closing(sent()) as database:
             row = (current_step().idempotency_key, item, len(in_flight))
             database.execute("INSERT OR IGNORE INTO sent VALUES (?, ?, ?)", row)

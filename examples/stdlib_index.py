@@ -1,6 +1,6 @@
 """An index of the standard library's own source: a SQLite database with full-text search, and an HTML report.
 
-    flowckpt run examples/stdlib_index.py        # some 10 to 20 seconds; kill it whenever you like, with kill -9 too
+    flowckpt run examples/stdlib_index.py        # 10 to 20 seconds; kill it at any time, even with kill -9
     flowckpt resume --last                       # it continues from the last checkpoint
     sqlite3 stdlib-index/index.db "SELECT name FROM search WHERE search MATCH 'temporary directory' ORDER BY rank"
 
@@ -92,7 +92,7 @@ def stdlib_index(
     for start in range(0, len(sources.files), batch_size):
         files = [path for path, _ in sources.files[start : start + batch_size]]
         file = target / f"parsed/{len(batches):04}.jsonl"
-        # parse, parse[1], …: each is reused by a resume only while its file is as the step left it.
+        # parse, parse[1], …: a resume reuses each result only if its file is unchanged.
         parsing = step("parse").python(parse, sources.root, files, file).evidence(file_sha256(file))
         batch = yield from parsing.checkpoint()
         batches.append(batch)
@@ -130,7 +130,7 @@ def parse(root: Path, files: list[str], target: Path) -> Batch:
     for path in files:
         try:
             modules.append(extract(path, (root / path).read_bytes()))
-        except (SyntaxError, ValueError, RecursionError):  # the test suite has files that are wrong on purpose
+        except (SyntaxError, ValueError, RecursionError):  # the test suite has deliberately broken files
             broken.append(path)
     content = "".join(json.dumps(module) + "\n" for module in modules).encode()
     write(target, content)
@@ -201,7 +201,7 @@ def report_on(sources: Sources, metrics: Metrics, broken: list[str], target: Pat
     return target
 
 
-# --- what the steps are made of --------------------------------------------------------------------------------------
+# --- helpers of the steps --------------------------------------------------------------------------------------------
 
 
 class Symbol(NamedTuple):
@@ -221,7 +221,7 @@ class Module(NamedTuple):
 
 def extract(path: str, source: bytes) -> Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the compiler thinks of the library is not our subject
+        warnings.simplefilter("ignore")  # warnings of the compiler about the library do not matter here
         tree = ast.parse(source)
     lines = len(source.splitlines())
     name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -268,7 +268,7 @@ def write(target: Path, content: bytes) -> None:
 
 
 def move_into_place(unfinished: Path, target: Path) -> None:
-    """Rename a file so that `target` is there whole or not at all, after a power cut too."""
+    """Rename a file so that `target` is complete or missing, even after a power cut."""
     sync(unfinished)
     unfinished.replace(target)
     sync(target.parent)

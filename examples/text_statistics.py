@@ -1,4 +1,4 @@
-"""Statistics of texts: a workflow for each text, run beside each other, and at the end two summaries at once.
+"""Statistics of texts: one child workflow per text, in parallel, and finally two summaries in parallel.
 
     flowckpt run examples/text_statistics.py -i 'texts=["README.md", "CHANGELOG.md"]'
     flowckpt show --steps RUN

@@ -1,6 +1,6 @@
-"""A plain training loop that carries on where it stopped: logistic regression by gradient descent, without a workflow.
+"""A plain training loop that continues where it stopped: logistic regression by gradient descent, without a workflow.
 
-    python examples/train_model.py model       # a few seconds; kill it whenever you like, with kill -9 too
+    python examples/train_model.py model       # a few seconds; kill it at any time, even with kill -9
     python examples/train_model.py model       # the same command continues from the last checkpoint
 
 However often it is killed, it ends with the same weights, to the last bit. It keeps in its state all that the next
@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 
 def make_rows() -> list[Row]:
-    """Return points with noise on both sides of a plane; the same ones each time."""
+    """Return noisy points on both sides of a plane, the same at each call."""
     chance = random.Random(SEED)
     plane = [chance.gauss(0, 1) for _ in range(FEATURES)]
     rows = []
@@ -44,7 +44,7 @@ def probability(weights: list[float], point: list[float]) -> float:
 
 
 def train_epoch(state: State, rows: list[Row]) -> State:
-    """Return the state after one pass over all rows, in an order that depends on the epoch alone."""
+    """Return the state after one pass over all rows, in an order that depends only on the epoch."""
     weights, velocity = list(state["weights"]), list(state["velocity"])
     order = random.Random(f"{SEED}/{state['epoch']}").sample(rows, len(rows))
     for start in range(0, len(order), BATCH):
@@ -61,7 +61,7 @@ def accuracy(weights: list[float], rows: list[Row]) -> float:
 
 
 def write_model(state: State, model: Path) -> None:
-    """Write a model beside its place, and then rename it: no reader ever sees half of one."""
+    """Write a model under a temporary name, then rename it, so that no reader sees half of it."""
     draft = model.with_suffix(".tmp")
     draft.write_text(json.dumps({"epoch": state["epoch"], "weights": state["weights"]}, indent=2))
     draft.replace(model)

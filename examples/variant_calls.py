@@ -25,7 +25,7 @@ LEAST_READS = 3
 
 
 def map_reads(sample: str, folder: Path, seconds: float) -> int:
-    """Find the place of each read in the genome, with as few mismatches as possible."""
+    """Find the best match of each read in the genome."""
     genome = sequence(folder / "data/genome.fa")
     reads = (folder / f"data/samples/{sample}.txt").read_text().split()
     places = range(len(genome) - READ + 1)
@@ -61,7 +61,7 @@ def call_variants(samples: list[str], folder: Path) -> int:
 
 
 def plot_qualities(folder: Path) -> None:
-    """Draw how sure each call is, in percent."""
+    """Plot the confidence of each call in percent."""
     lines = (folder / "calls/all.tsv").read_text().splitlines()
     bars = [
         f'<rect x="{12 * index}" y="{100 - int(quality)}" width="10" height="{quality}"><title>{place}</title></rect>\n'

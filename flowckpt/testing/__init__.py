@@ -1,4 +1,4 @@
-"""For tests of pipelines, stores and evidence: the fixture `flowckpt`, crash exploration, and conformance tests.
+"""Tools for tests of pipelines, stores and evidence: the fixture `flowckpt`, crash exploration, and conformance tests.
 
 The contracts need pytest; the rest needs only flowckpt itself.
 """

@@ -1,9 +1,9 @@
-"""The conformance tests of what stores can do beyond the five methods, and of what they say of checkpoints.
+"""The conformance tests of abilities beyond the five methods, and of references to checkpoints.
 
 They are part of `flowckpt.testing.contract.CheckpointStoreContract`. Tests of abilities that a store lacks are skipped.
 """
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from flowckpt.testing.store_under_test import (
     results,
 )
 
-# The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+# The conformance tests of cases in which stores once differed; part of `flowckpt.testing.contract.CheckpointStoreContract`.
 
 
 class AgreementContract(StoreUnderTest):
-    """The state of a run that was fought for, emptied, or refused."""
+    """The state of a run after takeovers, removals and refusals."""
 
     def two_owners(self, store: StoreBase) -> tuple[Any, Any]:
-        """Return the store for two owners, or skip the test where this process cannot be two."""
+        """Return two instances of the store with different owners; skip the test if the store has one owner per process."""
         self.needs(store, Ability.OWNERS)
         second = self.another(store)
         if store is second:
-            pytest.skip(f"{type(store).__name__} has one owner a process")
+            pytest.skip(f"{type(store).__name__} has one owner per process")
         return store, second
 
     async def test_a_run_was_started_when_its_first_checkpoint_was_saved(self, store: StoreBase) -> None:
@@ -234,11 +234,11 @@ class AgreementContract(StoreUnderTest):
         assert await self.shown(self.another(store)) == [(4, "c4"), (1, "c1")]
 
 
-# The conformance tests of the figures of a store; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+# The conformance tests of statistics; part of `flowckpt.testing.contract.CheckpointStoreContract`.
 
 
 class FiguresContract(StoreUnderTest):
-    """The promises of a store about its figures."""
+    """The statistics of a store."""
 
     async def test_the_figures_are_those_of_all_that_happened_and_of_one_run_where_it_is_named(
         self, store: StoreBase
@@ -289,7 +289,7 @@ class FiguresContract(StoreUnderTest):
                 await store_statistics(store, limit=limit)  # type: ignore[arg-type]
 
     async def _figured(self, store: StoreBase, run: str) -> None:
-        """Save a run whose first attempt failed, and whose second one went back and came to its end."""
+        """Save a run whose first attempt failed, and whose second one continued from an earlier point and completed."""
         self.needs(store, Ability.OWNERS)
         error = StepError("ValueError", "no")
         first = [
@@ -326,7 +326,7 @@ _REASONS = (Reason.COMPLETED, Reason.FAILED, Reason.SUSPENDED, Reason.STEP, Reas
 
 
 class FindingContract(StoreUnderTest):
-    """The promise of a store about its filters: it finds what reading all runs would find."""
+    """Filters find the same runs as reading all runs."""
 
     async def test_runs_are_found_by_status_workflow_and_tags_as_if_all_were_read(self, store: StoreBase) -> None:
         self.needs(store, Ability.LIST, Ability.OWNERS)
@@ -369,7 +369,7 @@ class FindingContract(StoreUnderTest):
         assert last.workflow_id in [info.workflow_id for info in await finding.find_runs(gone)]
 
     def _filters(self, run: str) -> list[dict[str, Any]]:
-        """Return the filters that are tried; a store with slow requests may try fewer if another one has the same code."""
+        """Return the filters to test; a store with slow requests may test fewer if another one has the same code."""
         return [
             {},
             *({"statuses": [status]} for status in Status),
@@ -405,7 +405,7 @@ class FindingContract(StoreUnderTest):
 
 
 def signal(signal_id: str, data: Any = None) -> Signal:
-    """Return a message with the given parts and plain ones elsewhere.
+    """Return a message with the given fields and simple defaults.
 
     Args:
         signal_id: its id.
@@ -415,7 +415,7 @@ def signal(signal_id: str, data: Any = None) -> Signal:
 
 
 class SignalsContract(StoreUnderTest):
-    """The promises of a store that delivers signals."""
+    """The delivery of signals."""
 
     async def test_a_message_is_kept_for_a_run_that_another_process_owns(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.SIGNALS)
@@ -515,7 +515,7 @@ class SignalsContract(StoreUnderTest):
 class AbilityContract(
     AgreementContract, FiguresContract, FindingContract, GenerationContract, RepairContract, SignalsContract
 ):
-    """The promises of stores about their references, the forms they read, and each ability that they have."""
+    """References to checkpoints, records of other versions, and further abilities."""
 
     # --- what a reference says -------------------------------------------------------------------------------------
 
@@ -621,7 +621,7 @@ class AbilityContract(
         return store
 
     def _selections(self) -> Iterator[dict[str, Any]]:
-        """All that may be asked for together."""
+        """All combinations of selection criteria."""
         chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
         for given in itertools.product(*chosen):
             yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))

@@ -1,4 +1,4 @@
-"""The conformance tests of the store port: what every store promises, as a class to subclass.
+"""The conformance tests of the store port, as a class to subclass.
 
 ::
 
@@ -17,7 +17,7 @@ They run with pytest alone. What only some stores can do (owning runs, listing t
 one checkpoint) is tested where the store has the method, and skipped elsewhere.
 """
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ EXACT: tuple[Any, ...] = (
     UUID(int=1),
     Path("some/where"),
 )
-"""Values that must come back as they went in, in value and in type."""
+"""Values that must be restored with equal value and type."""
 
 
 def _stable_id(value: object) -> str:
-    """Name a value alike in every process, as a run of the tests on several workers needs it."""
+    """Return an id of a value that is the same in every test process."""
     text = ", ".join(sorted(map(repr, value))) if isinstance(value, set | frozenset) else repr(value)
     return text[:30].encode("ascii", "replace").decode()
 
@@ -116,7 +116,7 @@ class IndexContract(StoreUnderTest):
 
 
 class LiveContract(StoreUnderTest):
-    """The live note of a run: what runs now, for people."""
+    """The live note of a run: its running steps."""
 
     async def test_a_live_note_is_what_its_owner_wrote_last_and_goes_with_the_run(self, store: StoreBase) -> None:
         self.needs(store, Ability.LIVE)
@@ -173,7 +173,7 @@ class LiveContract(StoreUnderTest):
 
 
 class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
-    """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object."""
+    """The conformance tests of a store. Override `make_store`, and `reopen` if runs outlive the store object."""
 
     # --- what is not there -----------------------------------------------------------------------------------------
 
@@ -456,7 +456,7 @@ class CheckpointStoreContract(AbilityContract, IndexContract, LiveContract):
     async def test_a_large_value_that_is_asked_for_behind_the_clear_is_there_or_said_to_be_cleared(
         self, store: StoreBase
     ) -> None:
-        """Large values are read on access: a record removed before then is not damaged."""
+        """Large values are read on access; if the record was removed before, it is not reported as damaged."""
         await store.save(RUN, checkpoint(1, results("ä" * 70_000)))
         loaded = await self.latest(self.another(store))
         await store.clear(RUN)

@@ -1,7 +1,7 @@
-"""One process of a crash exploration: it runs or resumes a workflow, dies at a chosen place, and logs what it did.
+"""One process of a crash exploration: it runs or resumes a workflow, dies at a chosen place, and logs its actions.
 
 The process is a fork of one in which the workflow never ran, so a resume finds nothing in memory, as after a real crash.
-Before a file is changed for the first time, its bytes are kept: the explorer puts them back before the next history.
+Before a file is changed for the first time, its bytes are kept: the explorer restores them before the next history.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from flowckpt.testing.clock import FakeClock
 
 RUN = "explored"
 _SHARED = frozenset({"flowckpt", "attr", "attrs", "cattrs", "ulid"}) | sys.stdlib_module_names
-"""Packages that the other processes of an exploration need too, and whose import has no effect on a workflow."""
+"""Packages that all processes of an exploration need, and whose import has no effect on a workflow."""
 DIED = 77
 MOST_SCANNED = 2_000
-"""Files of the working directory that are kept before a command runs, since its changes are not seen one by one."""
+"""Files of the working directory that are kept before a command runs, because its changes are not observed one by one."""
 _NOT_FILES, _MEMORY = ("/dev/", "/proc/", "/sys/"), "/dev/shm/"  # noqa: S108 - files in memory are files
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _READING_METHODS = (b"GET ", b"HEAD ", b"OPTIONS ")
@@ -49,7 +49,7 @@ _BESIDE_PATHS = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (1,), "os.sy
 
 
 class InjectedFailureError(Exception):
-    """The failure that the explorer lets a step end with."""
+    """The failure that the explorer injects into a step."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ class Point:
 
     Attributes:
         kind: `before_step`, `after_step`, `before_save`, `after_save`, `fail_step`, `lost_file` or `twice`.
-        path: the step; for a save, the last step that it makes durable.
+        path: the step; for a save, the last step that the save makes durable.
         number: the number of the save.
         file: the lost file.
     """
@@ -75,7 +75,7 @@ class Message:
 
     Attributes:
         path: the step that waits.
-        kind: what it waits for.
+        kind: the kind of the wait.
         name: its name.
         data: the data of the signal, or whether the approval is given.
         copies: how often it is sent.
@@ -90,15 +90,15 @@ class Message:
 
 @attrs.frozen
 class Turn:
-    """The part of a history that one process plays.
+    """The part of a history that one process executes.
 
     Attributes:
         point: where it dies or fails; None to run to the end.
-        is_resume: whether the run exists.
+        is_resume: whether to resume the run.
         now: the time at its start.
-        messages: what is sent before it resumes.
-        options: how it runs.
-        saves: how many saves the processes before it made.
+        messages: the answers that are sent before it resumes.
+        options: the options of the run.
+        saves: how many saves the earlier processes made.
     """
 
     point: Point | None
@@ -110,7 +110,7 @@ class Turn:
 
 
 class Log:
-    """Appends what happens to a file, line by line, so that it survives the process."""
+    """Appends events to a file, line by line, so that they survive the process."""
 
     def __init__(self, file: Path) -> None:
         self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -121,7 +121,7 @@ class Log:
 
 
 def digest_of(path: str) -> str:
-    """Return what identifies the content of a file; empty if there is none."""
+    """Return a text that identifies the content of a file; empty if there is none."""
     try:
         if os.path.islink(path):  # noqa: PTH114 - paths are text here
             return f"link to {os.readlink(path)}"  # noqa: PTH115
@@ -142,11 +142,11 @@ def digest_of(path: str) -> str:
 
 
 class Guard:
-    """Sees which files the process changes, and keeps their bytes before the first change.
+    """Observes the files that the process changes, and keeps their bytes before the first change.
 
     Args:
-        root: the directory of the exploration; changes in it are its own.
-        log: takes the names of the changed files.
+        root: the directory of the exploration, which is not observed.
+        log: the log for the changed files.
     """
 
     def __init__(self, root: Path, log: Log) -> None:
@@ -158,18 +158,18 @@ class Guard:
         self._scanned: dict[str, int] | None = None
 
     def start(self) -> None:
-        """See every change from now on, until the process ends."""
-        sys.addaudithook(self._hear)
+        """Observe every change until the process ends."""
+        sys.addaudithook(self._on_audit_event)
 
     def step_now(self) -> str:
-        """Return the step that changes something now, as far as that is known."""
+        """Return the running step; empty if it cannot be determined."""
         call = call_now()
         if call is not None:
             return call.path
         return self.running[-1] if len(self.running) == 1 else ""
 
     def keep(self, path: str, *, is_change: bool = True) -> None:
-        """Keep the bytes of a file, unless they were kept; note that the running step changes it."""
+        """Keep the bytes of a file if they are not kept yet; note that the running step changes it."""
         path = os.path.abspath(path)  # noqa: PTH100
         is_device = path.startswith(_NOT_FILES) and not path.startswith(_MEMORY)
         if is_device or path.startswith(self._root) or "__pycache__" in path:
@@ -190,7 +190,7 @@ class Guard:
             self._log.add("file", path=step, file=path)
 
     def scan(self) -> None:
-        """Keep the files of the working directory before a command, and see after it which ones it has changed."""
+        """Keep the files of the working directory before a command, and note the changed ones after it."""
         found: dict[str, int] = {}
         for directory, below, names in os.walk(os.getcwd()):  # noqa: PTH109
             below[:] = [each for each in below if not each.startswith(".") and each != "__pycache__"]
@@ -209,25 +209,25 @@ class Guard:
         self._scanned = found
 
     def _note_made(self, path: str) -> None:
-        if path not in self._kept:  # it was not there before, else it were kept
+        if path not in self._kept:  # a file that existed before the command was kept
             self._kept.add(path)
             with open(f"{self._root}/kept.jsonl", "a", encoding="utf-8") as index:  # noqa: PTH123
                 index.write(json.dumps({"path": path, "kind": "absent", "backup": ""}) + "\n")
         self.files.setdefault(self.step_now(), set()).add(path)
         self._log.add("file", path=self.step_now(), file=path)
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _HEARD or getattr(self._mine, "is_busy", False):
+    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
+        if event not in _OBSERVED_EVENTS or getattr(self._mine, "is_busy", False):
             return
         self._mine.is_busy = True
         try:
-            self._heard(event, args)
+            self._observe(event, args)
         except (OSError, ValueError):
-            pass  # the call itself says what is wrong
+            pass  # the call itself will raise
         finally:
             self._mine.is_busy = False
 
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+    def _observe(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = args
             if isinstance(path, str | bytes) and _is_write(mode, flags):
@@ -263,7 +263,7 @@ class Guard:
             )
 
 
-_HEARD = {
+_OBSERVED_EVENTS = {
     "open",
     "os.mkdir",
     "os.rmdir",
@@ -290,25 +290,25 @@ def _kind_of(path: str) -> str:
 
 
 def kept_files(root: Path) -> set[str]:
-    """Return the paths whose first state is kept."""
+    """Return the paths whose original state is kept."""
     return {each["path"] for each in read_lines(root / "kept.jsonl")}
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the documents of a file, one a line; nothing if there is no file."""
+    """Yield the JSON documents of a file, one per line; nothing if there is no file."""
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             yield json.loads(line)
 
 
-# What a step leaves in the memory of its process.
+# Changes that a step makes in the memory of its process.
 
 
 def memory_of(function: Any) -> dict[str, tuple[Any, int]]:
-    """Return what a function may change in memory: for each name, what identifies its value, and how long a list it is.
+    """Return the values that a function can change in memory, by name: a token of the value, and its length if a list.
 
     Args:
-        function: the function of a step; its globals, its closure and the object that it is bound to are looked at.
+        function: the function of a step; its globals, its closure and its bound object are inspected.
     """
     found: dict[str, tuple[Any, int]] = {}
     for name, value in _names_in_reach(getattr(function, "func", function), 2).items():
@@ -378,7 +378,7 @@ class _Store(FileCheckpointStore):
 
 
 def watched(attempt: Callable[..., Any], guard: Guard, log: Log, point: Point | None) -> Callable[..., Any]:
-    """Return a function that makes one try of a step, and dies or fails at the chosen place."""
+    """Return a wrapper of `StepRunner.attempt` that logs the try, and dies or fails at the chosen place."""
     is_failed: list[bool] = []
 
     async def watched_attempt(self: StepRunner, call: StepCall, **how: Any) -> Outcome:
@@ -423,7 +423,7 @@ def _done(
     *,
     has_files: bool,
 ) -> dict[str, Any]:
-    """Return what is logged of a step that is done."""
+    """Return the logged fields of a finished step."""
     modifiers, is_recorded = step.modifiers, not step.modifiers.is_ephemeral
     changed = [name for name, token in after.items() if name in before and before[name][0] != token[0]]
     is_silent = step.action.step_type == "python" and outcome.tree is None and is_recorded
@@ -439,7 +439,7 @@ def _done(
 
 
 def play(workflow: Workflow[..., Any], inputs: Mapping[str, Any], root: Path, turn: Turn) -> None:
-    """Run or resume a workflow in this process, which ends with it; see `Turn`."""
+    """Run or resume a workflow in this process, which must end afterwards; see `Turn`."""
     log = Log(root / "log.jsonl")
     guard = Guard(root, log)
     store, clock = _Store(root, log, turn), FakeClock(turn.now)
@@ -489,5 +489,5 @@ def _end_of(workflow: Workflow[..., Any], result: WorkflowResult | None, error: 
 
 
 def later(now: str) -> datetime:
-    """Return a moment at which the next process may start."""
+    """Return the time at which the next process starts."""
     return datetime.fromisoformat(now) + timedelta(seconds=1)

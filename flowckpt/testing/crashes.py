@@ -1,8 +1,8 @@
-"""Finding what a crash would break: a workflow is run, killed at every place, resumed, and compared with a whole run.
+"""Crash exploration: a workflow is run, killed at every place, resumed, and compared with an uninterrupted run.
 
     run it whole ──► note saves, steps, files ──► for each place: restore the files, run, die there, resume, compare
 
-Each run and each resume is a process of its own, forked off one in which the workflow never ran.
+Each run and each resume is a process of its own, forked from one in which the workflow never ran.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from flowckpt.testing.crash_child import DIED, RUN, Message, Point, Turn, digest
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 MOST_TURNS = 100
-"""Processes of one history: a run that suspends itself more often is not explored further."""
+"""The most processes of one history: a run that is suspended more often is not explored further."""
 MOST_HISTORIES = 500
 _MEMORY = "/dev/shm"  # noqa: S108 - the directory in it is made by tempfile
 
 
 @attrs.frozen
 class CrashFinding:
-    """A mistake in a workflow that a crash, a failure or a lost file brings to light.
+    """A mistake in a workflow that a crash, a failure or a lost file reveals.
 
     Attributes:
         mistake: `ran_twice`, `lost_file`, `nondeterministic`, `kept_in_memory`, `swallowed_failure`, `answered_twice`,
             or `differs` for any other difference.
         path: the step.
-        history: what happened, in words.
-        message: what differed, why, and what to do.
+        history: the events that reveal it, in words.
+        message: the difference, its cause and the fix.
     """
 
     mistake: str
@@ -121,19 +121,19 @@ def explore_crashes(
 
     The workflow runs once, then again with a crash before and after every save and every step, with every step failing
     once, with each written file lost, and with each signal sent twice. Output, files and calls must be the same at the
-    end. The steps really run, in forked processes; files are as before when the exploration ends, and what leaves the
-    machine is not undone. Choose inputs that do no harm.
+    end. The steps really run, in forked processes. Files are restored at the end; effects outside the machine are not
+    undone, so choose harmless inputs.
 
     Args:
         workflow: the workflow.
         answers: by name, the data of each awaited signal, and True or False for each approval. A list answers the
             first wait of that name with its first item, and so on.
         may_fail: names of steps whose failure the workflow handles on purpose.
-        options: how it is run.
+        options: the options of the run.
         **inputs: its inputs.
 
     Raises:
-        CrashesFoundError: something differs; an `AssertionError` that says what, and what to do.
+        CrashesFoundError: something differs; an `AssertionError` that names each difference and its fix.
         FlowckptError: the uninterrupted run does not complete.
     """
     report = crash_report(workflow, inputs, answers=answers or {}, may_fail=may_fail, options=options or RunOptions())
@@ -150,18 +150,10 @@ def crash_report(
     may_fail: Collection[str] = (),
     options: RunOptions,
 ) -> CrashReport:
-    """Explore a workflow and return what was found; see `explore_crashes`.
-
-    Args:
-        workflow: the workflow.
-        inputs: its inputs by name.
-        answers: what waits get.
-        may_fail: steps whose failure is handled on purpose.
-        options: how it is run.
-    """
+    """Explore a workflow and return the report; see `explore_crashes`."""
     check_workflow(workflow)
     bind_inputs(workflow, inputs)
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None  # a sync takes no time there
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None  # syncs are free there
     with tempfile.TemporaryDirectory(prefix="flowckpt-crashes-", dir=memory) as directory:
         root = Path(directory).resolve()
         (root / "kept").mkdir()
@@ -177,9 +169,9 @@ class _Played:
     """The log and the end of one history.
 
     Attributes:
-        lines: what its processes logged.
-        ends: how each of them ended; None for one that died.
-        files: what identifies the content of each file at its end.
+        lines: the log of its processes.
+        ends: the end of each process; None if it died.
+        files: the digest of each file at the end.
     """
 
     lines: list[dict[str, Any]]
@@ -188,7 +180,7 @@ class _Played:
 
     @property
     def last(self) -> dict[str, Any]:
-        """How the last process ended."""
+        """The end of the last process."""
         return self.ends[-1] or {"status": "died"}
 
     def of(self, what: str) -> list[dict[str, Any]]:
@@ -216,13 +208,14 @@ class _Explorer:
 
     def explore(self) -> CrashReport:
         self.whole = self._play(None)
-        for each in self.whole.of("modules"):  # once here, and not in every process
+        # Import modules and fill caches here, once, instead of in every process.
+        for each in self.whole.of("modules"):
             for module in each["names"]:
-                with suppress(ImportError):  # a module that another one made, and no file
+                with suppress(ImportError):  # a module that exists only in memory
                     importlib.import_module(module)
-        versions_of(["flowckpt"])  # it keeps the lists of the directories
+        versions_of(["flowckpt"])
         complete_all()
-        code_of(self.workflow.function)  # it keeps the syntax trees of the modules that it reaches
+        code_of(self.workflow.function)
         self._check_whole()
         self._check_determinism()
         self._compare_whole(self._play(None))
@@ -257,7 +250,7 @@ class _Explorer:
         )
 
     def _compare_whole(self, second: _Played) -> None:
-        """Note what differs between two uninterrupted runs: it cannot be compared."""
+        """Note the differences between two uninterrupted runs, which cannot be compared."""
         if second.last.get("output") != self.whole.last["output"]:
             self.is_output_volatile = True
             self.notes.append("the output differs between two uninterrupted runs; it is not compared")
@@ -268,7 +261,7 @@ class _Explorer:
             self.notes.append(f"files that differ between two uninterrupted runs are not compared: {', '.join(shown)}")
 
     def _check_determinism(self) -> None:
-        """Drive the workflow again from the record of its run, and note what it does otherwise."""
+        """Replay the workflow from the record of its run, and note the differences."""
         file = self.root / "differences.jsonl"
 
         def drive() -> None:
@@ -300,11 +293,11 @@ class _Explorer:
         about = {"arguments": "other arguments", "order": "its turn in another order", "output": "another output"}
         what = about.get(each["kind"], "other code")
         if each["place"] == "another process":
-            why = "The order of a set, or another value that differs between processes, shows. Sort it: sorted(…)."
+            why = "It depends on the order of a set, or on another value that differs between processes. Sort it: sorted(…)."
         else:
             why = (
-                "The time, a random number, a directory or the environment shows. Read the time with `yield from now()`, "
-                "numbers with `random()`, and other values in a step."
+                "It depends on the time, a random number, a directory or the environment. Read the time with "
+                "`yield from now()`, numbers with `random()`, and other values in a step."
             )
         subject = f"`{path}` got {what}" if path else f"the workflow has {what}"
         now = f": first {each['recorded']}, then {each['now']}" if each["kind"] != "arguments" else f": {each['now']}"
@@ -314,7 +307,7 @@ class _Explorer:
     # --- the histories -----------------------------------------------------------------------------------------------
 
     def _points(self) -> Iterator[Point]:
-        """Yield the places, those with the shortest histories first; of repeated steps the first, the second and the last."""
+        """Yield the places, those with the shortest histories first; of repeated steps only the first, second and last."""
         steps = [each for each in self.whole.of("start") if each["is_recorded"]]
         paths = [*dict.fromkeys(each["path"] for each in steps)]
         chosen = [*_few(paths)]
@@ -336,7 +329,7 @@ class _Explorer:
         return any(path == each or _name_of(path) == each for each in self.may_fail)
 
     def _lost_files(self, chosen: Collection[str]) -> Iterator[Point]:
-        """Yield each file that a step made, lost after the save that made the step durable."""
+        """Yield the loss of each file that a step wrote, after the save that made the step durable."""
         saved: dict[str, int] = {}
         for each in self.whole.of("save"):
             for path in each["paths"]:
@@ -349,7 +342,7 @@ class _Explorer:
                 yield Point("lost_file", step, saved[step], file)
 
     def _play(self, point: Point | None) -> _Played:
-        """Play one history from the same files as all others, up to its end."""
+        """Execute one history to its end, starting from the original files."""
         self.restore()
         log = self.root / "log.jsonl"
         for old in (log, self.root / "store"):
@@ -373,7 +366,7 @@ class _Explorer:
                 if point is not None and point.kind == "lost_file":
                     Path(point.file).unlink(missing_ok=True)
                 if len(ends) > 1 and ends[-2] is None:
-                    break  # it died again without a point: it ends the process itself
+                    break  # it died again without a point: the workflow itself ends the process
                 messages = turn.messages if not has_run else ()
                 turn = Turn(None, has_run, now, messages, self.options)
                 continue
@@ -393,7 +386,7 @@ class _Explorer:
         lines: list[dict[str, Any]],
         turns: int,
     ) -> Turn | None:
-        """Return what the next process does; None if the history has ended."""
+        """Return the turn of the next process; None if the history has ended."""
         if doubted := end.get("in_doubt"):
             done = [each for each in lines if each["what"] == "done" and each["path"] == doubted]
             how: dict[str, Any] = {"not_done": [doubted]}
@@ -430,7 +423,7 @@ class _Explorer:
         return Turn(place, True, now, tuple(messages), self.options, saves)
 
     def restore(self) -> None:
-        """Put all files back to how they were before the exploration."""
+        """Restore all files to their state before the exploration."""
         directories: list[tuple[str, str]] = []
         for each in read_lines(self.root / "kept.jsonl"):
             path, kind = each["path"], each["kind"]
@@ -467,7 +460,7 @@ class _Explorer:
             self._judge_crash(point, played)
 
     def _difference(self, played: _Played) -> str:
-        """Return how a history ended otherwise than the uninterrupted run; empty if it did not."""
+        """Return how the end of a history differs from that of the uninterrupted run; empty if it does not."""
         last, whole = played.last, self.whole.last
         if last["status"] != "completed":
             said = f"{last.get('error_type', '')}: {last.get('error', '')}".strip(": ")[:300]
@@ -510,11 +503,11 @@ class _Explorer:
             self._add_change(point, played, difference, has_files=bool(files))
 
     def _add_change(self, point: Point, played: _Played, difference: str, *, has_files: bool = False) -> None:
-        """Add a difference that no step which ran twice explains: something in memory does, if a step changed it there."""
+        """Add a difference that is not due to a step that ran twice; if a step changed values in memory, it is due to these."""
         names, history = sorted({name for each in self.whole.of("done") for name in each["changed"]}), _history(point)
         if names and not has_files:
             message = (
-                f"{history}, and {difference}: a step changes {_names(names)} in memory, which a crash empties. "
+                f"{history}, and {difference}: a step changes {_names(names)} in memory, which a crash loses. "
                 "Return the value from the step, and pass it on as an argument."
             )
             self._add("kept_in_memory", names[0], history, message)
@@ -564,8 +557,8 @@ class _Explorer:
                 asked, _, copy = signal.rpartition(" ")
                 if copy.isdigit() and asked != path and asked:
                     message = (
-                        f"`{path}` took the answer to `{asked}`: the same message came twice, as messages do. Give each "
-                        "wait a name of its own, for example with the number of the item."
+                        f"`{path}` took the answer to `{asked}`: the same message was sent twice, which may happen. Give "
+                        "each wait a name of its own, for example with the number of the item."
                     )
                     self._add("answered_twice", path, "each signal was sent twice", message)
                     return
@@ -580,7 +573,7 @@ class _Explorer:
 
 
 def _place_to_die(point: Point | None) -> Point | None:
-    """Return where the first process dies; a file is lost after the save of its step."""
+    """Return where the first process dies: for a lost file, after the save of its step."""
     if point is None or point.kind == "twice":
         return None
     return Point("after_save", point.path, point.number) if point.kind == "lost_file" else point
@@ -636,10 +629,10 @@ def _short(text: str | None) -> str:
 
 
 def _forked(work: Callable[[], None], root: Path) -> int:
-    """Run something in a forked process that ends with it, and return its exit code.
+    """Call a function in a forked process, and return the exit code of the process.
 
     Raises:
-        FlowckptError: the process ended in a way that nothing explains.
+        FlowckptError: the function raised.
     """
     errors = root / "errors.txt"
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-r"""The conformance tests of a kind of evidence: what every check promises, as a class to subclass.
+r"""The conformance tests of a kind of evidence, as a class to subclass.
 
 ::
 
@@ -15,7 +15,7 @@ r"""The conformance tests of a kind of evidence: what every check promises, as a
 Each test runs in an empty directory of its own.
 """
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowckpt.evidence import Check, Evidence, EvidencePack, EvidenceVerifier
 
 
 class EvidenceContract:
-    """Tests of what every kind of evidence promises. Subclass it with `make_claim` and `break_claim`.
+    """The conformance tests of a kind of evidence. Subclass it with `make_claim` and `break_claim`.
 
     Attributes:
         check: the check under test; None if it is installed by its entry point.
@@ -40,11 +40,11 @@ class EvidenceContract:
     check: ClassVar[Check | None] = None
 
     def make_claim(self) -> Evidence:
-        """Make the claim true, and return it. Called once a test."""
+        """Make the claim true, and return it. Called once per test."""
         raise NotImplementedError
 
     def break_claim(self) -> None:
-        """Change the world so that the claim no longer holds."""
+        """Change files or other facts so that the claim no longer holds."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ class EvidenceContract:
         monkeypatch.chdir(tmp_path)
 
     def verifier(self, claim: Evidence) -> EvidenceVerifier:
-        """Return what verifies the claim in the current directory."""
+        """Return a verifier of the claim in the current directory."""
         own = {} if self.check is None else {str(claim.evidence_type): self.check}
         return EvidenceVerifier(Path.cwd(), checks=own)
 

@@ -1,6 +1,6 @@
 """The conformance tests of generations; part of `flowckpt.testing.contract.CheckpointStoreContract`."""
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LATER = NOON + timedelta(hours=1)
 
 
 class GenerationContract(StoreUnderTest):
-    """A generation starts with one save; after it, nothing of the generation before is there."""
+    """A generation starts with one save, which removes the previous generation."""
 
     async def test_a_generation_continues_nothing_and_leaves_nothing_of_the_one_before(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.GENERATIONS)
@@ -74,12 +74,12 @@ class GenerationContract(StoreUnderTest):
             await store.begin_generation(RUN)
         token = (await store.acquire(RUN)).token
         await store.save(RUN, checkpoint(1))
-        thief = self.another(store)
-        lease = await thief.acquire(RUN, take_over=True)
+        new_owner = self.another(store)
+        lease = await new_owner.acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
             await store.begin_generation(RUN, token=token)
-        await thief.save(RUN, checkpoint(2, results("a"), attempt=lease.attempt))
-        assert [sequence for sequence, _ in await self.shown(thief)] == [2, 1]
+        await new_owner.save(RUN, checkpoint(2, results("a"), attempt=lease.attempt))
+        assert [sequence for sequence, _ in await self.shown(new_owner)] == [2, 1]
 
     async def test_a_generation_that_was_claimed_and_not_begun_leaves_the_one_before(self, store: StoreBase) -> None:
         self.needs(store, Ability.OWNERS, Ability.GENERATIONS)

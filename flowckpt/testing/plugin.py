@@ -24,7 +24,7 @@ pytest.register_assert_rewrite(
 
 @pytest.fixture
 def flowckpt() -> WorkflowTester:
-    """An engine in memory, a clock that the test moves, and scripted answers; see `flowckpt.testing.WorkflowTester`."""
+    """Return an engine in memory with a fake clock and scripted answers; see `flowckpt.testing.WorkflowTester`."""
     return testing.WorkflowTester()
 
 

@@ -1,6 +1,6 @@
 """The conformance tests of repairs; part of `flowckpt.testing.contract.CheckpointStoreContract`."""
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RepairContract(StoreUnderTest):
     """A repair sets the damaged part aside, names it, and keeps everything intact."""
 
     async def saved(self, store: StoreBase) -> StoreBase:
-        """Return another door to a run of two attempts: 1, 2, 3 and 4, then 5 and 6, which continue 2."""
+        """Save a run of two attempts (checkpoints 1 to 4, then 5 and 6 after 2), and return another instance of the store."""
         self.needs(store, Ability.REPAIR)
         await store.acquire(RUN)
         await self.save_each(store, results("one", "two", "three", "four"))
@@ -77,7 +77,7 @@ class RepairContract(StoreUnderTest):
         after = await self.read(other)
         assert after == {number: before[number] for number in after}
         assert bool(done.lost) is (sequence not in after)
-        if sequence == 2 and 2 in after:  # its copy, which the second attempt has, took its place
+        if sequence == 2 and 2 in after:  # it was restored from its copy in the second attempt
             assert set(before) - set(after) <= {3, 4}
             assert 6 in after
         assert {each for each in before if each < min(sequence, 5)} <= set(after)
@@ -110,7 +110,7 @@ class RepairContract(StoreUnderTest):
     async def test_a_live_run_is_not_repaired(self, store: StoreBase) -> None:
         other = await self.saved(store)
         if other is store:
-            pytest.skip(f"{store.kind} has one owner a process")
+            pytest.skip(f"{store.kind} has one owner per process")
         await store.acquire(RUN)
         self.damage(6)
         with pytest.raises(RunLockedError):

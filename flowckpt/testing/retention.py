@@ -1,4 +1,4 @@
-"""The conformance tests of what keeps a store small: see `flowckpt.stores.retention`.
+"""The conformance tests of retention; see `flowckpt.stores.retention`.
 
 ::
 
@@ -8,7 +8,7 @@
 What a store cannot do is skipped.
 """
 
-# ruff: noqa: D102 - the name of a test is the sentence that it proves
+# ruff: noqa: D102 - the name of a test is its docstring
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.store_under_test import RUN, StoreUnderTest, checkpoint, results
 
 LARGE = b85encode(b"".join(sha256(b"%d" % n).digest() for n in range(2_500))).decode()
-"""A large value that hardly packs, in a store that packs."""
+"""A large value that compression hardly shortens."""
 
 
 async def told(store: Any, run: str = RUN) -> dict[str, Any]:
-    """Return all that a store tells of a run: what counts, each checkpoint whole, and what each attempt left."""
+    """Return all that a store returns for a run: its description, every checkpoint, and the records of each attempt."""
     latest = await store.load_latest(run)
     references = await store.list_checkpoints(run)
     attempts = range(1, 1 + max((each.attempt for each in references), default=0))
@@ -51,7 +51,7 @@ async def told(store: Any, run: str = RUN) -> dict[str, Any]:
 
 
 def plain(data: CheckpointData | None) -> Any:
-    """Return a checkpoint in a form that compares by value, with every large value looked at."""
+    """Return a checkpoint in a form that compares by value, with every large value read."""
     if data is None:
         return None
     fields = {name: getattr(data, name) for name in ("inputs", "output", "snapshot", "step_results")}
@@ -64,7 +64,7 @@ class RetentionContract(StoreUnderTest):
     """Tests of stores that can remove checkpoints; a mixin for subclasses of `CheckpointStoreContract`."""
 
     async def filled(self, store: StoreBase) -> list[StepResult]:
-        """Save a run of three attempts: the second goes back to before the end of the first, the third resumes the second."""
+        """Save a run of three attempts: the second continues from before the end of the first, the third resumes it."""
         self.needs(store, Ability.OWNERS)
         steps = results("a", LARGE, "c", "d")
         lease = await store.acquire(RUN)

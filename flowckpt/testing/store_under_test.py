@@ -1,4 +1,4 @@
-"""The ground of the conformance tests of the store port: the store under test, and records to save."""
+"""The base of the conformance tests of the store port: the store under test, and records to save."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ HOSTILE_IDS = (
     "%2e%2e",
     "'; DROP TABLE runs; --",
 )
-"""Run ids that are also something else somewhere; each must be a run of its own."""
+"""Run ids with a special meaning to file systems, SQL or URLs; each must be a separate run."""
 
 
 def results(*outputs: Any, first: int = 1) -> list[StepResult]:
-    """Return one result an output, named `step-1`, `step-2` ….
+    """Return one result per output, named `step-1`, `step-2` ….
 
     Args:
-        *outputs: what the steps returned.
-        first: the number of the first of them.
+        *outputs: the outputs of the steps.
+        first: the number of the first step.
     """
     return [StepResult(f"step-{first + index}", output=output) for index, output in enumerate(outputs)]
 
@@ -62,12 +62,12 @@ def results(*outputs: Any, first: int = 1) -> list[StepResult]:
 def checkpoint(
     sequence: int = 1, steps: Sequence[StepResult] = (), *, checkpoint_id: str | None = None, **fields: Any
 ) -> CheckpointData:
-    """Return a checkpoint with the given parts and plain ones elsewhere.
+    """Return a checkpoint with the given fields and simple defaults.
 
     Args:
         sequence: its place in the run.
         steps: the whole history.
-        checkpoint_id: its id; `c1`, `c2` … after the sequence where not given.
+        checkpoint_id: its id; by default `c` and the sequence.
         **fields: further fields of `CheckpointData`.
     """
     given = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
@@ -75,12 +75,7 @@ def checkpoint(
 
 
 def same(left: Any, right: Any) -> bool:
-    """Return whether two values are equal in value and in type, all the way down; NaN equals NaN here.
-
-    Args:
-        left: one value.
-        right: the other one.
-    """
+    """Return whether two values are equal in value and type at every level; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list | tuple):
@@ -95,16 +90,16 @@ def same(left: Any, right: Any) -> bool:
 
 
 CLAIM: Mapping[str, Any] = {"evidence_type": "file_sha256", "description": "the report", "expected": {}}
-"""A claim as a record holds it."""
+"""A recorded claim."""
 
 
 def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any) -> StepResult:
     """Return a result with claims.
 
     Args:
-        outcome: what they came to together; None if not asked for.
+        outcome: the outcome of all claims together; None if they were not checked.
         name: the step's name.
-        *claims: the answers to each; one claim with the outcome as its answer where not given.
+        *claims: the status of each claim; by default, one claim with the outcome as its status.
         **fields: further fields of the result.
     """
     answers = claims or ((outcome,) if outcome else ())
@@ -118,25 +113,25 @@ def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any
 
 
 class StoreUnderTest:
-    """How the tests get at a store; the methods that a subclass of the contract writes stand here."""
+    """Gives the tests their store; a subclass of the contract overrides `make_store`, `reopen` and `damage`."""
 
     is_flowckpt_contract: ClassVar[bool] = True
     """The pytest plugin runs its async tests."""
 
     def make_store(self) -> CheckpointStore:
-        """Return a new, empty store. Called once a test."""
+        """Return a new, empty store. Called once per test."""
         raise NotImplementedError
 
     def reopen(self, store: Any) -> Any:
-        """Return another door to what the store holds, as a second process has it; the first one stays open.
+        """Return another instance on the same data, as in a second process; the first one stays open.
 
         Args:
-            store: what `make_store` returned.
+            store: the store returned by `make_store`.
         """
         return store
 
     def damage(self, sequence: int) -> None:
-        """Change a byte in the record of a checkpoint of the run `RUN`, on the medium; tests that need it are skipped by default.
+        """Change a byte in the stored record of a checkpoint of the run `RUN`; by default, tests that need it are skipped.
 
         Args:
             sequence: the checkpoint.
@@ -149,7 +144,7 @@ class StoreUnderTest:
         return adapt(self.make_store())
 
     def another(self, store: StoreBase) -> StoreBase:
-        """Return what `reopen` returns, adapted as the store is."""
+        """Return another instance on the same data, adapted like the store."""
         return adapt(self.reopen(store.store if isinstance(store, AdaptedStore) else store))
 
     def needs(self, store: StoreBase, *abilities: Ability) -> None:
@@ -165,7 +160,7 @@ class StoreUnderTest:
         return found
 
     async def described(self, store: StoreBase, run: str = RUN) -> RunInfo:
-        """Return a run that exists, as the store describes it."""
+        """Return the store's description of an existing run."""
         found = await store.describe_run(run)
         assert found is not None
         return found
@@ -176,10 +171,10 @@ class StoreUnderTest:
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
 
     async def resume(self, store: StoreBase, run: str = RUN) -> Lease:
-        """Give the run up, and become its owner again."""
+        """Release the run, and acquire it again."""
         await store.release(run)
         return await store.acquire(run)
 
     async def shown(self, store: StoreBase, run: str = RUN) -> list[tuple[int, str]]:
-        """Return sequence and id of each checkpoint, as the store lists them through another door."""
+        """Return sequence and id of each checkpoint, as another instance of the store lists them."""
         return [(ref.sequence, ref.checkpoint_id) for ref in await self.another(store).list_checkpoints(run)]

@@ -1,4 +1,4 @@
-"""The fixture `flowckpt`: an engine in memory, a clock that the test moves, and scripted answers to waits."""
+"""The fixture `flowckpt`: an engine in memory, a fake clock, and scripted answers to waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Script:
 
 
 class WorkflowTester:
-    """Runs workflows in memory, through sleeps and waits, without waiting.
+    """Runs workflows in memory without waiting for their sleeps and waits.
 
     Attributes:
         store: the store, in memory.
@@ -49,11 +49,11 @@ class WorkflowTester:
         self._scripts: dict[str, _Script] = {}
 
     def answer(self, name: str, *data: Any) -> None:
-        """Script the data of a signal: the first wait of this name gets the first data, and so on; one is repeated.
+        """Script the data of a signal: the first wait of this name gets the first data, and so on.
 
         Args:
             name: the name of the signal.
-            *data: what is sent; None without any.
+            *data: the data; a single value is repeated. None by default.
         """
         self._scripts[name] = _Script([*data] or [None], len(data) < 2, "", "")
 
@@ -62,8 +62,8 @@ class WorkflowTester:
 
         Args:
             name: the name of the approval.
-            by: who gives it.
-            comment: why.
+            by: the name of the approver.
+            comment: the reason.
         """
         self._scripts[name] = _Script([True], True, by, comment)
 
@@ -82,7 +82,7 @@ class WorkflowTester:
     ) -> WorkflowResult:
         """Run a workflow to its end: sleeps move the clock, and waits get their scripted answers.
 
-        A wait without a scripted answer ends by its timeout; without one, too, the result is `suspended`.
+        A wait without a scripted answer ends by its timeout; if it has none, the result is `suspended`.
 
         Args:
             workflow: the workflow.
@@ -110,7 +110,7 @@ class WorkflowTester:
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> CrashReport:
-        """Kill a run at every place and compare; waits get their scripted answers. See `flowckpt.testing.explore_crashes`."""
+        """Explore crashes with the scripted answers; see `flowckpt.testing.explore_crashes`."""
         answers: Mapping[str, Any] = {
             name: script.answers[0] if script.is_repeated else [*script.answers]
             for name, script in self._scripts.items()
