@@ -1,1 +1,1 @@
-"""How fast flowckpt is, as ratios within one run: to the disk's own sync, to a task of the loop, to a bare floor."""
+"""The speed of flowckpt as ratios within one session: to the disk's sync, to an asyncio task, to a bare floor."""

@@ -34,16 +34,16 @@ from benchmarks.figure import Figure
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--smoke", action="store_true", help="a few steps of each, to see that all of them run")
+    parser.add_argument("--smoke", action="store_true", help="run a few steps of each, to check that they work")
     parser.add_argument(
         "--full", action="store_true", help="a million runs in the group scale, which takes minutes and 8 GB"
     )
     parser.add_argument(
         "--peers", action="store_true", help="compare with Burr, LangGraph and DBOS, each installed in an environment"
     )
-    parser.add_argument("--only", default="", help="run the groups whose name holds this text")
+    parser.add_argument("--only", default="", help="run only groups whose name contains this text")
     parser.add_argument("--chart", metavar="FILE", help="draw the figures (with --peers: the times) as SVG")
-    parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
+    parser.add_argument("--directory", help="the directory to write to, on the disk to measure")
     given = parser.parse_args()
     figures: list[Figure] = []
     times: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What verifying costs: a large file against `hashlib.file_digest`, many unchanged small ones against `os.stat`."""
+"""The cost of verification: a large file against `hashlib.file_digest`, many unchanged small ones against `os.stat`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowckpt.evidence import EvidencePack, EvidenceVerifier, directory_digest, 
 
 
 def large_file(directory: Path, size: int, rounds: int) -> list[Figure]:
-    """One large file: our time against that of `hashlib.file_digest` (a speed of 0.9 is a time of 1.11)."""
+    """Measure one large file against `hashlib.file_digest` (a speed of 0.9 is a time of 1.11)."""
     path = directory / "large.bin"
     with path.open("wb") as file:
         block = os.urandom(1 << 20)
@@ -46,14 +46,14 @@ def large_file(directory: Path, size: int, rounds: int) -> list[Figure]:
 
 
 def unchanged_files(directory: Path, count: int, rounds: int) -> list[Figure]:
-    """Many unchanged small files in the mode `stat`: as claims of their own, and as one tree."""
+    """Measure many unchanged small files in the mode `stat`: as one claim each, and as one tree."""
     root = directory / "many"
     paths = [root / f"{number % 100:02d}" / f"{number:05d}.txt" for number in range(count)]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.name)
     texts = [str(path) for path in paths]
-    time.sleep(0.1)  # a signature as fresh as the clock's tick is not recorded
+    time.sleep(0.1)  # the signature of a file written in the current clock tick is not recorded
     verifier = EvidenceVerifier(directory, mode="stat")
     relative = [str(path.relative_to(directory)) for path in paths]
     packs = {

@@ -1,4 +1,4 @@
-"""What a member of a map costs in a worker process, against the bare hand-over to one."""
+"""The cost of a member of a map in a worker process, against a bare call in one."""
 
 from __future__ import annotations
 

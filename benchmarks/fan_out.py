@@ -1,4 +1,4 @@
-"""What steps beside each other cost: durable, in memory, and whether they really run beside each other."""
+"""The cost of parallel steps: durable, in memory, and whether they really run in parallel."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def in_memory(count: int, rounds: int) -> list[Figure]:
 
 
 def sleeps(directory: Path, rounds: int) -> list[Figure]:
-    """Measure a hundred members that wait for 50 ms, fifty beside each other: ideally 0.1 s."""
+    """Measure a hundred members that wait for 50 ms, fifty in parallel: ideally 0.1 s."""
     figures = []
     for name, workflow in (("sync", language_pipelines.sleepers), ("async", language_pipelines.async_sleepers)):
         taken = [

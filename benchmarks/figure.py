@@ -1,4 +1,4 @@
-"""One measured figure, and the way all of them are measured: two sides in turn, A B A B …, and the medians compared."""
+"""One figure, and how figures are measured: two sides in turn, A B A B …, with their medians compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 
 @attrs.frozen
 class Figure:
-    """A figure and its bar."""
+    """A figure and its target."""
 
     name: str
     value: float

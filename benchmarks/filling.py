@@ -1,7 +1,7 @@
-"""Many runs in a database, quickly: one run is saved as always, and its rows are copied by the database itself.
+"""Fill a database with many runs quickly: one run is saved as usual, and the database copies its rows.
 
-The digests of a run do not cover its id, so each copy is a whole and valid run. So that a list finds as much in a small
-store as in a large one, of some kinds there are as many in both: crashed runs, runs that wait, those of a rare workflow,
+The digests of a run do not cover its id, so each copy is a valid run. Some kinds of runs are equally frequent in a small
+and in a large store, so that lists return the same number of runs: crashed runs, waiting runs, those of a rare workflow,
 and those with a rare tag.
 """
 
@@ -15,7 +15,7 @@ from flowckpt.core.codec import dumps, encode
 
 TEMPLATE = "template"
 RARE = 60
-"""So many runs, at least, are of each kind that is rare."""
+"""The least number of runs of each rare kind."""
 
 _COPIES = (
     """
@@ -74,14 +74,14 @@ def run_id(number: int) -> str:
 
 
 def save_template(store: Any) -> None:
-    """Make the run that is copied."""
+    """Create the run to copy."""
     WorkflowEngine(store).run_sync(
         pipelines.durable, workflow_id=TEMPLATE, count=2, options=RunOptions(tags={"team": "data"})
     ).unwrap()
 
 
 def fill_sqlite(connection: Any, count: int) -> None:
-    """Copy the template in an SQLite file that nobody else uses."""
+    """Copy the template in an SQLite file that no other process uses."""
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("PRAGMA cache_size = -400000")
     connection.execute("BEGIN")
@@ -91,13 +91,13 @@ def fill_sqlite(connection: Any, count: int) -> None:
 
 
 def fill_postgres(connection: Any, count: int) -> None:
-    """Copy the template in a schema, which is the search path, and let the server look at what it has."""
+    """Copy the template in the schema of the search path, and let the server analyze its tables."""
     with connection.transaction():
         if connection.execute("SELECT current_setting('is_superuser')").fetchone() == ("on",):
             connection.execute("SET LOCAL session_replication_role = replica")  # the keys fit: they are copies
         for statement in _statements(connection, count, _POSTGRES):
             connection.execute(statement)
-        # The numbers that are given from here on lie behind those of the copies.
+        # Advance the sequence beyond the numbers of the copies.
         connection.execute(f"ALTER TABLE runs ALTER COLUMN run RESTART WITH {count + 2000}")
     connection.execute("VACUUM ANALYZE")
     connection.execute("CHECKPOINT")

@@ -1,6 +1,6 @@
 """The floor: the least code that gives the same guarantee.
 
-A generator, a journal with a line a step (which step, what it returned, a digest over all before), a sync a line.
+A generator and a journal with one synced line per step: the step, its output, and a digest over all previous lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def run(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path) -> None:
-    """Drive a generator of callables, journaling each result before the next one is asked for."""
+    """Drive a generator of callables, journaling each result before requesting the next one."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     generator, digest, value, count = make(), bytes(32), None, 0
     try:
@@ -35,7 +35,7 @@ def run(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path) 
 def resume(
     make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path, build: Callable[[Any], Any] | None = None
 ) -> int:
-    """Feed a journal to a fresh generator: read a line, check its digest, parse it, build its value if it has a class, send it."""
+    """Replay a journal into a fresh generator: read, verify and parse each line, build its value, and send it."""
     generator, digest, count = make(), bytes(32), 0
     next(generator)
     with path.open("rb") as journal:
@@ -57,7 +57,7 @@ def resume(
 
 
 def appends(path: Path, count: int) -> None:
-    """Append 300 bytes and sync, that often: what the disk itself costs."""
+    """Append 300 bytes and sync, `count` times: the cost of the disk itself."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     line = b"x" * 299 + b"\n"
     for _ in range(count):
@@ -67,7 +67,7 @@ def appends(path: Path, count: int) -> None:
 
 
 def fan_out(function: Callable[[int], Any], path: Path, count: int, width: int) -> None:
-    """Run a function for each number, so many beside each other; lines that come while a sync goes on share the next."""
+    """Run a function for each number in parallel; lines that arrive during a sync share the next one."""
     asyncio.run(_fan_out(function, path, count, width))
 
 

@@ -1,4 +1,4 @@
-"""What the rest of the language costs: waits, children, undoing, retries, partial states, recorded answers, large maps."""
+"""The cost of further constructs: waits, children, undoing, retries, partial state, recorded values, large maps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _timed(store: CheckpointStore, workflow: Workflow[..., int], count: int, *, 
 
 
 def _signalled(store: CheckpointStore, count: int) -> float:
-    """Time a run that waits and is suspended, and is sent a signal and resumed, that often."""
+    """Time a run that is repeatedly suspended at a wait, sent a signal and resumed."""
     engine = WorkflowEngine(store)
     began = time.perf_counter()
     result = engine.run_sync(language_pipelines.rounds, workflow_id="run", count=count)
@@ -74,7 +74,7 @@ def waits(directory: Path, count: int, rounds: int) -> list[Figure]:
 
 
 def against_tasks(count: int, rounds: int) -> list[Figure]:
-    """Compare what needs no disk with an awaited task, in the memory store."""
+    """Compare constructs without a save with an awaited task, in the memory store."""
     figures = []
     for name, workflow, bar in (
         ("child workflow of one step", language_pipelines.children, 15.0),
@@ -92,7 +92,7 @@ def against_tasks(count: int, rounds: int) -> list[Figure]:
 
 
 def against_appends(directory: Path, count: int, rounds: int) -> list[Figure]:
-    """Compare what has to be durable each time with a synced append, in the file store."""
+    """Compare constructs that are saved each time with a synced append, in the file store."""
     figures = []
     for name, workflow, bar, fails in (
         (f"rollback of {count} steps, a step", language_pipelines.undone, 2.5, True),

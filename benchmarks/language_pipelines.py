@@ -1,4 +1,4 @@
-"""Pipelines that use more of the language, of trivial functions likewise."""
+"""Pipelines with further constructs, also of trivial functions."""
 
 from __future__ import annotations
 

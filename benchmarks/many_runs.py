@@ -1,8 +1,8 @@
-"""How many steps a second 200 runs at the same time do in one process, against the memory store and against PostgreSQL itself.
+"""Steps per second of 200 parallel runs in one process, against the memory store and against bare PostgreSQL commits.
 
 Every run has ten async steps, each with a checkpoint and an output of one dict; or a dict, a dataclass, a list of a
-hundred numbers and 2 kB of text in turn. The memory store shows what the engine alone takes; sixteen connections that
-commit one row each show what a PostgreSQL server takes.
+hundred numbers and 2 kB of text in turn. The memory store shows the cost of the engine alone; sixteen connections that
+commit one row each show the cost of a PostgreSQL server.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def concurrent_runs(directory: Path, runs: int, rounds: int) -> list[Figure]:
     """Measure every store in one process.
 
     Args:
-        directory: where the files go.
-        runs: how many runs are in flight.
-        rounds: how often each is measured.
+        directory: the directory for files.
+        runs: the number of parallel runs.
+        rounds: how often each store is measured.
     """
 
     def of_memory(pipeline: Any) -> float:
@@ -121,7 +121,7 @@ def _seconds(spec: str, runs: int, pipeline: Any = many) -> float:
     async def main() -> float:
         store: Any = open_store(spec)
         engine = WorkflowEngine(store)
-        (await engine.run(pipeline, count=1)).unwrap()  # makes the tables, and the statements known
+        (await engine.run(pipeline, count=1)).unwrap()  # creates the tables, and prepares the statements
         began = time.perf_counter()
         results = await asyncio.gather(*(engine.run(pipeline, count=STEPS) for _ in range(runs)))
         taken = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What a durable step costs in object storage, against one bare put of 300 bytes through the same library."""
+"""The cost of a durable step in object storage, against one bare put of 300 bytes through the same library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowckpt import WorkflowEngine
 from flowckpt.stores import open_store
 
 STORE_VARIABLE = "FLOWCKPT_BENCH_S3"
-"""Names a bucket to measure, as for `open_store`; without it, a server of the tests is started here."""
+"""The environment variable with the spec of a bucket to measure; by default, a server of the tests is started."""
 
 _fresh = iter(range(10**9))
 _BODY = b"x" * 300

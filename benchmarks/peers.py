@@ -1,8 +1,8 @@
-"""A durable step of other libraries that run without a server, each on its SQLite storage, in the same sitting.
+"""A durable step of other libraries that run without a server, each on its SQLite storage, in the same session.
 
 Each library is installed in an environment of its own; one that cannot be installed or run is skipped, and named.
-All of them write one step at a time, and each acknowledges a step before the next one begins.
-How safe against power cuts a step is differs: each library keeps the settings that it comes with.
+All of them write one step at a time, and each acknowledges a step before the next one starts.
+Each library runs with its default settings, so they differ in how much a power cut may lose.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ DBOS.destroy()
 
 @attrs.frozen
 class Peer:
-    """A library: its name, what to install, and a program that prints the seconds of a step."""
+    """A library: its name, its requirements, and a program that prints the seconds of a step."""
 
     name: str
     packages: tuple[str, ...]
@@ -129,9 +129,9 @@ def durable_steps(directory: Path, count: int, rounds: int) -> dict[str, float]:
     """Return the median seconds of a durable step of flowckpt, on files and on SQLite, and of each peer, by name.
 
     Args:
-        directory: where the environments and the databases go.
+        directory: the directory for environments and databases.
         count: the number of steps in a run.
-        rounds: how often each is measured, all of them in turn.
+        rounds: how often each library is measured, all of them in turn.
     """
     sides = {
         "flowckpt on files": functools.partial(_seconds, sys.executable, OURS, directory, count, "file:{}"),
@@ -170,7 +170,7 @@ def _milliseconds(times: Mapping[str, float], mine: str, other: str) -> str:
 
 
 def _environment(directory: Path, peer: Peer) -> str:
-    """Return the Python of an environment that has a peer."""
+    """Return the Python of an environment with a peer."""
     place = directory / f"peer-{peer.name}"
     venv.create(place, with_pip=True)
     python = str(place / "bin" / "python")

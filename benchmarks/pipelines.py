@@ -46,7 +46,7 @@ def texts(count: int) -> Generator[Any, Any, int]:
 
 @workflow("stops")
 def stops(count: int, at: int = -1) -> Generator[Any, Any, int]:
-    """Like `durable`, but raises behind the last step, so that the run can be resumed."""
+    """Like `durable`, but raises after the last step, so that the run can be resumed."""
     for number in range(count):
         yield step("work").python(trivial, number)
     yield step("saved").python(trivial, count).checkpoint()
@@ -68,7 +68,7 @@ def floor_of(function: Callable[[int], Any], count: int) -> Callable[[], Generat
     return make
 
 
-# Values as users return them. Each run stands before its last step, as after a `kill -9`.
+# Typical values. Each run stops before its last step, as after a `kill -9`.
 
 
 def record(number: int) -> dict[str, Any]:
@@ -95,16 +95,16 @@ def text(number: int) -> str:
 
 
 REACHED: list[float] = []
-"""The processor time at which each resume came to its next step, in a process that resumes again and again."""
+"""The processor times at which resumes in this process reached their next step."""
 
 
 def leave() -> None:
-    """End the process as a kill does; first note its peak memory where somebody asks for it."""
+    """End the process like a kill; first note its peak memory, if requested."""
     if "FLOWCKPT_BENCHMARK_STAYS" in os.environ:
         REACHED.append(time.process_time())
         raise SystemExit("the next step was reached")
     if file := os.environ.get("FLOWCKPT_BENCHMARK_PEAK"):
-        # Not getrusage: there a child begins with the peak of the process that started it.
+        # Not getrusage: there a child starts with the peak of its parent.
         status = Path("/proc/self/status").read_text().splitlines()
         Path(file).write_text(next(line for line in status if line.startswith("VmHWM")).split()[1])
     os._exit(0)

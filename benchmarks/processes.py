@@ -1,4 +1,4 @@
-"""What a process costs: the import, a resume from its start to the next step, the memory of a long run."""
+"""The cost of a process: the import, a resume up to its next step, the memory of a long run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMES = (
 
 
 def _process(code: str) -> float:
-    """Return the processor time of a process; compiled modules are kept, as they are for every user."""
+    """Return the processor time of a process, with compiled modules already cached."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
@@ -98,7 +98,7 @@ def code_of_a_step(directory: Path, rounds: int) -> list[Figure]:
 
 
 def _stopped_run(path: Path, count: int) -> None:
-    """Leave a run of `count` finished steps behind that stopped before its next one."""
+    """Create a run of `count` finished steps that stopped before its next one."""
     WorkflowEngine(FileCheckpointStore(path)).run_sync(pipelines.stops, workflow_id="run", count=count)
 
 
@@ -121,7 +121,7 @@ def resume_start(directory: Path, count: int, rounds: int) -> list[Figure]:
 
 
 def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
-    """Compare the slope between a short and a long resume with the floor's: what one finished step more costs."""
+    """Compare the cost of one further finished step with the floor's: the slope between a short and a long resume."""
     ours, bare = [], []
     for count in counts:
         path, journal = directory / f"growth-{count}", directory / f"journal-{count}"
@@ -149,7 +149,7 @@ def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
 
 
 def write_journal(path: Path, count: int, value: Callable[[int], Any]) -> None:
-    """Write the floor's journal without its syncs, which the reading does not feel."""
+    """Write the floor's journal without syncs, which do not affect reading."""
     digest = bytes(32)
     with path.open("wb") as journal:
         for number in range(count):
@@ -166,7 +166,7 @@ def peak_memory(directory: Path, counts: tuple[int, int]) -> list[Figure]:
             "from flowckpt import FileCheckpointStore, WorkflowEngine\n"
             f"path = {str(directory / f'memory-{count}')!r}\n"
             f"WorkflowEngine(FileCheckpointStore(path)).run_sync(durable, count={count}).unwrap()\n"
-            # Not getrusage: there a child begins with the peak of the process that started it.
+            # Not getrusage: there a child starts with the peak of its parent.
             "print([line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1])"
         )
         out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

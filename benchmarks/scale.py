@@ -1,4 +1,4 @@
-"""Does anything cost more in a store of many runs? Each question, asked of a store of 1,000 runs and of a large one."""
+"""The cost of operations in a store of 1,000 runs and in a large one."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _figures(name: str, stores: list[tuple[Any, int]], rounds: int) -> list[Figu
         asked = [_questions(store, count, runner) for store, count in stores]
         for question in asked[0]:
             small, large = (questions[question] for questions in asked)
-            # A store of 1,000 runs has not enough old ones to be pruned for long.
+            # A store of 1,000 runs has only few old runs to prune.
             mine, base = _interleaved(large, small, rounds, seconds=0 if "prune" in question else _SECONDS)
             detail = f"{mine * 1e3:.2f} ms with {stores[1][1]:,} runs; {base * 1e3:.2f} ms with {SMALL:,}"
             figures.append(Figure(f"{question}, {name}", mine / base, BAR, detail=detail))
@@ -133,9 +133,9 @@ def _figures(name: str, stores: list[tuple[Any, int]], rounds: int) -> list[Figu
 def _interleaved(
     ours: Callable[[], object], theirs: Callable[[], object], rounds: int, *, seconds: float
 ) -> tuple[float, float]:
-    """Ask two stores in turn, more often where the answer is quick; return the lower quartile of each.
+    """Measure two stores in turn, fast operations more often; return the lower quartile of each.
 
-    A large database is filled just before, and its server and its disk have work left from that: it only ever adds.
+    The server and the disk of a database that was just filled have pending work, which can only add to the times.
     """
     times: tuple[list[float], list[float]] = ([], [])
     began_at = time.perf_counter()
@@ -146,7 +146,7 @@ def _interleaved(
             gc.collect(0)
             began = time.perf_counter()
             side()
-            if number >= _WARM:  # the first ones read pages from the disk, and make the statements known
+            if number >= _WARM:  # the first ones read pages from the disk, and prepare the statements
                 taken.append(time.perf_counter() - began)
     return statistics.quantiles(times[0], n=4)[0], statistics.quantiles(times[1], n=4)[0]
 
@@ -173,7 +173,7 @@ def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Call
     pages = itertools.count()
 
     def prune() -> None:
-        """One batch from the old end of the store: find it, ask how much it takes, and remove it."""
+        """Remove one batch of the oldest runs, after finding them and their size."""
         last = runs.describe_run(run_id(count // 2 - next(pages) * (_BATCH + 1)))
         batch = runs.page_runs(last, _BATCH)
         runs.stored_bytes([info.workflow_id for info in batch])

@@ -1,4 +1,4 @@
-"""What a durable step costs in a database, against one bare insert of 300 bytes that the same database commits."""
+"""The cost of a durable step in a database, against one committed insert of 300 bytes in the same database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowckpt.stores.sqlite.connection import journal_mode
 from flowckpt.stores.sqlite.library import library
 
 SERVER_VARIABLE = "FLOWCKPT_BENCH_PG"
-"""Names a server to measure, as a URL; without it, one is started here."""
+"""The environment variable with the URL of a server to measure; by default, one is started."""
 
 _fresh = iter(range(10**9))
 _TEXT = "x" * 300
@@ -96,7 +96,7 @@ def _postgres_step(url: str, count: int, rounds: int) -> list[Figure]:
 
 def _timed_run(store: Any, count: int) -> float:
     engine = WorkflowEngine(store)
-    engine.run_sync(pipelines.durable, count=10).unwrap()  # makes the tables, and the statements known
+    engine.run_sync(pipelines.durable, count=10).unwrap()  # creates the tables, and prepares the statements
     began = time.perf_counter()
     engine.run_sync(pipelines.durable, count=count).unwrap()
     return (time.perf_counter() - began) / count

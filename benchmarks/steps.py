@@ -1,4 +1,4 @@
-"""What a step costs: durable, not saved, in memory, large; and whether that stays so as the run grows."""
+"""The cost of a step: durable, not saved, in memory, large; and whether it stays constant as the run grows."""
 
 from __future__ import annotations
 

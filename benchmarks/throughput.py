@@ -1,7 +1,7 @@
-"""How many runs a store takes when several processes start runs on it, against bare commits of as many processes.
+"""Runs per second of several processes on one store, against bare commits of as many processes.
 
-Each process does runs of ten steps, each step with a checkpoint, for some seconds: twelve commits a run, with those of
-its start and end. The bare side commits 300 bytes as often. As a script it is one of the processes.
+Each process executes runs of ten steps, each step with a checkpoint, for some seconds: twelve commits per run, including
+its start and end. The bare side makes as many commits of 300 bytes. As a script, this module is one of the processes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _TEXT = "x" * 300
 
 
 def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
-    """Measure the file store, SQLite and PostgreSQL with so many processes each.
+    """Measure the file store, SQLite and PostgreSQL with several numbers of processes.
 
     Args:
-        directory: where the files go.
+        directory: the directory for files.
         seconds: how long each process works.
         rounds: how often each is measured.
-        counts: the numbers of processes, the least first.
+        counts: the numbers of processes, smallest first.
     """
     figures = []
     with server() as url:
@@ -52,7 +52,7 @@ def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts:
 def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
     ours: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     bare: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
-    _together("ours", spec, 1, 0.1)  # makes what has to be there
+    _together("ours", spec, 1, 0.1)  # creates the tables and directories
     _together("bare", spec, 1, 0.1)
     for _ in range(rounds):
         for count in counts:
@@ -82,7 +82,7 @@ def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int,
 
 
 def _together(side: str, spec: str, count: int, seconds: float) -> tuple[float, float]:
-    """Return how many runs a second so many processes do, all together, and the processor seconds of each run."""
+    """Return the total runs per second of some processes, and the processor seconds of each run."""
     command = [sys.executable, "-m", "benchmarks.throughput", side, spec, str(seconds)]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
@@ -101,7 +101,7 @@ def _together(side: str, spec: str, count: int, seconds: float) -> tuple[float, 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Yield the URL of a PostgreSQL server that keeps what it commits; one is started unless the environment names one."""
+    """Yield the URL of a durable PostgreSQL server; one is started unless the environment names one."""
     if given := os.environ.get(SERVER_VARIABLE):
         yield given
         return

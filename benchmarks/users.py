@@ -1,7 +1,7 @@
-"""A resume as users meet it: a checkpoint after each step, values as users return them, by the command and in a program.
+"""A resume from the start of the process, with a checkpoint after each step and typical values, by command and program.
 
-All is measured in processor time: the other programs of a busy machine do not count then. A whole resume is a process of its
-own; what a further finished step adds is measured within one process, next to its floor.
+All times are processor times, so other programs on a busy machine do not count. Each whole resume is a process of its own;
+the cost of a further finished step is measured within one process, in turn with its floor.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _fresh = numbers()
 
 
 class WithoutSyncs(PosixFileSystem):
-    """Makes a long run in seconds: it is only read afterwards."""
+    """A file system without syncs, to create a long run in seconds."""
 
     def sync_data(self, file: int) -> None:
         del file
 
 
 def _printed(*arguments: str, **environment: str) -> str:
-    """Return what a process prints; compiled modules are kept, as they are for users."""
+    """Return the output of a process, with compiled modules already cached."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, env={**kept, **environment}).stdout
@@ -54,7 +54,7 @@ def seconds(*arguments: str, **environment: str) -> float:
 
 
 def recorded_run(directory: Path, count: int, value: str = "dict") -> Path:
-    """Return a store with a run of so many finished steps, whose process ended before the next one."""
+    """Return a store with a run of `count` finished steps, whose process ended before the next one."""
     path = directory / f"recorded-{count}-{value.replace(' ', '-')}"
     if not path.exists():
         seconds(
@@ -94,12 +94,12 @@ def in_program(path: Path, **environment: str) -> float:
 
 
 def bare_start() -> float:
-    """Start Python and import what flowckpt needs."""
+    """Start Python and import the dependencies of flowckpt."""
     return seconds("-c", BASE)
 
 
 def resumes(directory: Path, bars: Mapping[int, tuple[float, float]], rounds: int) -> list[Figure]:
-    """Compare resumes after so many steps with a bare start; `bars` has for each count that of the command and the other."""
+    """Compare resumes with a bare start; `bars` has by number of steps the targets of the command and of `resume_sync`."""
     figures = []
     for count, (command_bar, program_bar) in bars.items():
         path = recorded_run(directory, count)
@@ -112,7 +112,7 @@ def resumes(directory: Path, bars: Mapping[int, tuple[float, float]], rounds: in
 
 
 def growth(directory: Path, counts: tuple[int, int], rounds: int) -> list[Figure]:
-    """Compare what one more finished step costs with a line of the floor, each with the same values."""
+    """Compare the cost of one further finished step with a line of the floor, with the same values."""
     figures = []
     for value in pipelines.VALUES:
         for count in counts:
@@ -127,9 +127,9 @@ def growth(directory: Path, counts: tuple[int, int], rounds: int) -> list[Figure
 
 
 def slopes(directory: str, value: str, counts: tuple[int, int], rounds: int) -> tuple[float, float]:
-    """Return what a further finished step costs here, and a line of the floor: by the smallest times of a short and a long run.
+    """Return the cost of a further finished step and of a line of the floor, from the least times of a short and a long run.
 
-    Both are measured in this process in turn, and each reads the values of the other.
+    Both are measured in turn in this process, and both read the same values.
     """
     function: Callable[[int], Any] = pipelines.VALUES[value]
     build: Callable[[Any], Any] | None = None
@@ -177,7 +177,7 @@ def _floor(journal: Path, count: int, build: Callable[[Any], Any] | None) -> flo
 
 
 def long_history(directory: Path, count: int, rounds: int) -> list[Figure]:
-    """Compare the resume of a long run with ten bare starts, and look at its peak memory."""
+    """Compare the resume of a long run with ten bare starts, and measure its peak memory."""
     path, peak = recorded_run(directory, count), directory / "peak"
     mine, base, ratio = interleaved(lambda: in_program(path), bare_start, rounds)
     in_program(path, FLOWCKPT_BENCHMARK_PEAK=str(peak))

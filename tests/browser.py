@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Chromium of the system, driven by Playwright."""
+"""A real browser for the tests of pages: the system's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def _started():
-    """The browser of a worker, and the loop in which Playwright drives it.
+    """The browser of a worker, and the event loop in which Playwright drives it.
 
-    Playwright leaves its loop marked as running while the tests of the worker continue, and they would be refused to run one
-    of their own; so the mark is there only during the tests that use the browser.
+    Playwright leaves its loop marked as running, which would prevent other tests of the worker from running a loop; so the
+    mark is set only during tests that use the browser.
     """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
@@ -36,7 +36,7 @@ def _started():
 
 @pytest.fixture
 def chromium(_started):
-    """Chromium of the system, driven by Playwright."""
+    """The system's Chromium, driven by Playwright."""
     browser, loop = _started
     asyncio._set_running_loop(loop)
     yield browser

@@ -36,22 +36,22 @@ pytest_plugins = [
 
 
 MEMORY = Path("/dev/shm")
-"""Where files are in memory: a sync costs nothing there, and the tests make a hundred thousand."""
+"""A file system in memory: syncs are free there, and the tests make a hundred thousand."""
 
 ROOM = 4 << 30
 
 
 def pytest_addoption(parser):
-    parser.addoption("--soak", action="store_true", help="run the long proofs too, and the others at full length")
-    parser.addoption("--on-disk", action="store_true", help="keep files on the disk, as --soak does, and not in memory")
+    parser.addoption("--soak", action="store_true", help="run the long tests too, and the others at full length")
+    parser.addoption("--on-disk", action="store_true", help="keep files on the disk, like --soak, and not in memory")
 
 
 def pytest_configure(config):
     is_on_disk = config.getoption("--on-disk") or config.getoption("--soak") or "TMPDIR" in os.environ
     if not is_on_disk and is_memory(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of the workers, too
-        tempfile.tempdir = str(MEMORY)  # a law makes a directory for each example
-    # A shell that starts the tests in the background, or nohup, has these ignored; every program of a test inherits that.
+        tempfile.tempdir = str(MEMORY)  # property tests make a directory for each example
+    # A background shell, or nohup, ignores these signals, and every program of a test would inherit that.
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
@@ -59,10 +59,11 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart():
-    """Python drops an exception that another thread raises in a step while the callback of a weak reference runs there.
+    """Ignore dropped exceptions of abandoned steps.
 
-    The step then goes to its end like one that catches everything: the engine knows such steps, but pytest would call
-    the dropped exception a failure of the test that runs just then.
+    Python drops an exception that another thread raises in a step while the callback of a weak reference runs there. The
+    engine handles such a step like one that catches everything, but pytest would report the dropped exception as a failure
+    of the current test.
     """
     report = sys.unraisablehook
 
@@ -74,7 +75,7 @@ def pytest_sessionstart():
 
 
 def is_memory(place: Path) -> bool:
-    """Tell whether there is room for the tests in memory, and programs can be run from there."""
+    """Return whether there is space for the tests in memory, and programs can be executed there."""
     try:
         found = os.statvfs(place)
     except OSError:
@@ -85,9 +86,9 @@ def is_memory(place: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """All tests on several workers; some of them, that somebody names, in this process, where they can be watched.
+    """Run the whole suite on several workers, and named tests in this process, where they can be debugged.
 
-    Two for each processor: half of the time a test waits, for a disk or for another process.
+    Two workers for each processor, because a test waits half of its time for a disk or another process.
     """
     is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
     return min(2 * (os.cpu_count() or 1), 8) if is_whole else 0
@@ -95,22 +96,22 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Let no collection of garbage look at the thousands of tests again and again: they stay until the end."""
+    """Keep the garbage collector from traversing the thousands of tests again and again: they stay until the end."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()  # and no collection before it: half a second, and there is hardly any garbage yet
-        gc.set_threshold(20_000, 20, 10)  # by default, 7% of the time of most tests is spent looking for garbage
+        gc.freeze()  # without a collection before it, which would take half a second and find hardly any garbage
+        gc.set_threshold(20_000, 20, 10)  # with the default, most tests spend 7 % of their time in the collector
         gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
     if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
-        raise pytest.UsageError(f"an id with an address is another one in each worker: {changing[0]}; use stable_ids")
+        raise pytest.UsageError(f"an id with an address differs between workers: {changing[0]}; use stable_ids")
     in_process.is_soak = config.getoption("--soak")
     if not in_process.is_soak:
-        skip = pytest.mark.skip(reason="a long proof: run with --soak")
+        skip = pytest.mark.skip(reason="a long test: run with --soak")
         for item in items:
             if "soak" in item.keywords:
                 item.add_marker(skip)
@@ -121,18 +122,18 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def tmp_path(request, tmp_path_factory):
-    """A directory of the test's own, as pytest's, whose search for a free number reads all there are: 4 ms a test."""
+    """A directory of the test, without pytest's search for a free number, which takes 4 ms per test."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
     return tmp_path_factory.mktemp(f"{name}-{next(_NUMBERS)}", numbered=False)
 
 
 @pytest.fixture(scope="session")
 def is_soak(request) -> bool:
-    """Whether the long proofs are asked for."""
+    """Whether the long tests run."""
     return request.config.getoption("--soak")
 
 
 @pytest.fixture(autouse=True)
 def no_registered_database(monkeypatch):
-    """Forget the databases that a test registers, or that its settings name: claims of the next test would find them."""
+    """Forget the databases of a test, so that claims of the next test do not find them."""
     monkeypatch.setattr(claims, "_DATABASES", {})

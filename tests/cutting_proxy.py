@@ -1,4 +1,4 @@
-"""A server between a client and PostgreSQL that cuts the line where a test says, and that can be away altogether."""
+"""A proxy between a client and PostgreSQL that cuts connections at a chosen point, or is unreachable."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import threading
 
 
 class CuttingProxy:
-    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
+    """Forwards bytes between clients and a server, and cuts connections at a chosen point."""
 
     def __init__(self, port):
         self._to = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
-        self.cut_before = b""  # the client's message that holds this is not passed on
-        self.cut_after = b""  # it is passed on, and what the server answers is not
-        self.skips = 0  # so many messages that hold it are let through before
-        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
-        self.last_words = b""  # what the client hears instead of the rest of an answer that is cut
-        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
-        self.cut_at = None  # once the server has answered so many bytes more, on whichever line, that line is cut
-        self.answered = 0  # bytes, in all
+        self.cut_before = b""  # cut before forwarding the client's message that contains this
+        self.cut_after = b""  # forward the client's message that contains this, but not the answer
+        self.skips = 0  # how many such messages are forwarded before
+        self.passed = 0  # how many bytes of a cut answer are forwarded
+        self.last_words = b""  # sent to the client instead of the rest of a cut answer
+        self.was_whole = False  # whether an answer was not longer than `passed`, so that nothing was cut
+        self.cut_at = None  # cut the connection on which the server has answered this many bytes in total
+        self.answered = 0  # total bytes answered
         self.cuts = 0
-        self.goes_down_with_cut = False  # whether the next cut is the beginning of an outage
+        self.goes_down_with_cut = False  # whether the next cut starts an outage
         self._lines = []
         self._is_down = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url_through(self, url):
-        """Return the URL of a server with this proxy before it."""
+        """Return the URL of a server through this proxy."""
         return f"{url.replace(f':{self._to}/', f':{self.port}/')}?allow_unsafe=true&sslmode=disable"
 
     def _accept(self):
@@ -96,7 +96,7 @@ class CuttingProxy:
             self.go_down()
 
     def go_down(self):
-        """Cut all lines, and every new one, as a server that is away."""
+        """Cut all connections, also new ones, like an unreachable server."""
         self._is_down = True
         lines, self._lines = self._lines, []
         for line in lines:

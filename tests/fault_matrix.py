@@ -1,7 +1,7 @@
-"""Every call of the system in every command, failing with every error that it may have: by fork, without tracing.
+"""Every system call of every command, failing with every possible error, in forked processes without tracing.
 
 `python -m tests.fault_matrix DIRECTORY SEED SHARE COMMAND…` prints one JSON document. It is a process of its own without
-threads, so it can fork: once per command to count the calls that flowckpt makes, and once for each call and error.
+threads, so it can fork: once per command to count the calls of flowckpt, and once for each call and error.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ READING = {"list", "show", "plan", "check", "stats", "export", "copy"}
 
 
 class Injector:
-    """Counts the calls that flowckpt makes, and fails one of them.
+    """Counts the calls of flowckpt, and fails one of them.
 
     Args:
-        number: which call fails; 0 for none.
+        number: the number of the call to fail; 0 for none.
         error: its error number.
     """
 
@@ -143,7 +143,7 @@ class Injector:
 
 
 def _is_ours(frame) -> bool:
-    """Whether flowckpt made the call, itself or by the standard library: not an import, and not the user's program."""
+    """Return whether flowckpt made the call, directly or by the standard library; not an import or the user's program."""
     for _ in range(8):
         if frame is None:
             return False
@@ -159,7 +159,7 @@ def _is_ours(frame) -> bool:
 def in_child(
     place: Path, words: list[str], injector: Injector | None = None, seconds: int = 120
 ) -> tuple[int, str, str, dict]:
-    """Run a command in a forked child; return its exit code, what it printed, and what the injector saw."""
+    """Run a command in a forked child; return its exit code, its output, and the calls that the injector saw."""
     report = place.parent / "report"
     with contextlib.suppress(FileNotFoundError):
         report.unlink()
@@ -204,7 +204,7 @@ def in_child(
 
 
 def prepared(root: Path) -> Path:
-    """Make the store that every trial gets a copy of."""
+    """Create the store that every trial copies."""
     place = root / "pristine"
     place.mkdir(parents=True)
     (place / "p.py").write_text(PROGRAM)
@@ -234,7 +234,7 @@ def snapshot(place: Path) -> dict[str, bytes]:
 
 
 def trial(root: Path, command: str, number: int, error: int) -> tuple[str, int, list[str]]:
-    """Let one call of a command fail; return the call, the exit code, and what went wrong."""
+    """Let one call of a command fail; return the call, the exit code, and the violations."""
     place = root / "trial"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(root / "pristine", place)
@@ -263,7 +263,7 @@ def trial(root: Path, command: str, number: int, error: int) -> tuple[str, int, 
 
 
 def healthy(place: Path, command: str, out: str) -> list[str]:
-    """Look at the store with a disk that works again: nothing acknowledged is lost, and every run ends as it would have."""
+    """Check the store with a working disk: nothing acknowledged is lost, and every run ends like an uninterrupted one."""
     wrong: list[str] = []
     code, text, err, _ = in_child(place, ["store", "check"])
     if code != 0:

@@ -1,4 +1,4 @@
-"""A server between a client and an S3 server that fails now and then, in every way that a network and a server have."""
+"""A proxy to an S3 server that randomly fails like a network or a server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 
 FAULTS = ("500", "500 after", "503", "409", "lost", "late", "slow", "hang", "hang after")
 TIMEOUT = 0.4
-"""Seconds that a client should wait; what hangs, hangs for longer."""
+"""The request timeout of clients, in seconds; hanging requests take longer."""
 
 
 class FaultyProxy:
-    """Passes requests on, and fails some of them.
+    """Forwards requests, and fails some of them.
 
     Args:
         target: the URL of the server.
-        share: how many of the requests fail, from 0 to 1.
-        seed: of the chance.
+        share: the share of failing requests, from 0 to 1.
+        seed: the random seed.
     """
 
     def __init__(self, target: str, *, share: float, seed: int) -> None:

@@ -9,7 +9,7 @@ from flowckpt.core.identity.fingerprint import FORM, text_of
 
 
 def fingerprint_of_source(source: str) -> str:
-    """Return the fingerprint of a piece of source; empty where it does not parse by itself.
+    """Return the fingerprint of a piece of source; empty if it does not parse by itself.
 
     Args:
         source: the text of a definition, indented or not.

@@ -1,7 +1,7 @@
-"""Processes that start quickly: forked off a server that has imported the package, and nothing else of the tests.
+"""Processes that start quickly, forked from a server that has imported the package, but no test.
 
-Each is a process of its own, with its own descriptors, working directory and environment, and may be killed. What
-`python -m flowckpt` itself does when it starts is the matter of the few tests that start it.
+Each process has its own descriptors, working directory and environment, and may be killed. The start of
+`python -m flowckpt` itself is covered by the few tests that start it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["pytest", "tests.preloaded", "tests.forked"])
 
 _ASKING = threading.Lock()
-"""Held while ends of processes are asked for: to start one asks for those of all, and of two threads that ask at once one gets 255."""
+"""Held while exit codes are collected: a start collects those of all processes, and a concurrent collector would get 255."""
 
 _INSTALLED = [place for place in sys.path if place.startswith((sys.prefix, sys.base_prefix))]
 _INSTALLED.append(str(Path(flowckpt.__file__).parents[1]))
@@ -47,17 +47,17 @@ def run_module(
     is_script: bool = False,
     seconds: float = 240,
 ) -> tuple[int, str, str]:
-    """Run a module as `python -m` does, and return its exit code, its standard output and its standard error.
+    """Run a module like `python -m`, and return its exit code, its standard output and its standard error.
 
     Args:
         module: the module.
         arguments: its arguments.
         cwd: its working directory.
         env: its environment.
-        stdin: the text on its standard input; nothing where not given.
-        is_merged: standard error goes to where standard output goes.
-        is_script: run it as an installed script does, which finds no modules in the working directory.
-        seconds: how long it may take.
+        stdin: the text on its standard input; empty by default.
+        is_merged: whether standard error goes to standard output.
+        is_script: whether to run it like an installed script, which imports nothing from the working directory.
+        seconds: its time limit.
     """
     with tempfile.TemporaryFile() as given, ThreadPoolExecutor(2) as readers:
         given.write((stdin or "").encode())
@@ -83,7 +83,7 @@ def run_module(
 
 
 def _code_of(process: multiprocessing.process.BaseProcess, seconds: float | None) -> int | None:
-    """Wait for the end of a process, and return its exit code; None where it continues."""
+    """Wait for the end of a process, and return its exit code; None if it is still running."""
     with _ASKING:
         code = process.exitcode
     if code is None and wait([process.sentinel], seconds):
@@ -93,17 +93,17 @@ def _code_of(process: multiprocessing.process.BaseProcess, seconds: float | None
 
 
 class Started:
-    """A process as `subprocess.Popen([sys.executable, *arguments], …)` starts one, left running; with its ways.
+    """A running process with the interface of `subprocess.Popen([sys.executable, *arguments], …)`.
 
     Args:
-        arguments: what stands behind `python`: a script and its arguments, or `-m` and a module, or `-c` and a program.
-        cwd: its working directory; this one's where not given.
-        env: its environment; this one's where not given.
-        stdin: a descriptor; nothing to read where not given.
-        stdout: a file or its descriptor, or `subprocess.PIPE`; standard output where not given.
-        stderr: the same for standard error.
-        text: whether what comes through the pipes is text.
-        begins: called in the process before all else; has to be importable.
+        arguments: the arguments of `python`: a script and its arguments, or `-m` and a module, or `-c` and a program.
+        cwd: its working directory; that of this process by default.
+        env: its environment; that of this process by default.
+        stdin: a descriptor; empty input by default.
+        stdout: a file or its descriptor, or `subprocess.PIPE`; standard output by default.
+        stderr: a file or its descriptor, or `subprocess.PIPE`; standard error by default.
+        text: whether the pipes carry text.
+        begins: an importable function, called first in the process.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Started:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple:
-        """Read what it writes to its pipes to their end, and wait for its own."""
+        """Read its pipes to their end, and wait for the end of the process."""
         with ThreadPoolExecutor(2) as readers:
             pipes = [None if pipe is None or pipe.closed else pipe for pipe in (self.stdout, self.stderr)]
             said = [pipe and readers.submit(pipe.read) for pipe in pipes]
@@ -161,7 +161,7 @@ class Started:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since, and the server has seen it
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server has collected it
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -172,13 +172,13 @@ class Started:
 
 
 def take_terminal() -> None:
-    """Begin a session on the terminal at standard input, so that Ctrl-C is a signal."""
+    """Start a session on the terminal at standard input, so that Ctrl-C is a signal."""
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _end_of(wanted: int | IO | None, own: int, is_text: bool) -> tuple[IO | None, Connection]:
-    """What is read here where it is a pipe, and what the process writes to."""
+    """Return the reading end, if it is a pipe, and the descriptor for the process."""
     if wanted == subprocess.DEVNULL:
         return None, Connection(os.open(os.devnull, os.O_RDWR))
     if wanted != subprocess.PIPE:
@@ -236,7 +236,7 @@ def _be_program(
 
 
 def _become(cwd: str, env: dict[str, str], source: Connection, out: Connection, err: Connection) -> None:
-    """Take the working directory, the environment and the descriptors of the process that is wanted."""
+    """Set the working directory, the environment and the descriptors of the new process."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

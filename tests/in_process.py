@@ -1,7 +1,7 @@
-"""The command, run in the process of the test: it parses, decides and prints as in one of its own, in a third of the time.
+"""The command, run in the process of the test, in a third of the time of a separate process.
 
-What a process of its own is for is left to `tests.forked`: signals, kills, pipes, limits, a terminal, and what is lost
-when a process ends. So are calls from a thread or from inside a loop, and, with `--soak`, all calls.
+`tests.forked` runs commands that need a process of their own: for signals, kills, pipes, limits, a terminal, or the end of
+a process; also commands called from a thread or from inside a loop, and, with `--soak`, all commands.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _PACKAGES = (
     *(str(Path(each.__file__).parent) for each in (flowckpt, sys.modules[__name__])),
 )
 _OF_PACKAGES: set[str] = set()
-"""Modules that are in no test's directory: four thousand, which need not be looked at for each command."""
+"""Modules outside of test directories: four thousand, which need not be inspected for each command."""
 _DEADLY = re.compile(r"os\.kill|os\._exit|setrlimit")
-"""What a program does to its own process."""
+"""Texts in programs that affect their own process."""
 
 is_soak = False
-"""Whether each command is to have a process of its own."""
+"""Whether each command runs in a process of its own."""
 
 
 def is_possible(directory: Path) -> bool:
-    """Tell whether a command can be run here: in the main thread, outside of any loop, with programs that let us live."""
+    """Return whether a command can run in this process: in the main thread, outside of any loop, with harmless programs."""
     if is_soak or threading.current_thread() is not threading.main_thread():
         return False
     try:
@@ -59,13 +59,13 @@ def is_possible(directory: Path) -> bool:
 
 
 def run_command(arguments: list[str], *, cwd: Path, env: dict[str, str], **given: Any) -> tuple[int, str, str]:
-    """Run the command to its end: in this process where that is as good, else in one of its own that starts quickly.
+    """Run the command to its end: in this process if possible, otherwise in a forked one.
 
     Args:
         arguments: its arguments.
         cwd: its working directory.
         env: its environment.
-        given: more for `run_here` or `tests.forked.run_module`.
+        given: further options of `run_here` or `tests.forked.run_module`.
     """
     if (
         "--crashes" in arguments
@@ -91,9 +91,9 @@ def run_here(
         arguments: its arguments.
         cwd: its working directory.
         env: its environment.
-        stdin: the text on its standard input; nothing where not given.
-        is_merged: standard error goes to where standard output goes.
-        is_script: run it as an installed script does, which finds no modules in the working directory.
+        stdin: the text on its standard input; empty by default.
+        is_merged: whether standard error goes to standard output.
+        is_script: whether to run it like an installed script, which imports nothing from the working directory.
     """
     with contextlib.ExitStack() as stack:
         given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
@@ -127,7 +127,7 @@ def _file_of(module: object) -> str:
 
 @contextlib.contextmanager
 def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]:
-    """Be in a directory, an environment and a set of modules as a new process would be, for the block."""
+    """Use the directory, the environment and the modules of a new process within the block."""
     environ, path, argv, place = dict(os.environ), sys.path[:], sys.argv[:], os.getcwd()
     files = {name: _file_of(sys.modules[name]) for name in sys.modules.keys() - _OF_PACKAGES}
     here = {name: sys.modules[name] for name, file in files.items() if file.startswith(f"{cwd}{os.sep}")}
@@ -178,7 +178,7 @@ def _world(cwd: Path, env: dict[str, str], *, is_script: bool) -> Iterator[None]
 
 
 def _set_environment(env: dict[str, str]) -> None:
-    """Make the environment this one, by what differs: each variable that is set is a call of the system."""
+    """Replace the environment by setting only the differences, because each variable is a system call."""
     now = dict(os.environ)
     for name in now.keys() - env.keys():
         del os.environ[name]
@@ -191,7 +191,7 @@ def _set_environment(env: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _streams(given: IO[bytes], out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
-    """Have files for descriptors 0, 1 and 2, for the block: what child processes write goes there too."""
+    """Use files for descriptors 0, 1 and 2 within the block, also for child processes."""
     kept = [os.dup(descriptor) for descriptor in range(3)]
     streams = sys.stdin, sys.stdout, sys.stderr
     for stream in streams[1:]:

@@ -1,4 +1,4 @@
-"""Time that passes at once: a limit is over when the test says so, and not before, however busy the machine is."""
+"""Fake time: a limit expires exactly when the test advances the clock, however busy the machine is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 class Late:
-    """The clock of the event loops of the main thread, and of a module that looks at `time.monotonic()`."""
+    """The clock of the event loops of the main thread, and of a module that calls `time.monotonic()`."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
@@ -29,14 +29,14 @@ class Late:
         return self.monotonic()
 
     def advance(self, seconds: float = 1000.0) -> None:
-        """Let time pass, from any thread."""
+        """Advance the clock, from any thread."""
         self._seconds += seconds
         for loop in self._loops.copy():
             with contextlib.suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(lambda: None)
 
     def advance_after(self, file: Path) -> None:
-        """Let time pass, again and again, once another process or thread has written a file."""
+        """Advance the clock repeatedly, once another process or thread has written a file."""
 
         def wait() -> None:
             while not self.is_over.wait(0.01):

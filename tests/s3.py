@@ -1,7 +1,7 @@
-"""An S3 server of the tests' own: moto, in a process, spoken to over HTTP. Its pages are short, so lists are paged.
+"""An S3 server for tests: moto over HTTP, in a process of its own, with short pages so that lists are paginated.
 
-Each worker has one, from the first test that asks for it. `FLOWCKPT_TEST_S3=http://host:port` names another server
-(with credentials in the environment), in which buckets are made and removed.
+Each worker has one, started by the first test that needs it. `FLOWCKPT_TEST_S3=http://host:port` names another server
+(with credentials in the environment), in which buckets are created and removed.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ class Handler(WSGIRequestHandler):
         self.wfile.write(body)
 ThreadedWSGIServer("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
 """
-"""Moto's own server, but for six things that took most of its time: it finds once what services there are, and which of them
-is meant, and not at each request; it reads once which errors a service has, and not for each of them; it writes lists of
-objects without a model of each element; it sends the head and the body of an answer together; it keeps connections open;
-and it logs nothing."""
+"""Moto's server with six changes that save most of its time: it looks up the services, the addressed service and the errors
+of a service once instead of at each use; it writes lists of objects without a model of each element; it sends the head and
+the body of a response together; it keeps connections open; and it logs nothing."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
@@ -84,7 +83,7 @@ CREDENTIALS = {
 
 
 class S3Server:
-    """A server, and what a test needs to make and look into buckets of it by another client than ours."""
+    """A server, with another client than flowckpt's to create and inspect its buckets."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -114,7 +113,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def moto():
-    """A server in a process of its own, for the block."""
+    """Yield a server in a process of its own."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, str(port)],

@@ -1,4 +1,4 @@
-"""A disk that is really full soon, where this user may mount one."""
+"""A small real disk, if this user may mount one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted_disk(place: Path, size: str) -> Iterator[Path]:
-    """Mount a disk of a size, as `256k`, for the block."""
+    """Mount a disk of a given size, such as `256k`, within the block."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
     try:

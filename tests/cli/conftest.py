@@ -1,4 +1,4 @@
-"""The real command, and what it did."""
+"""The real command, and its results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ hidden = local()
 
 @attrs.frozen
 class Ran:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -95,14 +95,14 @@ class Ran:
         return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in self.err.splitlines()]
 
     def expect(self, code: int) -> Ran:
-        """Fail with what was printed where the exit code is another one."""
+        """Assert the exit code; on failure, show the output."""
         assert self.code == code, f"exit code {self.code}\n--- out\n{self.out}\n--- err\n{self.err}"
         return self
 
 
 @attrs.frozen
 class Command:
-    """Runs the command in a directory that holds `pipeline.py`, with more in its environment where that is given."""
+    """Runs the command in a directory with `pipeline.py`, with additional environment variables."""
 
     directory: Path
     given: Mapping[str, str] = {}
@@ -129,7 +129,7 @@ class Command:
         )
 
     def log(self) -> list[str]:
-        """Return what the steps noted."""
+        """Return the lines noted by the steps."""
         file = self.directory / "log"
         return file.read_text().splitlines() if file.exists() else []
 
@@ -196,7 +196,7 @@ def shop():
 
 @attrs.frozen
 class Shop(Command):
-    """Runs the command on `shop.py`, whose run `one` has failed at its last step, and whose next resume succeeds."""
+    """Runs the command on `shop.py`; its run `one` has failed at the last step, and the next resume succeeds."""
 
     def edit(self, old: str, new: str) -> None:
         """Edit the program."""
@@ -206,13 +206,13 @@ class Shop(Command):
         file.write_text(text.replace(old, new))
 
     def stored(self) -> dict[str, tuple[bytes, int]]:
-        """Return every file of the store, its bytes and when it was changed."""
+        """Return every file of the store, with its bytes and its modification time."""
         store = self.directory / ".flowckpt"
         files = [file for file in sorted(store.rglob("*")) if file.is_file()]
         return {str(file.relative_to(store)): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
 
     def decisions(self, *options: str, code: int) -> dict[str, str]:
-        """Return what a plan decides, step by step."""
+        """Return the decisions of a plan, by step."""
         document = self("plan", "one", "--json", *options).expect(code).document
         return {planned["path"]: planned["decision"] for planned in document["steps"]}
 

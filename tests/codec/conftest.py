@@ -1,4 +1,4 @@
-"""What the tests of the codec share."""
+"""Fixtures of the codec tests."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ sys.path.insert(0, str(Path(__file__).parent))  # for closed_set
 
 @pytest.fixture(autouse=True)
 def no_program(monkeypatch):
-    """The modules of workflows that other tests have loaded are not part of what a codec knows."""
+    """Hide the modules of workflows that other tests have loaded from the codec."""
     monkeypatch.setattr("flowckpt.core.codec.tags._PROGRAM", [])

@@ -13,7 +13,7 @@ from flowckpt.evidence import EvidenceVerifier
 
 @pytest.fixture
 def base(tmp_path):
-    """The base path: inside it is ours, beside it lies what no claim may see."""
+    """The base path; beside it are files that no claim may read."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text("secret")
     inside = tmp_path / "base"
@@ -55,7 +55,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        pass  # clients hang up in the middle: that is what some tests are about
+        pass  # some tests let clients hang up in the middle
 
 
 @pytest.fixture(scope="session")

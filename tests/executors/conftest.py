@@ -18,7 +18,7 @@ from flowckpt import DaskExecutor
 
 @pytest.fixture(autouse=True)
 def no_process_is_left_behind():
-    """Every test leaves as many worker processes as it found."""
+    """Check that every test ends its worker processes."""
     before = children()
     yield
     until = time.monotonic() + 120
@@ -33,15 +33,15 @@ QUIET = {
     "distributed.worker.memory.monitor-interval": "10s",
     "distributed.worker.profile.enabled": False,
 }
-"""A cluster watches itself a hundred times a second: a seventh of a processor, for as long as it is there."""
+"""By default, a cluster profiles itself a hundred times a second, which takes a seventh of a processor."""
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Dask cluster of two worker processes, for all the tests that need one."""
+    """A Dask cluster of two worker processes, shared by all tests."""
     dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
-    logging.getLogger("distributed").propagate = False  # it talks at any moment, also while tests look at the log
+    logging.getLogger("distributed").propagate = False  # it logs at any moment, also while tests check the log
     with dask.config.set(QUIET):
         executor = DaskExecutor(2)
         executor.connect()

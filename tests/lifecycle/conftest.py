@@ -1,4 +1,4 @@
-"""Stores of each kind, as a function that opens the same one again like a new process would, and a shop to run."""
+"""Stores of each kind, as a function that reopens the same one as by a new process, and a shop to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of each kind, as a function that opens the same one again, like a new process would."""
+"""Stores of each kind, as a function that reopens the same one as by a new process."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def clock():
 
 @pytest.fixture
 def world(tmp_path):
-    """The directory in which steps leave their files."""
+    """The directory for the files of steps."""
     path = tmp_path / "world"
     path.mkdir()
     return path
@@ -36,7 +36,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def start(reopen, world, clock):
-    """Return a manager as a new process has it; the process that had the tasks before is dead."""
+    """Return a manager as in a new process, after the death of the previous owner of its tasks."""
 
     def start_again(**settings):
         return CheckpointManager(reopen(), world, clock=clock, **settings)
@@ -46,6 +46,6 @@ def start(reopen, world, clock):
 
 @pytest.fixture
 def able(reopen):
-    """Skip a test whose store cannot do more than the five methods."""
+    """Skip a test if its store has only the five methods."""
     if isinstance(reopen(), FiveMethods):
         pytest.skip("a store of five methods has not that ability")

@@ -1,4 +1,4 @@
-"""Runs that have seen something: three attempts, of which one went back; large values; ids that come again."""
+"""Runs with history: three attempts, one of them after a rollback; large values; repeated checkpoint ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of recovery share."""
+"""Fixtures of the recovery tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def spec(store_kind, request, tmp_path):
-    """The address of an empty store of the kind that `store_kind` names."""
+    """The spec of an empty store of the kind `store_kind`."""
     if store_kind == "postgresql":
         return (
             f"{request.getfixturevalue('postgres').url(request.getfixturevalue('postgres_database'))}?allow_unsafe=true"

@@ -42,7 +42,7 @@ def etl(source: str = "orders", limit: int = 30):
 
 @pytest.fixture
 def etl(tmp_path) -> Command:
-    """A run `one` that failed, was resumed, was killed, and was resumed to its end; and a run `usual` before it."""
+    """A run `one` that failed, was resumed, killed, and resumed to its end; and an earlier run `usual`."""
     (tmp_path / "pipeline.py").write_text(textwrap.dedent(PROGRAM))
     command = Command(tmp_path)
     for name in ("parsed", "published"):

@@ -1,4 +1,4 @@
-"""Stores of each kind, opened again like a new process would."""
+"""Stores of each kind, reopened as by a new process."""
 
 from __future__ import annotations
 

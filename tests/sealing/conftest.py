@@ -1,4 +1,4 @@
-"""Tests that may block where a loop would run."""
+"""Tests whose stores may block the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real command on a program that lets its secrets slip in every way."""
+"""The real command on a program that leaks its secrets in every way."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def nap(index, token):
 
 
 def needles() -> dict[str, bytes]:
-    """What must not be found anywhere, in all the ways in which it could be written."""
+    """Texts that must not be found anywhere: the secrets in all spellings."""
     found = {}
     for text in (TOKEN, KEY, str(PIN)):
         data = text.encode()
@@ -170,7 +170,7 @@ def needles() -> dict[str, bytes]:
 
 @attrs.frozen
 class Leaky:
-    """Runs the command on the program, and remembers all that it printed."""
+    """Runs the command on the program, and collects its output."""
 
     directory: Path
     store: str
@@ -210,7 +210,7 @@ class Leaky:
         self.printed.extend(process.communicate())
 
     def found(self) -> list[str]:
-        """Return where a secret stands: in what was printed, and in every file."""
+        """Return the places of a secret in the output and in all files."""
         places = {f"print {index}": text for index, text in enumerate(self.printed)}
         files = [file for file in self.directory.rglob("*") if file.is_file() and file.name != "leaky.py"]
         assert files

@@ -1,4 +1,4 @@
-"""The command in a directory of its own, and nothing that one test leaves to the next."""
+"""The command in a directory of its own, isolated from other tests."""
 
 from __future__ import annotations
 

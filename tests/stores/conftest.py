@@ -1,4 +1,4 @@
-"""What all tests of stores share."""
+"""Fixtures of the store tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WITHOUT_APSW = Path(__file__).with_name("without_apsw")
 
 @pytest.fixture
 def own_sqlite(monkeypatch):
-    """Use Python's own SQLite, in this process and in those that it starts."""
+    """Use Python's own SQLite, in this process and in its children."""
     if library.OWN.version >= library.WAL_IS_SAFE:
-        pytest.skip("Python's own SQLite may use WAL, so it is always the one")
+        pytest.skip("Python's own SQLite may use WAL, so it is always used")
     monkeypatch.setitem(sys.modules, "apsw", None)
     monkeypatch.setenv("PYTHONPATH", str(WITHOUT_APSW), prepend=os.pathsep)
-    monkeypatch.syspath_prepend(WITHOUT_APSW)  # which processes of the fork server take over
+    monkeypatch.syspath_prepend(WITHOUT_APSW)  # inherited by processes of the fork server
     library.library.cache_clear()
     yield library.library()
     library.library.cache_clear()
@@ -28,7 +28,7 @@ def own_sqlite(monkeypatch):
 
 @pytest.fixture(params=["wal", "truncate"])
 def sqlite_library(request):
-    """Use each SQLite: one that may use WAL, and one that may not."""
+    """Use both SQLite libraries: one that may use WAL, and one that may not."""
     if request.param == "truncate":
         return request.getfixturevalue("own_sqlite")
     if library.library().version < library.WAL_IS_SAFE:
@@ -38,7 +38,7 @@ def sqlite_library(request):
 
 @pytest.fixture(autouse=True)
 def closed_databases(monkeypatch):
-    """Close the databases that a test has opened: from Python 3.13 on one that is dropped open fails a later test."""
+    """Close the databases of a test: since Python 3.13, a connection that is dropped while open fails a later test."""
     connections = []
     connect = database.connect
 

@@ -66,5 +66,5 @@ class TestObjectOwnershipInS3(ObjectOwnership):
     @pytest.fixture
     def spec(self, s3, request, is_soak):
         if not is_soak and request.node.originalname not in SHORT:
-            pytest.skip("a long proof: run with --soak")
+            pytest.skip("a long test: run with --soak")
         return s3.spec(s3.make_bucket())

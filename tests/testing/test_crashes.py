@@ -92,7 +92,10 @@ FOUND = {
         "swallowed_failure",
         "`fetch` failed once, and the run completed anyway: the output is 0",
     ),
-    "wait_answered_twice": ("answered_twice", "`review[1]` took the answer to `review`: the same message came twice"),
+    "wait_answered_twice": (
+        "answered_twice",
+        "`review[1]` took the answer to `review`: the same message was sent twice",
+    ),
 }
 
 

@@ -50,7 +50,7 @@ def fan():
 
 @attrs.frozen
 class Answer:
-    """An answer of the server."""
+    """A response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -80,7 +80,7 @@ class Server:
         return f"{self.origin}/?token={self.token}"
 
     def ask(self, path: str, *, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        """Send one request; it has a right host, and nothing else that lets it in."""
+        """Send one request with a valid host, but without a token or cookie."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             given = {"Host": f"localhost:{self.port}"} | {
@@ -93,7 +93,7 @@ class Server:
             connection.close()
 
     def get(self, path: str) -> Answer:
-        """Ask for a page with the token."""
+        """Request a page with the token."""
         return self.ask(path, Authorization=f"Bearer {self.token}")
 
     def logged_in(self) -> str:
@@ -119,7 +119,7 @@ def release(tmp_path) -> Command:
 
 @pytest.fixture
 def serve(release):
-    """Start the command; it is stopped at the end."""
+    """Start the command, and stop it at the end."""
     started = []
 
     def start(*options: str) -> Server:
