@@ -480,7 +480,7 @@ def take_the_mark_away_after_the_look(monkeypatch):
         if self._next_look > 0 and self._filesystem.is_untouched(self._file):
             return self.number
         newest = newest_or_none(self)
-        self._take_mark_away()
+        self._remove_mark()
         self._next_look = 1
         return newest
 
@@ -489,7 +489,7 @@ def take_the_mark_away_after_the_look(monkeypatch):
 
 def never_take_the_mark_away(monkeypatch):
     """Look, find nothing, and look again at each save."""
-    monkeypatch.setattr(SegmentWriter, "_take_mark_away", lambda self: None)
+    monkeypatch.setattr(SegmentWriter, "_remove_mark", lambda self: None)
 
 
 def mark_by_the_mode_alone(monkeypatch):

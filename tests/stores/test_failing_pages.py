@@ -123,7 +123,7 @@ def test_a_read_that_fails_for_a_moment_is_no_damage(tmp_path, pristine, disk, w
         assert "Traceback" not in out + err
         assert code in (clean[0], 13), out + err
         if code == 13:
-            assert "disk I/O error" in err or "read again without an error" in err, err
+            assert "disk I/O error" in err or "then read without an error" in err, err
             assert len([each for each in err.splitlines() if each.startswith("flowckpt: ")]) <= 2, err
         elif "--json" in words:
             assert out == clean[1]

@@ -432,7 +432,7 @@ def test_a_database_that_lost_a_view_for_people_is_found_by_a_check(database):
         store.runs.save("run", checkpoint())
         database.query("DROP VIEW checkpoints_per_day")
         assert [each.detail for each in store.runs.check()] == [
-            "the database lacks view checkpoints_per_day: another program removed or renamed it"
+            "the database lacks view checkpoints_per_day, removed or renamed by another program"
         ]
         assert store.runs.load_latest("run").sequence == 1
 
@@ -608,7 +608,7 @@ def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(da
         assert [info.workflow_id for info in waiting[0].result(timeout=120)] == ["run"]
         assert waiting[1].result(timeout=120).sequence == 1
     assert len(said(caplog)) == 2, said(caplog)
-    assert all("is bringing the tables of" in each and "600 s at most" in each for each in said(caplog))
+    assert all("is migrating the tables of" in each and "at most 600 s" in each for each in said(caplog))
     assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
         (n,) for n in range(1, NEWEST + 2)
     ]
@@ -642,7 +642,7 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
         assert [ref.sequence for ref in store.runs.references("owned")] == [3, 2, 1]
         assert [result.output for result in store.runs.load_latest("owned").step_results] == ["x", "y", "z"]
     assert 1 <= len(said(caplog)) <= 3, said(caplog)
-    assert all("is bringing the tables of" in each for each in said(caplog))
+    assert all("is migrating the tables of" in each for each in said(caplog))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -651,7 +651,7 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
         store.runs.save("run", checkpoint())
         monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.6)
         with Slowly(database.spec):
-            with pytest.raises(CheckpointStorageError, match="bringing the tables of .* forward for more") as gave_up:
+            with pytest.raises(CheckpointStorageError, match="migrating the tables of .* for more") as gave_up:
                 store.runs.save("run", checkpoint(2))
             assert not gave_up.value.is_outcome_unknown
         store.runs.save("run", checkpoint(2))
@@ -671,9 +671,7 @@ def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_agai
                 with pytest.raises(KeyboardInterrupt):
                     store.runs.save("run", checkpoint(2))
             for act, named in ((store.runs.release, "release"), (store.runs.load_latest, "read")):
-                with pytest.raises(
-                    CheckpointStorageError, match=f"could not {named} run 'run': .* has just been stopped"
-                ):
+                with pytest.raises(CheckpointStorageError, match=f"could not {named} run 'run': .* was interrupted"):
                     pool.submit(act, "run").result(timeout=120)
         assert store.runs.load_latest("run").sequence == 1
         used = store.runs.database
@@ -738,9 +736,9 @@ def test_a_migration_that_takes_for_ever_is_waited_for_in_vain_and_that_is_said(
     be_newer(monkeypatch.setattr)
     monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.3)
     with Slowly(database.spec), opened(database.spec) as store:
-        with pytest.raises(CheckpointStorageError, match="bringing the tables of .* forward for more than") as gave_up:
+        with pytest.raises(CheckpointStorageError, match="migrating the tables of .* for more than") as gave_up:
             store.runs.list_runs()
-        assert "try again when it has ended" in gave_up.value.remedy
+        assert "try again after it has ended" in gave_up.value.remedy
     with opened(database.spec) as store:
         assert [info.workflow_id for info in store.runs.list_runs()] == ["run"]
 

@@ -87,7 +87,7 @@ async def test_everything_can_be_read_and_the_first_write_is_refused(url, readin
 
 async def test_a_database_without_a_store_is_no_empty_store_for_who_cannot_make_one(reading, opened):
     reading_url, _ = reading
-    with pytest.raises(ReadOnlyStoreError, match="holds no store yet"):
+    with pytest.raises(ReadOnlyStoreError, match="contains no store yet"):
         await opened(reading_url).list_runs()
 
 
@@ -97,7 +97,7 @@ async def test_an_older_schema_that_cannot_be_brought_forward_is_refused(url, re
     grant()
     newer = (*migrations.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT",))
     monkeypatch.setattr(database_module, "MIGRATIONS", newer)
-    with pytest.raises(ReadOnlyStoreError, match=f"brought to version {len(newer)}"):
+    with pytest.raises(ReadOnlyStoreError, match=f"migrated to version {len(newer)}"):
         await opened(reading_url).list_runs()
 
 

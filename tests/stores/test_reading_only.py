@@ -256,7 +256,7 @@ async def test_a_transaction_that_a_crash_cut_short_is_not_read_half(mounted, op
         (mounted.original / f"copy{suffix}").rename(f"{path}{suffix}")
     with mounted.shut():
         reader = opened("sqlite", mounted.path)
-        with pytest.raises(ReadOnlyStoreError, match="cut a transaction short"):
+        with pytest.raises(ReadOnlyStoreError, match="interrupted a transaction"):
             await reader.list_runs()
         reader.close()
     assert len(await opened("sqlite", mounted.original).list_runs()) == 1
@@ -270,7 +270,7 @@ async def test_an_older_database_that_cannot_be_brought_forward_is_refused(place
     with place.shut():
         monkeypatch.setattr(database_module, "MIGRATIONS", newer)
         reader = opened("sqlite", place.path)
-        with pytest.raises(ReadOnlyStoreError, match=f"brought to version {len(newer)}"):
+        with pytest.raises(ReadOnlyStoreError, match=f"migrated to version {len(newer)}"):
             await reader.list_runs()
         monkeypatch.setattr(database_module, "MIGRATIONS", migrations.MIGRATIONS)
         assert len(await reader.list_runs()) == 1

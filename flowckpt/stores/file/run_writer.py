@@ -588,7 +588,7 @@ class SegmentWriter:
         path, identity = self._place
         if now < self._next_look and self._filesystem.is_untouched(self._file, path, identity):
             return self.number
-        identity = self._take_mark_away()
+        identity = self._remove_mark()
         try:
             names = self._filesystem.names(self._directory)
         except FileNotFoundError:  # the directory itself was removed
@@ -600,11 +600,11 @@ class SegmentWriter:
         if place is Place.UNNAMED:
             return self._newest_of_others(names)
         if place is not Place.HERE:
-            self._tell_misplaced(place)
+            self._check_location(place)
         self._next_look = now + _LOOK_SECONDS
         return max([self.number, *segment_numbers(names)])
 
-    def _tell_misplaced(self, place: Place) -> None:
+    def _check_location(self, place: Place) -> None:
         """Refuse to acknowledge a line that no reader can find; only warn if the directory was moved."""
         store = Path(self.directory_path).parents[1]
         if place is Place.REPLACED:
@@ -629,7 +629,7 @@ class SegmentWriter:
             return newest
         return None if header.get("kind") == "cleared" else newest
 
-    def _take_mark_away(self) -> tuple[int, int]:
+    def _remove_mark(self) -> tuple[int, int]:
         """Remove the mark, if any, and return the file's identity; any other second name forces a check each time."""
         filesystem = self._filesystem
         status = filesystem.status(self._file)

@@ -111,21 +111,21 @@ class FileRuns(FileReader):
 
     def _explain(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
         if isinstance(error, FencedError):
-            self._tell_gone(writer.workflow_id, error)
+            self._raise_if_store_removed(writer.workflow_id, error)
         else:
             writer.writer.is_poisoned = True
             raise storage_error(error, writer.workflow_id, "save", self.path) from error
 
     @contextlib.contextmanager
-    def _telling_gone(self, workflow_id: str) -> Iterator[None]:
+    def _explaining_removal(self, workflow_id: str) -> Iterator[None]:
         """Distinguish a removed store from a cleared run."""
         try:
             yield
         except FencedError as error:
-            self._tell_gone(workflow_id, error)
+            self._raise_if_store_removed(workflow_id, error)
             raise
 
-    def _tell_gone(self, workflow_id: str, error: FencedError) -> None:
+    def _raise_if_store_removed(self, workflow_id: str, error: FencedError) -> None:
         if error.newest_attempt is None and self._is_gone():
             raise VanishedError(repr(str(self.path)), workflow_id=workflow_id) from error
 
@@ -254,7 +254,7 @@ class FileRuns(FileReader):
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
-        with self._translated(workflow_id, "renew"), self._telling_gone(workflow_id):
+        with self._translated(workflow_id, "renew"), self._explaining_removal(workflow_id):
             fetch = self._fetch(workflow_id)
             needed = owned.bytes_missing_of(history) or 1
             made = claim_next(
@@ -267,7 +267,7 @@ class FileRuns(FileReader):
 
     def _claim_next(self, writer: FileRunWriter) -> FileRunWriter:
         workflow_id = writer.workflow_id
-        with self._translated(workflow_id, "acquire"), self._telling_gone(workflow_id):
+        with self._translated(workflow_id, "acquire"), self._explaining_removal(workflow_id):
             fetch = self._fetch(workflow_id)
             return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
 
@@ -457,7 +457,7 @@ class FileRuns(FileReader):
         self._check_writer(workflow_id)
         with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
             if directory is not None:
-                take_pin_away(self._filesystem, directory, sequence)
+                remove_pin(self._filesystem, directory, sequence)
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
@@ -645,7 +645,7 @@ def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
     filesystem.sync(directory)
 
 
-def take_pin_away(filesystem: FileSystem, directory: int, sequence: int) -> None:
+def remove_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
     """Remove a pin, durably; no error if there is none.
 
     Args:

@@ -47,7 +47,7 @@ _inherited: list[Connection] = []
 
 
 _MOST_IDLE = 4
-"""The most idle connections that are kept open."""
+"""Maximum idle connections kept open."""
 
 
 class ConnectionPool:
@@ -179,7 +179,7 @@ class OutageNotice:
     """One warning per outage of a server, however many operations wait for it.
 
     Args:
-        address: where it is.
+        address: the address of the store.
     """
 
     def __init__(self, address: PostgresAddress) -> None:
@@ -196,7 +196,7 @@ class OutageNotice:
         if not self._has_told:
             self._has_told = True
             _log.warning(
-                "the PostgreSQL store %s cannot be used just now, and is tried again for %.0f s more: %s",
+                "the PostgreSQL store %s cannot be used now, retrying for %.0f s: %s",
                 self._address.shown,
                 seconds,
                 said_of(error, self._address),
@@ -231,7 +231,7 @@ class Retry:
         self._pause = 0.02
 
     def check_migration(self, error: psycopg.Error, connection: Connection) -> None:
-        """Find out why a table or a row is locked: a migration may take long, and is waited for.
+        """Determine whether a migration locks a table or row, because the wait for a migration is longer.
 
         Args:
             error: the driver's error.
@@ -295,7 +295,7 @@ _SETTINGS: tuple[str, ...] = (
 _UNSAFE = {
     "fsync": "a crash of the machine can destroy the whole database",
     "synchronous_commit": "a crash of the server loses what it has just acknowledged",
-    "full_page_writes": "a power cut can tear pages that cannot be mended",
+    "full_page_writes": "a power cut can tear pages that cannot be repaired",
 }
 OLDEST = 120000
 
@@ -419,7 +419,7 @@ def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None =
         raise StoreSpecError(
             f"invalid schema name {name!r}",
             spec="postgresql:…",
-            remedy="Use small letters, digits and underscores, at most 63.",
+            remedy="Use at most 63 lower-case letters, digits and underscores.",
         )
     is_unsafe = allow_unsafe or ours.get("allow_unsafe", "").lower() in ("true", "1", "yes", "on")
     secrets = tuple(str(given[key]) for key in _SECRETS if given.get(key))
@@ -453,13 +453,13 @@ LOCKED = "55P03"
 """Another session held a lock for longer than `lock_timeout`."""
 
 LOCKED_SECONDS = 60.0
-"""How long to wait for a lock, in total."""
+"""Maximum seconds to wait for a lock."""
 
 
 def error_of(
     error: psycopg.Error, address: PostgresAddress, workflow_id: str, operation: str, *, is_write: bool
 ) -> FlowckptError:
-    """Return the error of the store for one of the driver.
+    """Return the store's error for an error of the driver.
 
     Args:
         error: the driver's error.
@@ -487,12 +487,12 @@ def error_of(
             detail=text,
             remedy="Nothing was changed. Restore the database from a backup.",
         )
-    remedy = "See whether the server runs and lets you in; nothing that was acknowledged is lost."
+    remedy = "Check that the server runs and accepts your role; no acknowledged checkpoint is lost."
     if error.sqlstate == _DENIED:
         remedy = grants(address)
     elif error.sqlstate == LOCKED:
         text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
-        remedy = "See in pg_stat_activity and pg_locks which session that is, and end it. Nothing was changed here."
+        remedy = "Find that session in pg_stat_activity and pg_locks, and end it. Nothing was changed here."
     run = f" run {workflow_id!r}" if workflow_id else ""
     return CheckpointStorageError(
         f"the PostgreSQL store {address.shown} could not {operation}{run}: {text}",

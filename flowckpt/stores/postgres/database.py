@@ -34,7 +34,16 @@ from flowckpt.stores.postgres.connection import (
     refusal,
 )
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Alone, GroupingDatabase, Item, Outcome, Row, StopWaiting, Work
+from flowckpt.stores.sql.database import (
+    Addition,
+    GroupingDatabase,
+    Item,
+    Outcome,
+    Row,
+    StopWaiting,
+    Work,
+    WriteSeparately,
+)
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
     NEWEST_APPLIED,
@@ -149,7 +158,7 @@ def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcom
 
     Args:
         connection: a connection that commits each statement.
-        items: what to write; no two saves are of one owner.
+        items: the items; at most one save per owner.
 
     Returns:
         The outcome of each, as `GroupCommit` takes them.
@@ -332,7 +341,7 @@ class PostgresSession:
         return self._connection.execute(placed(statement), parameters).rowcount
 
     def now(self) -> datetime:
-        """Return the time of the server: the one clock that all owners share."""
+        """Return the time of the server, the clock that all owners share."""
         row = self._connection.execute(b"SELECT clock_timestamp()").fetchone()
         assert row is not None, "a SELECT of a constant has a row"
         return cast("datetime", row[0])
@@ -342,8 +351,8 @@ class PostgresDatabase(GroupingDatabase):
     """A schema of a database.
 
     Args:
-        address: where it is.
-        patience_seconds: how long to try again while the server cannot be reached.
+        address: the address of the store.
+        patience_seconds: how long to retry while the server is unreachable.
     """
 
     def __init__(self, address: PostgresAddress, *, patience_seconds: float = 30.0) -> None:
@@ -360,7 +369,7 @@ class PostgresDatabase(GroupingDatabase):
 
     @property
     def dialect(self) -> Dialect:
-        """How statements are written."""
+        """The SQL dialect."""
         return DIALECT
 
     def close(self) -> None:
@@ -408,7 +417,7 @@ class PostgresDatabase(GroupingDatabase):
         else:
             self._pool.give_back(connection)
             return outcomes
-        return [Alone(_again(each, is_uncertain=is_uncertain)) for each in items]
+        return [WriteSeparately(_again(each, is_uncertain=is_uncertain)) for each in items]
 
     def _outcome(self, item: Item) -> Outcome:
         try:
@@ -437,7 +446,7 @@ class PostgresDatabase(GroupingDatabase):
         return self._add(addition, is_uncertain=True, patience=0.0)
 
     def probe(self) -> None:
-        """Ask the server for nothing."""
+        """Check that the server answers."""
         self._steadily("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
 
     def _add(self, addition: Addition, *, is_uncertain: bool, patience: float | None = None) -> bool:
@@ -504,13 +513,13 @@ class PostgresDatabase(GroupingDatabase):
     def _bring_up_to_date(self, connection: Connection, why_read_only: str) -> None:
         session = PostgresSession(connection)
         tables = self._tables(session)
-        lacks = f"the schema {self.address.schema!r} holds no store yet"
+        lacks = f"the schema {self.address.schema!r} contains no store yet"
         if VERSION_TABLE in tables:
             version = version_of(session)
             check_version(version)
             if version == len(MIGRATIONS):
                 return
-            lacks = f"its tables are of version {version}, and have to be brought to version {len(MIGRATIONS)} first"
+            lacks = f"its tables have version {version} and must first be migrated to version {len(MIGRATIONS)}"
         try:
             if why_read_only:
                 raise ReadOnlyStoreError(
@@ -520,7 +529,7 @@ class PostgresDatabase(GroupingDatabase):
         except psycopg.Error as error:
             if not is_read_only(error):
                 raise
-            said = f"{lacks}, and that is not allowed to this role"
+            said = f"{lacks}, and this role has no write permission"
             raise ReadOnlyStoreError(str(self), reason=said, operation="read", remedy=WRITABLE) from cause_of(
                 error, self.address
             )
@@ -531,11 +540,11 @@ class PostgresDatabase(GroupingDatabase):
             tables = self._tables(session)
             if tables and VERSION_TABLE not in tables and not OWN_TABLES.issubset(tables):
                 raise ForeignRecordError(
-                    f"the schema {self.address.schema!r} of {self.address.shown} is of another program: it has "
+                    f"the schema {self.address.schema!r} of {self.address.shown} belongs to another program: it has "
                     f"{', '.join(tables[:5])}",
                     workflow_id="",
                     found=", ".join(tables[:5]),
-                    remedy="Give a schema of its own to flowckpt: postgresql://…?schema=NAME.",
+                    remedy="Use a separate schema for flowckpt: postgresql://…?schema=NAME.",
                 )
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {self.address.schema}")
             if VERSION_TABLE in tables and version_of(session) < len(MIGRATIONS):

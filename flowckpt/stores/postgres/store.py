@@ -20,7 +20,7 @@ from flowckpt.stores.sql.store import SqlCheckpointStore
 
 
 _AGAIN_SECONDS = 5.0
-"""How long to wait before a lost connection is replaced."""
+"""Seconds before a lost connection is replaced."""
 
 # A digest, because the schema's name may be too long for a channel. `signals.send` notifies this channel.
 _CHANNEL = "SELECT 'flowckpt_' || md5(%s)"
@@ -33,7 +33,7 @@ async def listening(address: PostgresAddress, workflow_id: str | None) -> AsyncI
     """Listen during the block; the event is set when a message may have arrived.
 
     Args:
-        address: where the store is.
+        address: the address of the store.
         workflow_id: the run, or None for all.
     """
     heard = asyncio.Event()

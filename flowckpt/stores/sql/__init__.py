@@ -1,1 +1,1 @@
-"""The parts that the SQL stores share: tables, rows, and the rules of owning and reading a run."""
+"""The shared parts of the SQL stores: tables, rows, and the rules for owning and reading a run."""

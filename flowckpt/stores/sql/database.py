@@ -1,10 +1,9 @@
 """The port between the rules of the SQL stores and the two databases.
 
-Statements are written with `?`. Work that is handed in may be done again after a lost connection, so it must come to
-the same when it was done before.
+Statements are written with `?`. Work may be repeated after a lost connection, so it must be idempotent.
 """
 
-# ruff: noqa: B027  # a default that does nothing is what an empty method of Database is for
+# ruff: noqa: B027  # empty methods of Database are defaults that do nothing
 
 from __future__ import annotations
 
@@ -39,30 +38,30 @@ class Session(Protocol):
         ...
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """Run a statement and return how many rows it changed."""
+        """Run a statement and return the number of changed rows."""
         ...
 
     def now(self) -> datetime:
-        """Return the time that leases are measured by."""
+        """Return the time used for leases."""
         ...
 
 
 @attrs.frozen
 class Addition:
-    """The rows of one save, to be written in one transaction, or not at all where the fence does not hold.
+    """The rows of one save, written in one transaction if its fence holds.
 
     Attributes:
         run: the run's key.
         workflow_id: the run, for errors.
         attempt: the attempt.
-        writer: who may write to the run: the fence.
+        writer: the name of the owner: the fence.
         sequence: the checkpoint's sequence.
-        digest: the checkpoint's digest, which tells it from any other.
+        digest: the checkpoint's digest, which identifies it.
         advance: the values of `rows.ADVANCE`.
         checkpoint: the row of the checkpoint.
         results: the rows of the new results.
-        others: further statements with their rows, in their order.
-        may_be_there: whether it was written before, with an unknown outcome.
+        others: further statements with their rows, in order.
+        may_be_there: whether an earlier write of it had an unknown outcome.
     """
 
     run: int
@@ -86,14 +85,15 @@ class Addition:
 
 @attrs.frozen
 class Work:
-    """Work that writes for one run, in one transaction.
+    """A transaction that writes for one run.
 
     Attributes:
         workflow_id: the run, for errors.
-        operation: what is being done, for errors.
-        do: does it, and returns rows; what it raises undoes it.
-        statements: what does the same without an answer in between, if the database can; the last one returns the rows.
-            They are sent once: after a failure, `do` finds out whether it was done.
+        operation: the verb for errors.
+        do: does the work and returns rows; an exception rolls it back.
+        statements: statements with the same effect that need no intermediate results, if the database supports them;
+            the last one returns the rows. They are sent once: after a failure, `do` determines whether they were
+            executed.
     """
 
     workflow_id: str
@@ -104,14 +104,14 @@ class Work:
 
 Item = Addition | Work
 Outcome = Any
-"""The value that an item returned (of a save: whether its fence held), or the exception that it failed with."""
+"""The result of an item (of a save: whether its fence held), or its exception."""
 
 End = Callable[[Outcome], Any]
-"""Takes note of an outcome, and returns or raises what the caller gets."""
+"""Handles an outcome, and returns or raises the caller's result."""
 
 
 def answer_of(outcome: Outcome) -> Any:
-    """Return what an item returned, or raise its error."""
+    """Return the result of an item, or raise its error."""
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -123,16 +123,16 @@ class Database(ABC):
     @property
     @abstractmethod
     def dialect(self) -> Dialect:
-        """How statements are written."""
+        """The SQL dialect."""
 
     @abstractmethod
     def read(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
-        """Do work that reads, in one transaction of one moment.
+        """Read in one transaction, from one snapshot.
 
         Args:
             workflow_id: the run, for errors.
-            operation: what is being done, for errors.
-            work: what to do, given the session.
+            operation: the verb for errors.
+            work: reads, with the session.
 
         Raises:
             CheckpointStorageError: the database failed.
@@ -141,90 +141,89 @@ class Database(ABC):
 
     @abstractmethod
     def write(self, workflow_id: str, operation: str, work: Callable[[Any], T]) -> T:
-        """Do work that writes, in one transaction, and commit it durably; see `read`."""
+        """Write in one transaction, and commit it durably; see `read`."""
 
     @abstractmethod
     def now(self, item: Item) -> Any:
-        """Write a save or other work durably, and return what it returns: of a save, whether its fence holds.
+        """Write a save or other work durably, and return its result: of a save, whether its fence held.
 
         Args:
-            item: what to write; nothing is written of a save whose fence does not hold.
+            item: the item; a save whose fence does not hold is not written.
 
         Raises:
-            CheckpointStorageError: the database failed; it says whether the rows of a save may be there.
+            CheckpointStorageError: the database failed; the error says whether the rows of a save may exist.
         """
 
     @abstractmethod
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there, and without much patience.
+        """Write the rows of a save with an unknown outcome unless they exist, with a short wait for the database.
 
         Args:
-            addition: the rows, as they were given to `now`.
+            addition: the rows as passed to `now`.
 
         Returns:
-            Whether the fence holds.
+            Whether the fence held.
 
         Raises:
-            CheckpointStorageError: the outcome is as unknown as before.
+            CheckpointStorageError: the outcome is still unknown.
         """
 
     def later(self, item: Item, end: End) -> asyncio.Future[Any]:
-        """Write a save or other work together with what else waits, and return at once.
+        """Write a save or other work together with other pending items, and return at once.
 
         Args:
-            item: what to write.
-            end: called on another thread after the commit; what it returns or raises is the result of the future.
+            item: the item.
+            end: called on another thread after the commit; it returns or raises the result of the future.
         """
         raise NotImplementedError
 
     def probe(self) -> None:
-        """Return at once where the database answers.
+        """Check, without a wait, that the database answers.
 
         Raises:
             CheckpointStorageError: it does not.
         """
 
     def mark(self) -> object:
-        """Return what tells this database from another one in its place, as far as that can be had for nothing."""
+        """Return a value that changes if another database replaces this one, as far as that takes no time."""
         return None
 
     def damages(self) -> list[str]:
-        """Return what the database itself finds damaged."""
+        """Return the damage that the database itself reports."""
         return []
 
     def total_bytes(self) -> int:
-        """Return how many bytes the database takes, with its indexes."""
+        """Return the size of the database in bytes, including indexes."""
         return 0
 
     def give_back_space(self) -> None:
-        """Give pages that are free back to the system, where that is cheap and keeps no process waiting."""
+        """Return free pages to the system if that is cheap and blocks no process."""
 
     def close(self) -> None:
         """Close the connections of this process."""
 
 
-# What is to be written at the same time is written in one transaction with one sync. Each save is acknowledged after that
-# commit, has a fence of its own in it, and fails alone.
-#
-# There is no pause for a group to fill: while one group is written the next one gathers, so a single save waits for nothing.
+# Concurrent writes share one transaction with one sync. Each save has its own fence in it, is acknowledged after the
+# commit, and fails on its own.
+# There is no delay to fill a group: the next group gathers while one is written, so a single save never waits.
 
 _AT_ONCE = 256
-"""Saves in one transaction: other processes wait for it."""
+"""Maximum saves in one transaction, because other processes wait for it."""
 
 _IDLE_SECONDS = 1.0
-"""How long the writing thread waits for more before it ends."""
+"""Seconds that the writing thread waits for more items before it ends."""
 
 
 _THREADS = 16
-"""Threads that write, each by itself, what could not be written in a group."""
+"""The threads for items that could not be written in a group."""
 
 
 @attrs.frozen
-class Alone:
-    """The outcome of an item that is to be written by itself, on another thread.
+class WriteSeparately:
+    """The outcome of an item that must be written on its own, on another thread.
 
     Attributes:
-        item: the item, or what is left to do of it.
+        item: the item, or its remaining work.
     """
 
     item: Item
@@ -234,10 +233,10 @@ _Waiting = tuple[Item, End, "asyncio.Future[Any] | None"]
 
 
 class GroupCommit:
-    """The saves, claims and releases that wait to be written.
+    """The pending saves, claims and releases.
 
     Args:
-        write: writes a group, and returns the outcome of each.
+        write: writes a group, and returns the outcome of each item.
     """
 
     def __init__(self, write: Callable[[Sequence[Item]], Sequence[Outcome]]) -> None:
@@ -247,15 +246,15 @@ class GroupCommit:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._waiting: deque[_Waiting] = deque()
-        self._turn = threading.Lock()  # of the thread that writes a group
+        self._turn = threading.Lock()  # held by the thread that writes a group
         self._some_wait = threading.Condition(threading.Lock())
         self._has_thread = False
         self._is_idle = False
 
     def now(self, item: Item) -> Any:
-        """Write an item on this thread, with those that wait, and return what it returns."""
+        """Write an item on this thread, together with pending ones, and return its result."""
         self._leave_to_parent()
-        if threading.get_ident() == threading.main_thread().ident:  # a Ctrl-C there concerns no other run
+        if threading.get_ident() == threading.main_thread().ident:  # a Ctrl-C there must not affect other runs
             return answer_of(self._write([item])[0])
         outcomes: list[Outcome] = []
         is_written = threading.Event()
@@ -272,7 +271,7 @@ class GroupCommit:
         return answer_of(outcomes[0])
 
     def later(self, item: Item, end: End) -> asyncio.Future[Any]:
-        """Write an item on the writing thread, with those that wait, whatever becomes of the future.
+        """Write an item on the writing thread, together with pending ones, even if the future is cancelled.
 
         Raises:
             CheckpointStorageError: no thread can be started; the item is not written.
@@ -281,13 +280,13 @@ class GroupCommit:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         waiting: _Waiting = item, end, answer
         self._waiting.append(waiting)
-        if self._is_idle or not self._has_thread:  # in this order: a thread that ends sets them in the other one
+        if self._is_idle or not self._has_thread:  # in this order: an ending thread sets them in the reverse order
             with self._some_wait:
                 if not self._has_thread:
                     try:
                         start_thread(self._write_all, "flowckpt-saves")
                     except CheckpointStorageError:
-                        with contextlib.suppress(ValueError):  # another thread, which is in `now`, writes it already
+                        with contextlib.suppress(ValueError):  # another thread, in `now`, already writes it
                             self._waiting.remove(waiting)
                             raise
                         return answer
@@ -315,16 +314,16 @@ class GroupCommit:
             try:
                 for _ in range(min(len(alone), _THREADS)):
                     start_thread(partial(self._write_each, alone), "flowckpt-save")
-            except CheckpointStorageError:  # this thread writes what the others have not begun
+            except CheckpointStorageError:  # this thread writes the remaining items
                 self._write_each(alone)
 
     def _write_each(self, waiting: deque[_Waiting]) -> None:
-        with contextlib.suppress(IndexError):  # there are no more
+        with contextlib.suppress(IndexError):  # none remain
             while True:
                 self._write_group([waiting.popleft()])
 
     def _write_group(self, group: Sequence[_Waiting]) -> deque[_Waiting]:
-        """Write a group and give the answers; return those that have to be written alone."""
+        """Write a group and deliver the results; return the items that must be written on their own."""
         try:
             outcomes = self._write([item for item, _, _ in group])
         except BaseException as error:
@@ -332,24 +331,24 @@ class GroupCommit:
         alone: deque[_Waiting] = deque()
         answers: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
         for (_, end, future), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, Alone):
+            if isinstance(outcome, WriteSeparately):
                 alone.append((outcome.item, end, future))
                 continue
             answer: Any = None
             failure: BaseException | None = None
             try:
                 answer = end(outcome)
-            except BaseException as error:  # it is the caller's
+            except BaseException as error:  # delivered to the caller
                 failure = error
             if future is not None:
                 answers.setdefault(future.get_loop(), []).append((future, answer, failure))
-        for loop, answered in answers.items():  # each loop is woken once for the whole group
+        for loop, answered in answers.items():  # wakes each loop once for the whole group
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(_give, answered)
         return alone
 
     def _leave_to_parent(self) -> None:
-        if self._pid != os.getpid():  # a forked child has neither the thread nor those who hold the locks
+        if self._pid != os.getpid():  # a forked child has neither the thread nor the holders of the locks
             self._reset()
 
 
@@ -360,14 +359,14 @@ def _give(answered: Sequence[tuple[asyncio.Future[Any], Any, BaseException | Non
 
 
 class GroupingDatabase(Database):
-    """A database that writes what is to be written at the same time in one transaction."""
+    """A database that writes concurrent items in one transaction."""
 
     def __init__(self) -> None:
         self._group = GroupCommit(self._write_group)
 
     @abstractmethod
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
-        """Write items, and return the outcome of each; what it raises is the outcome of all."""
+        """Write items, and return the outcome of each; an exception is the outcome of all."""
 
     def now(self, item: Item) -> Any:
         """Write a save or other work durably."""
@@ -378,39 +377,38 @@ class GroupingDatabase(Database):
         return self._group.later(item, end)
 
 
-# Not waiting as long again for a database that is busy, once somebody has stopped such a wait: the program is to end.
+# After a wait for a busy database was interrupted, later waits are short, because the program is about to end.
 #
-# A second Ctrl-C ends the save that waits. What comes behind it, as the run is given back, would find the database busy
-# still, and wait for minutes again. It tries for a moment, and says that it did not get through.
+# A second Ctrl-C interrupts a save that waits. Later work, such as the release of the run, would find the database
+# still busy and wait for minutes again. Instead it tries for a moment and reports a failure.
 
 
 HURRIED_SECONDS = 1.0
-"""How long to wait where a wait was stopped."""
+"""Seconds to wait after an interrupted wait."""
 
 
 class StopWaiting:
-    """Whether a wait for a database was stopped, and nothing has gone through since.
+    """Whether a wait for a database was interrupted, and no operation has succeeded since.
 
     Attributes:
-        is_on: whether that is so.
+        is_on: whether this is the case.
     """
 
     def __init__(self) -> None:
         self.is_on = False
 
     def error(self, store: str, workflow_id: str, operation: str) -> CheckpointStorageError:
-        """Return what is raised where a database is busy still.
+        """Return the error for a database that is still busy.
 
         Args:
-            store: the store, as it may be shown.
-            workflow_id: the run, or an empty text.
-            operation: what was to be done.
+            store: the store, for people.
+            workflow_id: the run; may be empty.
+            operation: the verb for the error.
         """
         run = f" run {workflow_id!r}" if workflow_id else ""
         return CheckpointStorageError(
-            f"{store} could not {operation}{run}: another process keeps it locked, and it was not waited for, as a wait "
-            "for it has just been stopped",
+            f"{store} could not {operation}{run}: another process keeps it locked, and the wait for it was interrupted",
             workflow_id=workflow_id,
             operation=operation,
-            remedy="See which program has it locked, and try again when that has ended. Nothing was changed here.",
+            remedy="Find the program that has it locked, and try again after it has ended. Nothing was changed here.",
         )

@@ -1,4 +1,4 @@
-"""A run as its rows tell it: the results, joined and verified, and its checkpoints."""
+"""A run read from its rows: its results, joined and verified, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flowckpt.stores.sql.rows import (
     tag_rows,
 )
 
-# Which rows are a run: its attempts, each cut where the next one continues from.
+# The rows of a run: those of its attempts, each up to the point where the next one continues.
 
 
 _ENDLESS = 2**63 - 1
@@ -44,14 +44,14 @@ PLACE = "sequence, attempt, steps"
 class AttemptLink:
     """The part of an attempt that belongs to a run.
 
-    The checkpoints of an attempt have numbers of their own: all are greater than the one that the attempt continues from.
-    So the primary key (run, sequence) finds them, and a run of many attempts is read once and not once for each of them.
+    The sequences of an attempt's checkpoints are unique in the run and greater than the one that the attempt continues.
+    So the primary key (run, sequence) finds them, and a run of many attempts is read once, not once for each attempt.
 
     Attributes:
         attempt: the attempt.
-        after_sequence: the checkpoint that it continues from; 0 without one.
+        after_sequence: the checkpoint that it continues; 0 if none.
         upto_sequence: its last checkpoint that belongs to the run.
-        upto_position: its last result that does.
+        upto_position: its last result that belongs to the run.
     """
 
     attempt: int
@@ -61,16 +61,16 @@ class AttemptLink:
 
 
 def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -> list[AttemptLink]:
-    """Return the parts that make up a run as an attempt left it, oldest first.
+    """Return the attempts that form a run as an attempt left it, oldest first.
 
     Args:
         session: the transaction.
         run: the run's key.
-        attempt: the attempt; None if none has written yet.
+        attempt: the last attempt; None if none has written yet.
         workflow_id: the run, for errors.
 
     Raises:
-        CheckpointCorruptedError: an attempt is missing, or they continue from one another in a circle.
+        CheckpointCorruptedError: an attempt is missing, or the attempts form a cycle.
     """
     if attempt is None:
         return []
@@ -87,7 +87,7 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
             raise CheckpointCorruptedError(
                 workflow_id,
                 location="attempts",
-                detail=f"attempt {each} is missing or out of order, and a later one continues it",
+                detail=f"attempt {each} is missing or out of order, but a later one continues it",
                 remedy="Nothing was changed. Restore the database from a backup.",
             )
         continued, sequence, results = attempts[each]
@@ -98,15 +98,15 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
 
 
 def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: int) -> tuple[int, int, int] | None:
-    """Return sequence, attempt and results of the last checkpoint that holds so many results or fewer.
+    """Return sequence, attempt and results of the last checkpoint with at most `steps` results.
 
-    A deleted one counts: results may have been saved with it.
+    Deleted ones count, because results may have been saved with them.
 
     Args:
         session: the transaction.
         run: the run's key.
-        links: the run's parts.
-        steps: the most results that it may hold.
+        links: the attempts of the run.
+        steps: the maximum number of results.
     """
     for link in reversed(links):
         found = session.execute(
@@ -131,15 +131,15 @@ def checkpoint_rows(
     selection: Selection = EVERY,
     is_newest_only: bool = False,
 ) -> list[Row]:
-    """Return columns of the checkpoints of a run that were not deleted, newest first.
+    """Return columns of the existing checkpoints of a run, newest first.
 
     Args:
         session: the transaction.
         run: the run's key.
-        links: the run's parts.
-        columns: which columns.
-        checkpoint_id: only those of this id, as the column holds it.
-        selection: only those that it wants.
+        links: the attempts of the run.
+        columns: the columns.
+        checkpoint_id: only those with this id, in the form of the column.
+        selection: only the selected ones.
         is_newest_only: only the newest one.
     """
     found: list[Row] = []
@@ -150,7 +150,7 @@ def checkpoint_rows(
         if limit is not None and len(found) >= limit:
             break
         statement = (
-            f"SELECT {columns} FROM checkpoints "  # noqa: S608 - the columns are ours
+            f"SELECT {columns} FROM checkpoints "  # noqa: S608 - constant columns
             "WHERE run = ? AND attempt = ? AND sequence > ? AND sequence <= ? AND deleted_at IS NULL"
         )
         parameters: list[object] = [run, link.attempt, link.after_sequence, link.upto_sequence]
@@ -173,22 +173,22 @@ def checkpoint_rows(
 
 CHECKPOINT = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
 _REMEDY = (
-    "Nothing was changed. 'flowckpt store check' lists what is damaged. Restore the database from a backup, "
-    "or keep what is intact: 'flowckpt store repair RUN'."
+    "Nothing was changed. 'flowckpt store check' lists the damage. Restore the database from a backup, "
+    "or keep the intact part: 'flowckpt store repair RUN'."
 )
 
 
 @attrs.define(eq=False)
 class RunImage:
-    """A run, according to the database.
+    """A run as read from the database.
 
     Attributes:
         workflow_id: the run.
         run: its key.
-        links: its parts, oldest first.
-        last_sequence: the highest sequence that it ever had.
-        history: all its results, where they were read.
-        blobs: digests of the large values that are held for it, where its owner reads it.
+        links: its attempts, oldest first.
+        last_sequence: the highest sequence ever used.
+        history: all its results, if they were read.
+        blobs: the digests of its stored large values, if its owner reads it.
     """
 
     workflow_id: str
@@ -202,10 +202,10 @@ class RunImage:
         """Read the results of the run.
 
         Raises:
-            CheckpointCorruptedError: a result is missing, or is not JSON of one.
+            CheckpointCorruptedError: a result is missing or malformed.
         """
         is_collecting = gc.isenabled()
-        gc.disable()  # what is read stays; see the file store's image
+        gc.disable()  # the objects are kept; see the file store's image
         try:
             for link in self.links:
                 rows = session.execute(
@@ -219,25 +219,23 @@ class RunImage:
                 gc.enable()
 
     def join(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
-        """Add the results of an attempt, from rows of position and document.
+        """Add the results of an attempt from rows of position and document.
 
         Raises:
-            CheckpointCorruptedError: a result is missing, or is not JSON of one.
+            CheckpointCorruptedError: a result is missing or malformed.
         """
         if not rows:
             return
         first = len(self.history.results) + 1
         last = rows[-1][0]
         if rows[0][0] != first or last - first + 1 != len(rows):
-            raise self.corrupt(
-                f"step_results of attempt {attempt}", f"not every result from {first} to {last} is there"
-            )
+            raise self.corrupt(f"step_results of attempt {attempt}", f"a result between {first} and {last} is missing")
         texts = [row[1] for row in rows]
         try:
-            # All at once: the keys are then made once, not for each.
+            # Parsed together, so that the keys are shared.
             documents: list[dict[str, Any]] = json.loads(f"[{','.join(texts)}]")
             if len(documents) != len(texts):
-                raise DecodingError("a document is not one document")
+                raise DecodingError("a document contains several documents")
             made = [result_from(document, fetch) for document in documents]
         except (DecodingError, ValueError, TypeError, RecursionError) as error:
             raise self.corrupt(f"step_results of attempt {attempt}", f"results {first} to {last}: {error}") from error
@@ -245,14 +243,14 @@ class RunImage:
         self.history.extend([result for result, _ in made], large, lambda: [text.encode() for text in texts])
 
     def newest_steps(self, session: Session) -> int:
-        """Return how many results the newest checkpoint holds; 0 if there is none."""
+        """Return the number of results of the newest checkpoint; 0 if there is none."""
         found = checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
         return int(found[0][0]) if found else 0
 
     def newest(
         self, session: Session, fetch: Fetch, checkpoint_id: str | None = None, selection: Selection = EVERY
     ) -> CheckpointData | None:
-        """Return the newest checkpoint, of all those wanted or of an id; the results must have been read."""
+        """Return the newest selected checkpoint, or the newest with an id; the results must have been read."""
         found = checkpoint_rows(
             session,
             self.run,
@@ -265,20 +263,20 @@ class RunImage:
         return self.data(session, found[0], fetch) if found else None
 
     def all(self, session: Session, fetch: Fetch, selection: Selection = EVERY) -> list[CheckpointData]:
-        """Return all checkpoints, or those that are selected, newest first."""
+        """Return the selected checkpoints, newest first."""
         found = checkpoint_rows(session, self.run, self.links, CHECKPOINT, selection=selection)
         return [self.data(session, row, fetch) for row in found]
 
     def misplaced(self, sequence: int) -> CheckpointCorruptedError:
-        """Return the error for a checkpoint of the last attempt that readers do not see."""
+        """Return the error for a checkpoint of the last attempt that is outside of its range."""
         link = self.links[-1]
         detail = (
-            f"attempt {link.attempt} continues from checkpoint {link.after_sequence}, so it cannot have made this one"
+            f"attempt {link.attempt} continues from checkpoint {link.after_sequence}, so this one cannot belong to it"
         )
         return self.corrupt(f"checkpoint {sequence}", detail)
 
     def verified_head(self, session: Session, row: Row) -> str:
-        """Return the head of the attempt of a row of `CHECKPOINT`, after the row was compared with its digest."""
+        """Return the head of a checkpoint's attempt, after its row of `CHECKPOINT` was compared with its digest."""
         sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, document = row
         place = f"checkpoint {sequence}"
         heads = session.execute(
@@ -304,7 +302,7 @@ class RunImage:
         head = self.verified_head(session, row)
         try:
             if steps > len(self.history.results):
-                raise self.corrupt(place, f"it holds {steps} results, and {len(self.history.results)} are there")
+                raise self.corrupt(place, f"it has {steps} results, but only {len(self.history.results)} exist")
             view = self.history.view(steps)
             if view.chain.hex() != chain:
                 raise self.corrupt(place, "its results do not match their digest")
@@ -333,8 +331,8 @@ def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | N
     Args:
         session: the transaction.
         workflow_id: the run.
-        key: its id as the column holds it.
-        attempt: as this attempt left it; as it is now where not given.
+        key: its id in the form of the column.
+        attempt: as this attempt left it; None for the current state.
     """
     rows = session.execute("SELECT run, head_attempt, last_sequence FROM runs WHERE workflow_id = ?", (key,))
     if not rows:
@@ -354,12 +352,12 @@ def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: i
     Args:
         session: the transaction.
         workflow_id: the run, for the error.
-        key: its id as the column holds it.
+        key: its id in the form of the column.
         digest: SHA-256 of the content, in hex.
         size: its length, according to the record.
 
     Raises:
-        CheckpointCorruptedError: it is missing, or its content is not what the record says.
+        CheckpointCorruptedError: it is missing, or its content does not match the record.
     """
     runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (key,))
     if not runs:
@@ -379,13 +377,13 @@ def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: i
     return content
 
 
-# What the row of a run says of its newest checkpoint, so that a list need not read any other table.
+# The row of a run describes its newest checkpoint, so that a list needs no other table.
 
 LISTED = (
     "r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
     f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS}"
 )
-"""The columns that `info_of` takes, of `runs r`, `checkpoints c` and `attempts a`."""
+"""The columns for `info_of`, of `runs r`, `checkpoints c` and `attempts a`."""
 
 _LIST = f"""
 SELECT {LISTED}
@@ -399,11 +397,11 @@ _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
 def run_infos(session: Session, key: str) -> list[RunInfo]:
-    """Return a run as listed, or nothing.
+    """Return a run as listed, or an empty list.
 
     Args:
         session: the transaction.
-        key: its id as the column holds it.
+        key: its id in the form of the column.
     """
     found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
     now = session.now()
@@ -411,7 +409,7 @@ def run_infos(session: Session, key: str) -> list[RunInfo]:
 
 
 def survey(session: Session) -> RunSurvey:
-    """Return all runs, the one started last first, and those whose row is damaged."""
+    """Return all runs, most recently started first, and those with a damaged row."""
     return RunSurvey(*readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
 
 
@@ -421,7 +419,7 @@ def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding],
     Args:
         session: the transaction.
         after: continue after this key of a run.
-        limit: how many rows to look at.
+        limit: the maximum number of rows to read.
     """
     keys = session.execute("SELECT run FROM runs WHERE run > ? ORDER BY run LIMIT ?", (after, limit))
     if not keys:
@@ -432,10 +430,10 @@ def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding],
 
 
 def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
-    """Return the runs of some rows, and what is said of those that are damaged.
+    """Return the runs of some rows, and findings about damaged rows.
 
     Args:
-        rows: the values of `LISTED`, a row each.
+        rows: rows of `LISTED`.
         now: the time by the database's clock.
     """
     infos, left_out = [], []
@@ -448,14 +446,14 @@ def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Fi
 
 
 def info_of(row: Row, now: datetime) -> RunInfo:
-    """Return a run as a list shows it.
+    """Return a run as listed.
 
     Args:
         row: the values of `LISTED`.
         now: the time by the database's clock.
 
     Raises:
-        CheckpointCorruptedError: they are none of a run.
+        CheckpointCorruptedError: the row is malformed.
     """
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
     holder = holder_of(tuple(owner), name_of(workflow_id))
@@ -475,25 +473,26 @@ def info_of(row: Row, now: datetime) -> RunInfo:
 
 
 def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
-    """Return runs in the order in which they were started, the last one first, and whether there may be more.
+    """Return runs, most recently started first, and whether there may be more.
 
     Args:
         session: the transaction.
-        before: continue after this run; None to begin.
-        limit: how many rows to look at; a damaged one is left out.
+        before: continue after this run; None to start.
+        limit: the maximum number of rows to read; damaged ones are left out.
     """
     if before is None:
         found = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
     else:
         moment, key = sql_time(before.started_at), id_text(before.workflow_id)
-        # The first condition is for the index; one on the pair of columns would need the run's key, which may be gone.
+        # The first condition is for the index; one on the pair of columns would need the run's key, which may no longer
+        # exist.
         place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
         found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
     return readable(found, session.now())[0], len(found) == limit
 
 
 def describe_again(session: Session, run: int, workflow_id: str) -> None:
-    """Write into the row of a run what its newest checkpoint says, after others were deleted."""
+    """Update the row of a run from its newest checkpoint, after others were deleted."""
     head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
     links = lineage(session, run, head_attempt, workflow_id)
     columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"

@@ -1,8 +1,8 @@
 """The tables and views, written once for both databases.
 
-What a run is, in tables: attempts continue from one another (`continues_…`), results and checkpoints are rows that their
-attempt added, and no row of a result is ever changed. The newest attempt that wrote (`runs.head_attempt`), followed
-back, is the run; what an attempt left behind stays there for readers.
+A run consists of attempts that continue each other (`continues_…`). Results and checkpoints are rows that their attempt
+added; rows of results never change. The run is the newest attempt that wrote (`runs.head_attempt`) and those that it
+continues; discarded rows of attempts are kept for readers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ VERSION_TABLE = "flowckpt_schema"
 
 @attrs.frozen
 class Dialect:
-    """How a database writes what the two do not write alike.
+    """The differences between the two databases.
 
     Attributes:
         name: `sqlite` or `postgresql`.
-        words: what stands for the names in braces.
-        lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
-        announcement: the statement that tells those who listen of a message for a run, given its digest; empty if no process
-            can listen.
-        claim_new: the statement that claims a run that is not there yet, with the values of `Claim.of_new`; it returns the
-            run's key and the attempt, and nothing if the run is there. Empty if the database needs several.
-        release: the statement that releases a run that was written, given its key and the writer, twice. Empty if the
-            database needs several.
+        words: the replacements of names in braces.
+        lock: the suffix of a SELECT that locks its row until the transaction ends.
+        announcement: the statement that notifies listeners of a message for a run, given its digest; empty without
+            support for listeners.
+        claim_new: the statement that claims a new run, with the values of `Claim.of_new`; it returns the run's key and
+            the attempt, and nothing if the run exists. Empty if the database needs several statements.
+        release: the statement that releases a written run, given its key and the writer, twice. Empty if the database
+            needs several statements.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Dialect:
     release: str = ""
 
     def written(self, statement: str) -> str:
-        """Return a statement with the words of this database."""
+        """Return a statement in this dialect."""
         for name, word in self.words.items():
             statement = statement.replace("{" + name + "}", word)
         return statement.strip()
@@ -232,7 +232,7 @@ CREATE VIEW checkpoints_per_day AS
 SELECT {day} AS day, count(*) AS checkpoints, sum(size) AS bytes FROM checkpoints GROUP BY {day}
 """,
 )
-"""The statements that make the first version of the schema."""
+"""The statements that create version 1 of the schema."""
 
 VERSION_2 = (
     """
@@ -248,7 +248,7 @@ CREATE TABLE signals (
 ){strict}
 """,
 )
-"""The second version adds messages for runs, which wait there until their run takes them."""
+"""Version 2 adds messages for runs."""
 
 VERSION_3 = (
     "DROP INDEX runs_by_status",
@@ -266,7 +266,7 @@ CREATE TABLE run_tags (
     "CREATE INDEX tags_by_value ON run_tags (name, value, started_at, run)",
     "CREATE INDEX tags_by_name ON run_tags (name, started_at, run)",
 )
-"""The third version adds an index for each filter of a list, in the order of the list."""
+"""Version 3 adds an index for each filter of a list, in the order of the list."""
 
 VERSION_4 = (
     "CREATE INDEX IF NOT EXISTS runs_by_start ON runs (started_at, workflow_id)",
@@ -280,7 +280,7 @@ CREATE TABLE IF NOT EXISTS pins (
 ){rowless}
 """,
 )
-"""The tables of retention. Some databases of the versions 2 and 3 have it already: it was once written into the first."""
+"""Version 4 adds the tables of retention, which some databases of versions 2 and 3 already have."""
 
 VERSION_5 = (
     """
@@ -290,20 +290,20 @@ CREATE TABLE result_index (
 ){strict}
 """,
 )
-"""The fifth version adds the index of results, which `.cache()` reads; it is made of the runs, and may be emptied."""
+"""Version 5 adds the index of results for `.cache()`; it is derived from the runs, and may be emptied."""
 
 VERSION_6 = ("DROP INDEX IF EXISTS checkpoints_by_attempt",)
-"""The sixth version drops an index that each save had to write: checkpoints are found by the primary key (`AttemptLink`)."""
+"""Version 6 drops an index that each save had to write: the primary key finds checkpoints (`AttemptLink`)."""
 
 
-# The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
+# The migrations of the schema. Existing ones are never changed.
 #
-# A database is brought to the newest version when it is opened to be used, in one transaction that no other process is in.
-# One of a newer version than this program knows is refused: when it is opened, and when a run in it is claimed, as another
-# program may have brought it forward since.
+# A database is migrated to the newest version when it is opened for use, in one exclusive transaction. A newer version
+# than this program supports is refused when the database is opened, and when a run in it is claimed, because another
+# program may have migrated it meanwhile.
 
 Step = str | Callable[[Session], None]
-"""A statement, or work on the rows that are there."""
+"""A statement, or a function that changes existing rows."""
 
 MIGRATIONS: Sequence[Sequence[Step]] = (
     VERSION_1,
@@ -313,16 +313,16 @@ MIGRATIONS: Sequence[Sequence[Step]] = (
     VERSION_5,
     VERSION_6,
 )
-"""The steps that lead from version n to n + 1, at index n."""
+"""The migrations from version n to n + 1, at index n."""
 
 NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant
-"""The version of a database, as a statement or within one."""
+"""The query of a database's version, as a statement or subquery."""
 
 _MADE = re.compile(r"CREATE TABLE (?!IF NOT EXISTS)(\w+)")
-"""The tables that a statement makes, except those that the database may have already."""
+"""The tables that a statement creates, except those that may already exist."""
 
 OWN_TABLES = frozenset({"attempts", "checkpoints", "runs", "step_results"})
-"""Tables that together are not of another program, even where the table of versions is missing."""
+"""Tables that together identify a database of flowckpt, even if the table of versions is missing."""
 
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
@@ -334,18 +334,18 @@ CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 
 
 def migrate(session: Session, dialect: Dialect, where: str) -> None:
-    """Bring a database to the newest version, within a transaction that keeps everybody else out.
+    """Migrate a database to the newest version, within an exclusive transaction.
 
-    It may take longer than a lease, which its owner cannot renew meanwhile; so that time counts for no lease.
+    It may take longer than a lease, which cannot be renewed meanwhile, so leases are extended by that time.
 
     Args:
         session: the open transaction.
-        dialect: the database's.
-        where: the database, as it may be shown.
+        dialect: the dialect of the database.
+        where: the database, for people.
 
     Raises:
-        UnsupportedSchemaError: the database is of a newer version.
-        CheckpointCorruptedError: it has tables of a newer version than it says.
+        UnsupportedSchemaError: the database has a newer version.
+        CheckpointCorruptedError: it has tables of a newer version than its own.
     """
     session.execute(dialect.written(_TABLE))
     found = version_of(session)
@@ -367,7 +367,7 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
 
 
 def _check_tables(session: Session, dialect: Dialect, found: int, where: str) -> None:
-    """Refuse a database whose rows of versions were lowered or removed: its tables show that it was of a newer version."""
+    """Refuse a database with tables of a newer version than its table of versions shows."""
     names = {name for (name,) in session.execute(dialect.written("SELECT name FROM {tables}"))}
     for number, steps in enumerate(MIGRATIONS, 1):
         made = {name for step in steps if isinstance(step, str) for name in _MADE.findall(step)}
@@ -387,13 +387,13 @@ _VIEW = re.compile(r"CREATE VIEW (\w+)")
 
 
 def lacking(session: Session, dialect: Dialect) -> list[str]:
-    """Return which tables, columns and views a database of the newest version lacks, in words.
+    """Return the missing tables, columns and views of a database of the newest version, in words.
 
-    A database of which nothing is left lacks nothing: it was removed, and is not damaged.
+    The result for a database without any tables is empty: it was removed, not damaged.
 
     Args:
         session: the open transaction.
-        dialect: the database's.
+        dialect: the dialect of the database.
     """
     there: dict[str, set[str]] = {}
     for name, column in session.execute(dialect.written("SELECT name, of_it FROM {columns}")):
@@ -413,24 +413,24 @@ def damage_of(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
     """Return the error for a database that lacks tables, columns or views.
 
     Args:
-        lost: what it lacks, in words.
-        where: the database, as it may be shown.
+        lost: the missing parts, in words.
+        where: the database, for people.
     """
     return CheckpointCorruptedError(
         "",
         location=where,
-        detail=f"the database lacks {', '.join(lost)}: another program removed or renamed it",
-        remedy="Nothing was changed. Put back what was removed, or restore the database from a backup.",
+        detail=f"the database lacks {', '.join(lost)}, removed or renamed by another program",
+        remedy="Nothing was changed. Undo that change, or restore the database from a backup.",
     )
 
 
 def version_of(session: Session) -> int:
-    """Return the version of a database that has the table of versions; 0 if nothing was applied yet."""
+    """Return the version of a database with a table of versions; 0 if nothing was applied yet."""
     return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 
 
 def check_version(found: int) -> None:
-    """Refuse a database of a newer version than this program's.
+    """Refuse a database of a newer version than this program supports.
 
     Args:
         found: the version of the database.
@@ -443,44 +443,44 @@ def check_version(found: int) -> None:
 
 
 def check_version_since_opened(found: int | None) -> None:
-    """Refuse a database that a newer program has brought forward since this one has opened it.
+    """Refuse a database that a newer program has migrated since this one opened it.
 
     Args:
-        found: the version of the database now.
+        found: the current version of the database.
 
     Raises:
-        UnsupportedSchemaError: it is newer than what this program knows.
+        UnsupportedSchemaError: it is newer than this program supports.
     """
     if found is not None and found > len(MIGRATIONS):
         raise UnsupportedSchemaError(
             found=found,
             supported=len(MIGRATIONS),
             what="database",
-            detail="a newer flowckpt has brought it forward while this program had it open",
-            remedy="Upgrade flowckpt where this program runs, and start the program again. Nothing was changed.",
+            detail="a newer flowckpt has migrated it while this program had it open",
+            remedy="Upgrade flowckpt in this program's environment, and start the program again. Nothing was changed.",
         )
 
 
-# Waiting for another process that brings the tables of a database forward, which may take minutes.
+# Waiting for another process that migrates a database, which may take minutes.
 
 
 _log = logging.getLogger("flowckpt")
 
 NOTICE_SECONDS = 2.0
-"""How long to wait without a word."""
+"""Seconds to wait before a log message."""
 
 PATIENCE_SECONDS = 600.0
-"""How long to wait at all."""
+"""Maximum seconds to wait."""
 
 _LONGEST_PAUSE = 0.5
 
 
 class MigrationWait:
-    """One wait, pause by pause, with one notice in the log.
+    """A wait for a migration, in short pauses, with one log message.
 
     Args:
-        store: where the tables are, as it may be shown.
-        began: when the wait began, in seconds of `time.monotonic`; now where not given.
+        store: the store, for people.
+        began: when the wait started, in seconds of `time.monotonic`; now by default.
     """
 
     def __init__(self, store: str, *, began: float | None = None) -> None:
@@ -493,22 +493,22 @@ class MigrationWait:
         """Wait for a moment.
 
         Raises:
-            CheckpointStorageError: it has taken too long.
+            CheckpointStorageError: the wait has taken too long.
         """
         waited = time.monotonic() - self._began
         if waited > PATIENCE_SECONDS:
             raise CheckpointStorageError(
-                f"another process has been bringing the tables of {self._store} forward for more than "
-                f"{PATIENCE_SECONDS:g} s, and nothing can be done with them until it has ended",
+                f"another process has been migrating the tables of {self._store} for more than "
+                f"{PATIENCE_SECONDS:g} s, and they cannot be used meanwhile",
                 operation="wait for a migration",
-                remedy="Check whether that process is still running, and try again when it has ended. Nothing was changed here.",
+                remedy="Check that process, and try again after it has ended. Nothing was changed here.",
             )
         if waited > NOTICE_SECONDS and not self._has_told:
             _log.warning(
-                "another process is bringing the tables of %s forward to its version; this one waits for it, %g s at most",
+                "another process is migrating the tables of %s to its version; waiting for it, at most %g s",
                 self._store,
                 PATIENCE_SECONDS,
             )
             self._has_told = True
-        time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not come back at once
+        time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)

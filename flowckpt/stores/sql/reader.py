@@ -1,4 +1,4 @@
-"""The runs of an SQL store, read without owning them and without writing anything."""
+"""The runs of an SQL store, read without owning them and without writing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from flowckpt.stores.sql.rows import (
 )
 from flowckpt.stores.sql.run_writer import SqlRunWriter
 
-# The check of an SQL store: the database itself, and every run, result and large value in it.
+# The check of an SQL store: the database itself, and all runs, results and large values in it.
 
 
 def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Finding]:
@@ -70,7 +70,7 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
 
     Args:
         database: the database.
-        fetch_for: returns what reads the large values of a run.
+        fetch_for: returns the function that reads the large values of a run.
     """
     findings = [Finding("", "corrupt", damage) for damage in database.damages()]
     try:
@@ -82,7 +82,7 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
             raise
         return findings
     except FlowckptError as error:
-        known = {finding.detail for finding in findings}  # the database may have said the very same of itself
+        known = {finding.detail for finding in findings}  # the database may have reported the same
         return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
     for (key,) in found:
         workflow_id = name_of(key)
@@ -103,7 +103,7 @@ def lost_parts(database: Database) -> list[Finding]:
 
 
 def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | None:
-    """Verify a run with all that its attempts left behind; None if there is none.
+    """Verify a run, including discarded rows of its attempts; None if there is none.
 
     Args:
         database: the database.
@@ -117,16 +117,16 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
 
     try:
         return database.read(workflow_id, "check", check)
-    except CheckpointNotFoundError:  # it was cleared meanwhile
+    except CheckpointNotFoundError:  # cleared meanwhile
         return None
-    except CheckpointStorageError:  # the database cannot be read now, which says nothing about the run
+    except CheckpointStorageError:  # an unavailable database does not mean that the run is damaged
         raise
     except FlowckptError as error:
         return Finding(workflow_id, "corrupt", error.message)
 
 
 def strays(session: Session, run: int) -> list[tuple[str, int]]:
-    """Return the tables and attempts of rows that belong to no attempt that the run has started; no reader sees them."""
+    """Return the tables and attempts of rows without a started attempt, which no reader sees."""
     return [
         (table, attempt)
         for table in ("checkpoints", "step_results")
@@ -148,7 +148,7 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
         fetch: reads its large values.
 
     Raises:
-        CheckpointCorruptedError: something of it is damaged.
+        CheckpointCorruptedError: the run is damaged.
     """
     now = open_image(session, workflow_id, key)
     if now is None:
@@ -157,14 +157,14 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
     kept, results = 0, 0
     for (attempt,) in begun:
         image = open_image(session, workflow_id, key, attempt=attempt)
-        assert image is not None, "the transaction is of one moment"
+        assert image is not None, "a transaction reads one snapshot"
         _check_attempt(session, image, attempt, fetch)
         if now.links and attempt == now.links[-1].attempt:
             found = image.all(session, fetch)
             kept, results = len(found), len(image.history.results)
             _check_row(image, run_infos(session, key), found)
     for table, attempt in strays(session, now.run):
-        raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, and the run has not begun such an attempt")
+        raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, but the run has not started such an attempt")
     for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
         read_blob(session, workflow_id, key, digest, size)
     signals.parsed(workflow_id, session.execute(signals.SENT, (id_text(workflow_id),)))
@@ -174,17 +174,17 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
 
 
 def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[CheckpointData]) -> None:
-    """Compare the row of the run, which lists show, with its checkpoints."""
+    """Compare the row of the run, used by lists, with its checkpoints."""
     if not newest_first:
         return
     oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
     field = listed[0].contradicted_by(newest_first[0], oldest) if listed else "latest_sequence"
     if field:
-        raise image.corrupt("runs", f"its column {field} does not say what its checkpoints say")
+        raise image.corrupt("runs", f"its column {field} does not match its checkpoints")
 
 
 def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> None:
-    """Verify an attempt, given the run as it left it: all results, and the checkpoints of its own."""
+    """Verify an attempt, given the run as it left it: all results, and its own checkpoints."""
     image.read_results(session, fetch)
     misplaced = "SELECT min(sequence) FROM checkpoints WHERE run = ? AND attempt = ? AND sequence <= ?"
     ((sequence,),) = session.execute(misplaced, (image.run, attempt, image.links[-1].after_sequence))
@@ -202,7 +202,7 @@ def _check_attempt(session: Session, image: RunImage, attempt: int, fetch: Fetch
 
 
 def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
-    """Compare what the checkpoints say of the evidence, which lists show, with what the results say."""
+    """Compare the verdict on the evidence in checkpoints, used by lists, with the results."""
     answer: bool | None = None
     before = 0
     columns = "sequence, steps, verified"
@@ -211,11 +211,11 @@ def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
         answer = verified_after(answer, image.history.results[before:steps])
         before = steps
         if (None if said is None else bool(said)) is not answer:
-            raise image.corrupt(f"checkpoint {sequence}", "its column verified does not say what its results say")
+            raise image.corrupt(f"checkpoint {sequence}", "its column verified does not match its results")
 
 
 def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
-    """Compare the columns of an attempt's own results, which people query, with the documents, which programs read."""
+    """Compare the columns of an attempt's own results, used by queries, with the documents."""
     columns = ", ".join(name for name in rows.RESULT_COLUMNS if name != "document")
     found = session.execute(
         f"SELECT {columns}, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ? ORDER BY position",  # noqa: S608
@@ -238,7 +238,7 @@ def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
         except (ValueError, TypeError, AttributeError) as error:
             raise image.corrupt(place_of_row, f"its document: {error}") from error
         if not is_alike:
-            raise image.corrupt(place_of_row, "its columns do not say what its document says")
+            raise image.corrupt(place_of_row, "its columns do not match its document")
 
 
 T = TypeVar("T")
@@ -247,11 +247,11 @@ _OF_ATTEMPT = "FROM attempts JOIN runs ON runs.run = attempts.run WHERE runs.wor
 
 
 class SqlReader(RunsBase[SqlRunWriter]):
-    """The runs of an SQL store, read without owning them and without writing anything.
+    """The runs of an SQL store, read without owning them and without writing.
 
     Args:
-        database: where they are.
-        seconds: between two heartbeats of an owner.
+        database: the database.
+        seconds: the interval of an owner's heartbeats.
     """
 
     def __init__(self, database: Database, seconds: float) -> None:
@@ -284,7 +284,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
     def _with_image(
         self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
     ) -> T | None:
-        """Do work on a run as it is, or as an attempt left it; None if there is no such run or attempt."""
+        """Read from a run in its current state, or as an attempt left it; None if there is no such run or attempt."""
         key = id_text(workflow_id)
 
         def read(session: Session) -> T | None:
@@ -317,7 +317,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return self.references(workflow_id, wanted)  # the database selects
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
-        """Return the last checkpoint of an attempt, as the attempt left it."""
+        """Return the last checkpoint of an attempt as it left it."""
         found = self._loaded(workflow_id, left_by=attempt)
         return found if found is not None and found.attempt == attempt else None
 
@@ -333,7 +333,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
     def references(
         self, workflow_id: str, selection: Selection = EVERY, *, left_by: int | None = None
     ) -> list[CheckpointRef]:
-        """Return the checkpoints of a run that are wanted, newest first; as an attempt left it where one is given."""
+        """Return the selected checkpoints of a run, or of a run as an attempt left it, newest first."""
         found = self._with_image(
             workflow_id,
             lambda session, image: checkpoint_rows(session, image.run, image.links, REFERENCE, selection=selection),
@@ -342,11 +342,11 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return [reference_of(workflow_id, row) for row in found or ()]
 
     def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
-        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
+        """Return the checkpoints of an attempt as it left them, oldest first."""
         return self.references(workflow_id, Selection(attempt=attempt), left_by=attempt)[::-1]
 
     def attempts(self, workflow_id: str) -> list[int]:
-        """Return the numbers of the attempts that wrote something, ascending."""
+        """Return the ascending numbers of the attempts that wrote."""
         statement = (
             "SELECT a.attempt FROM attempts a JOIN runs r ON r.run = a.run "
             "WHERE r.workflow_id = ? AND a.begun_at IS NOT NULL ORDER BY a.attempt"
@@ -354,15 +354,15 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return [attempt for (attempt,) in self._rows(workflow_id, statement)]
 
     def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return what the database holds in figures, or one run of it."""
+        """Return the statistics of all runs, or of one run."""
         dialect = self.database.dialect
 
         def read(session: Session) -> StoreStatistics | None:
             try:
                 return read_figures(session, dialect, workflow_id, limit)
-            except (TypeError, ValueError) as error:  # a date or a status that is not valid
+            except (TypeError, ValueError) as error:  # an invalid date or status
                 raise CheckpointCorruptedError(
-                    workflow_id or "", location="the database", detail=f"the figures cannot be read: {error}"
+                    workflow_id or "", location="the database", detail=f"the statistics cannot be read: {error}"
                 ) from error
 
         found = self.database.read(workflow_id or "", "count", read)
@@ -371,7 +371,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return found
 
     def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
-        """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""
+        """Return the complete checkpoints of an attempt as it left them, oldest first."""
         fetch = self._fetch(workflow_id)
 
         def load(session: Session, image: RunImage) -> list[CheckpointData]:
@@ -381,7 +381,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return (self._with_image(workflow_id, load, attempt=attempt) or [])[::-1]
 
     def owner(self, workflow_id: str) -> Owner | None:
-        """Return who owns a run and is alive."""
+        """Return the live owner of a run."""
 
         def read(session: Session) -> Owner | None:
             run = key_of_run(session, workflow_id)
@@ -401,7 +401,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return self.database.read(workflow_id, "read", read)
 
     def claimed_by(self, workflow_id: str, attempt: int) -> ProcessIdentity | None:
-        """Return the process in the row of an attempt."""
+        """Return the process named in the row of an attempt."""
         found = self._rows(workflow_id, f"SELECT host, boot_id, pid, start_time {_OF_ATTEMPT}", attempt)
         return ProcessIdentity(*found[0]) if found else None
 
@@ -410,17 +410,17 @@ class SqlReader(RunsBase[SqlRunWriter]):
         found = self._rows(workflow_id, f"SELECT heartbeat_at {_OF_ATTEMPT}", attempt)
         try:
             return moment_of(found[0][0]) if found else None
-        except (ValueError, OverflowError):  # damaged: only the length of a try that was killed is made of it
+        except (ValueError, OverflowError):  # damaged: used only for the duration of a killed try
             return None
 
     def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
-        """Return the runs, and those whose row is damaged; of some runs, as far as these are met on the way."""
+        """Return the selected runs, and damaged rows; with a filter, only the damaged rows met on the way."""
         if wanted is None or wanted == RunFilter():
             return self.database.read("", "list", survey)
         return find_runs(self.database, wanted)
 
     def unreadable_runs(self) -> list[Finding]:
-        """Return the runs whose row is damaged, looked for a page at a time."""
+        """Return the runs with a damaged row, reading page by page."""
         found: list[Finding] = []
         after: int | None = 0
         while after is not None:
@@ -430,18 +430,18 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return found
 
     def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
-        """Return the runs that are wanted, the one started last first, by an index."""
+        """Return the selected runs, most recently started first, by an index."""
         found = find_runs(self.database, wanted)
         self._log_unreadable(found.unreadable)
         return [*found.runs]
 
     def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; None if there is none."""
+        """Return one run as listed; None if there is none."""
         found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
         return found[0] if found else None
 
     def signals(self, workflow_id: str) -> list[Signal]:
-        """Return the messages for a run, in the order in which they were sent."""
+        """Return the messages for a run, in the order of sending."""
         return signals.parsed(workflow_id, self._rows(workflow_id, signals.SENT))
 
     def check(self, workflow_id: str | None = None) -> list[Finding]:
@@ -456,16 +456,16 @@ class SqlReader(RunsBase[SqlRunWriter]):
         return [finding]
 
 
-# Runs that are wanted, found by an index and read page by page, as far as the limit asks for.
+# Selected runs are found by an index and read page by page, up to the limit.
 #
-# What is picked first are keys: for each status the newest ones, in the order of an index, and of those the newest. Only
-# for them the rows are read that a list shows. So nothing goes through the other runs.
+# First the keys are selected: the newest ones of each status, in the order of an index, and then the newest of all.
+# Only for these the full rows are read. So no other runs are scanned.
 
 _SMALLEST, _LARGEST = 50, 5_000
 _STORED = tuple(sorted(status.value for status in Status if status is not Status.CRASHED))
-_HEAD = f"SELECT {LISTED}, p.started_at, p.run FROM "  # noqa: S608 - our own words
+_HEAD = f"SELECT {LISTED}, p.started_at, p.run FROM "  # noqa: S608 - constants
 _TAIL = (
-    " CROSS JOIN runs r "  # taken as it stands: first what was picked, and then the rest of it
+    " CROSS JOIN runs r "  # CROSS JOIN keeps this order: the selected keys first
     "JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
     "LEFT JOIN attempts a ON a.writer = r.writer "
     "WHERE r.run = p.run ORDER BY p.started_at DESC, p.run DESC"
@@ -477,7 +477,7 @@ class Place:
     """A run in the order of the list.
 
     Attributes:
-        started_at: when it was started, as a column takes it.
+        started_at: when it was started, in the form of the column.
         run: its key.
     """
 
@@ -486,11 +486,11 @@ class Place:
 
 
 def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
-    """Return the runs that are wanted, the one started last first, and the damaged ones among those looked at.
+    """Return the selected runs, most recently started first, and the damaged rows met on the way.
 
     Args:
         database: the database.
-        wanted: which.
+        wanted: the filter.
     """
     most = wanted.limit
     count = _LARGEST if most is None else min(max(most, _SMALLEST), _LARGEST)
@@ -510,20 +510,20 @@ def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
 
 
 def _place(session: Session, wanted: RunFilter) -> Place:
-    """Return the place of the run after which the list continues; of one that was removed, the end of its moment."""
+    """Return the place after which the list continues; for a removed run, after all runs with the same start time."""
     assert wanted.before is not None
     started_at, workflow_id = wanted.before
     return Place(sql_time(started_at), key_of_run(session, workflow_id) or 0)
 
 
 def _text_condition(wanted: RunFilter) -> tuple[str, list[Any]]:
-    """Return the condition that an id contains a text; the databases agree on the case of ASCII letters alone."""
+    """Return the condition that an id contains a text; the databases agree only on the case of ASCII letters."""
     if (
         not (wanted.text and wanted.text.isascii() and wanted.text.isprintable())
         or '"' in wanted.text
         or "\\" in wanted.text
     ):
-        return "", []  # `RunFilter.takes` looks at each of the runs
+        return "", []  # `RunFilter.takes` checks each run
     escaped = re.sub(r"[!%_]", r"!\g<0>", wanted.text.lower())
     return "lower(r.workflow_id) LIKE ? ESCAPE '!' AND ", [f"%{escaped}%"]
 
@@ -532,9 +532,9 @@ def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, l
     """Return the statement that reads some of the runs, and its parameters.
 
     Args:
-        wanted: which; a stored `running` may turn out to be a crash, so some that are read may not be wanted.
-        behind: continue after this one; None to begin.
-        count: so many at most; it stands in the statement, so that the database can plan for it.
+        wanted: the filter; some of the rows may not match, because a stored `running` may be a crash.
+        behind: continue after this run; None to start.
+        count: the maximum number of rows; it is part of the statement, so that the query planner knows it.
     """
     if wanted.statuses is None:
         statuses = _STORED
@@ -550,7 +550,7 @@ def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None,
     workflow = {} if wanted.workflow is None else {"workflow_name": id_text(wanted.workflow)}
     for number, status in enumerate(statuses):
         places, values = _newest("r", {**workflow, "status": status}, behind, count)
-        picked = f"SELECT r.run, r.started_at FROM runs r WHERE {text}{places}"  # noqa: S608 - our own words
+        picked = f"SELECT r.run, r.started_at FROM runs r WHERE {text}{places}"  # noqa: S608 - constants
         parts.append(f"SELECT run, started_at FROM ({picked}) s{number}")  # noqa: S608
         parameters += [*texts, *values]
     if not parts:
@@ -561,7 +561,7 @@ def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None,
 
 
 def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
-    (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # one with a value is rarer
+    (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # a tag with a value is more selective
     conditions: list[str] = []
     parameters: list[Any] = []
     text, texts = _text_condition(wanted)
@@ -588,9 +588,9 @@ def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, co
 def _newest(table: str, equal: Mapping[str, str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
     """Return the condition and the order of the newest rows whose first columns have these values.
 
-    Equal is written as a range, and the columns stand in the order too: so no other index can serve than the one over
-    these columns and the time. A planner that knew them to be equal might walk along the times of all runs instead, in
-    the belief that one in so many is of the kind; where all of that kind are old, that is a walk through all the others.
+    Equality is written as a range, and the columns are part of the order, so that only the index over these columns and
+    the time can be used. With plain equality, a planner might scan all runs by time instead, expecting matches at
+    regular distances; if all matches are old, it would scan all other runs.
     """
     names = [f"{table}.{name}" for name in equal]
     ends = [f"{table}.started_at", f"{table}.run"]
@@ -614,16 +614,16 @@ def _marks(values: Sequence[Any]) -> str:
 def _page(
     session: Session, statement: str, parameters: Sequence[Any]
 ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
-    """Return the runs of a page, the damaged ones, the place of its last one, and how many were read."""
+    """Return the runs of a page, the damaged rows, the place of the last row, and the number of rows read."""
     found = session.execute(statement, parameters)
     infos, left_out = readable([row[:-2] for row in found], session.now())
     place = Place(sql_time(moment_of(found[-1][-2])), found[-1][-1]) if found else None
     return infos, left_out, place, len(found)
 
 
-# The figures of an SQL store: the database adds up, so that a million runs need no memory here.
+# The statistics of an SQL store: computed by the database, so that a million runs need no memory here.
 #
-# What no longer counts is counted too, deleted checkpoints are not, and a result counts for the attempt that executed it.
+# Discarded rows are included, deleted checkpoints are not, and a result counts for the attempt that executed it.
 
 _STATUSES = "SELECT status, count(*) FROM runs t WHERE status IS NOT NULL{one} GROUP BY status"
 _RUNNING = f"""
@@ -676,13 +676,13 @@ _SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITE
 
 
 def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreStatistics | None:
-    """Return the figures of all runs or of one; None if there is no such run.
+    """Return the statistics of all runs or of one; None if there is no such run.
 
     Args:
         session: the transaction.
-        dialect: the database's.
+        dialect: the dialect of the database.
         workflow_id: one run, or None for all.
-        limit: how many of the largest and the slowest.
+        limit: how many of the largest and slowest to return.
     """
     one = ""
     if workflow_id is not None:
@@ -693,7 +693,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
             return None
         one = f" AND t.run = {int(found[0][0])}"
     day = dialect.words["day"]
-    # Those of the schema are of one column each.
+    # The words of the schema refer to one column each.
     words = {
         **{name: dialect.words[name] for name in ("figures", "median", "day")},
         "one": one,

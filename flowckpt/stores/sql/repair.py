@@ -1,8 +1,8 @@
-"""Repair of a damaged run in a database: its rows are copied into tables of their own, then the damaged ones are removed.
+"""Repair of a damaged run in a database: its rows are copied to separate tables, then the damaged ones are removed.
 
-All of it is one transaction. What one row says and another one proves is restored: columns that people query, by the
-document; the row of the run, by its checkpoints. A result is proved by the digest of a checkpoint that has it, and a
-checkpoint by its own, so one damaged checkpoint costs nothing else; a damaged result costs what follows it.
+All of it is one transaction. Redundant data is restored: columns for queries from the document; the row of the run from
+its checkpoints. A result is proved by the digest of a checkpoint that contains it, and a checkpoint by its own digest.
+So a damaged checkpoint affects nothing else, but a damaged result also removes all later ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIND = "SELECT position, CAST(document AS TEXT) FROM step_results WHERE run = ?
 
 
 def repair_run(session: Session, dialect: Dialect, workflow_id: str, place: str) -> Repaired:
-    """Set aside what is damaged of a run, and keep the rest; see `StoreBase.repair`.
+    """Set aside the damaged parts of a run, and keep the rest; see `StoreBase.repair`.
 
     Args:
         session: the transaction.
@@ -78,7 +78,7 @@ class _Repair:
     key: str
     run: int
     lost: list[Loss] = attrs.field(init=False, factory=list)
-    _touched: set[int] = attrs.field(init=False, factory=set)  # attempts that lost something
+    _touched: set[int] = attrs.field(init=False, factory=set)  # the attempts with losses
 
     def fetch(self, digest: str, size: int) -> bytes:
         """Read a large value in the same transaction."""
@@ -87,9 +87,9 @@ class _Repair:
         return content
 
     def set_aside(self) -> str:
-        """Copy all rows of the run, byte for byte; return how the names of the tables begin.
+        """Copy all rows of the run, byte for byte; return the prefix of the tables' names.
 
-        The run has no owner, and a former owner that is still asleep is fenced: it may believe that a row is there.
+        The run has no owner, and a previous owner that is suspended gets fenced, because it may rely on removed rows.
         """
         moment = self.session.now()
         name = f"damaged_{moment:%Y%m%dt%H%M%S%f}z_"
@@ -106,7 +106,7 @@ class _Repair:
         return name
 
     def cut(self) -> None:
-        """Remove what cannot be read and proved, and let the row of the run say what is left."""
+        """Remove what cannot be read and proved, and update the row of the run."""
         self._cut_strays()
         for (attempt,) in self.session.execute(
             "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt", (self.run,)
@@ -118,14 +118,14 @@ class _Repair:
         self._describe()
 
     def _cut_strays(self) -> None:
-        """Remove rows of attempts that the run does not have; an attempt that has checkpoints was begun."""
+        """Remove rows of missing attempts; an attempt with checkpoints was started."""
         self.session.change(
             "UPDATE attempts SET begun_at = acquired_at WHERE run = ? AND begun_at IS NULL AND EXISTS "
             "(SELECT 1 FROM checkpoints c WHERE c.run = attempts.run AND c.attempt = attempts.attempt)",
             (self.run,),
         )
         for table, attempt in strays(self.session, self.run):
-            detail = "the run has not begun such an attempt"
+            detail = "the run has not started such an attempt"
             if table == "step_results":
                 self._drop_results(attempt, 0, detail)
                 continue
@@ -148,7 +148,7 @@ class _Repair:
             "SELECT continues_results FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
         )[0]
         if len(image.history.results) < (continued or 0):
-            self._drop_attempt(attempt, "it continues a result that is lost")
+            self._drop_attempt(attempt, "it continues a lost result")
             return
         good, bad = self._sound_results(attempt, len(image.history.results))
         image.join(attempt, good, self.fetch)
@@ -157,13 +157,13 @@ class _Repair:
         self._cut_checkpoints(image, attempt, continued or 0)
         self._mend_columns(image, attempt)
         if self._is_emptied(attempt) and not self._last_continued(attempt):
-            self._drop_attempt(attempt, "no checkpoint of it is left")
+            self._drop_attempt(attempt, "none of its checkpoints remains")
 
     def _documents(self, attempt: int, upto: int) -> list[Row]:
         return self.session.execute(f"{_FIND} AND position <= ? ORDER BY position", (self.run, attempt, upto))
 
     def _sound_results(self, attempt: int, before: int) -> tuple[list[Row], str | None]:
-        """Return the rows of an attempt's own results up to the first that cannot be read, and why not."""
+        """Return the rows of an attempt's own results before the first unreadable one, and why that cannot be read."""
         good: list[Row] = []
         for (position,) in self.session.execute(
             "SELECT position FROM step_results WHERE run = ? AND attempt = ? ORDER BY position", (self.run, attempt)
@@ -174,13 +174,13 @@ class _Repair:
                 found = self.session.execute(f"{_FIND} AND position = ?", (self.run, attempt, position))
                 result, blobs = result_from(json.loads(found[0][1]), self.fetch)
                 check_values([*blobs.values(), result.held_output])
-            except Exception as error:  # of the database too: it may find that the bytes are not text
+            except Exception as error:  # database errors, too: the bytes may not be text
                 return good, _said(error)
             good += found
         return good, None
 
     def _cut_checkpoints(self, image: RunImage, attempt: int, proved: int) -> None:
-        """Remove the damaged checkpoints of an attempt; where one shows that results are damaged, these as well."""
+        """Remove the damaged checkpoints of an attempt, and results that a checkpoint shows to be damaged."""
         for (sequence,) in self.session.execute(
             "SELECT sequence FROM checkpoints WHERE run = ? AND attempt = ? AND deleted_at IS NULL ORDER BY sequence",
             (self.run, attempt),
@@ -203,7 +203,7 @@ class _Repair:
                 proved = steps
 
     def _mend_columns(self, image: RunImage, attempt: int) -> None:
-        """Let the columns of results and checkpoints say what the documents say."""
+        """Restore the columns of results and checkpoints from the documents."""
         change = self.session.change
         names = [name for name in rows.RESULT_COLUMNS if name not in ("run", "attempt", "position", "document")]
         update = f"UPDATE step_results SET {', '.join(f'{name} = ?' for name in names)} "  # noqa: S608
@@ -218,14 +218,14 @@ class _Repair:
             change("UPDATE checkpoints SET verified = ? WHERE run = ? AND sequence = ?", (answer, self.run, sequence))
 
     def _is_emptied(self, attempt: int) -> bool:
-        """Return whether an attempt has lost its last checkpoint; one that only removed some never had any."""
+        """Return whether an attempt has lost all its checkpoints; one that only removed checkpoints never had any."""
         select = "SELECT 1 FROM checkpoints WHERE run = ? AND attempt = ? LIMIT 1"
         return attempt in self._touched and not self.session.execute(select, (self.run, attempt))
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
     def _cut_unproved(self) -> None:
-        """Remove results after the last checkpoint of an attempt, unless a later attempt continues and so proves them."""
+        """Remove results after the last checkpoint of an attempt, except those that a later attempt continues."""
         for attempt, last in self.session.execute(
             "SELECT attempt, max(position) FROM step_results WHERE run = ? GROUP BY attempt ORDER BY attempt DESC",
             (self.run,),
@@ -235,7 +235,7 @@ class _Repair:
             )[0]
             proved = max(steps or 0, self._last_continued(attempt))
             if last > proved:
-                self._drop_results(attempt, proved + 1, "no checkpoint that is left proves them")
+                self._drop_results(attempt, proved + 1, "no remaining checkpoint proves them")
 
     def _last_continued(self, attempt: int) -> int:
         """Return the last result of an attempt that a later one continues."""
@@ -246,7 +246,7 @@ class _Repair:
         return int(found[0][0] or 0)
 
     def _cut_values(self) -> None:
-        """Remove damaged large values; nothing that is left names them."""
+        """Remove damaged large values, which no remaining row refers to."""
         for digest, size in self.session.execute("SELECT digest, size FROM blobs WHERE run = ?", (self.run,)):
             try:
                 self.fetch(digest, size)
@@ -268,7 +268,7 @@ class _Repair:
                 self.lost.append(Loss(f"message {signal_id}", len(text), _said(error)))
 
     def _describe(self) -> None:
-        """Write into the row of the run what its checkpoints say: the newest attempt that has one is the run."""
+        """Update the row of the run from its checkpoints: its head is the newest attempt with a checkpoint."""
         head = self._head()
         (last, newest) = self.session.execute(
             "SELECT (SELECT max(sequence) FROM checkpoints WHERE run = ?), (SELECT max(attempt) FROM attempts WHERE run = ?)",
@@ -291,7 +291,7 @@ class _Repair:
         describe_again(self.session, self.run, self.workflow_id)
 
     def _head(self) -> int:
-        """Return the newest attempt that leaves the run a checkpoint; the present one if it does."""
+        """Return the newest attempt that leaves the run a checkpoint; the current head if it does."""
         begun: list[int] = [
             attempt
             for (attempt,) in self.session.execute(

@@ -16,14 +16,14 @@ from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.leases import LeaseHolder
 from flowckpt.stores.sql.database import Row, Session
 
-# Ids, messages and times as the columns of both databases can hold them.
+# Ids, messages and times in a form that both databases can store.
 
 
 def id_text(name: str) -> str:
-    """Return an id as text that any database holds: itself, or JSON where it has a NUL or a lone surrogate.
+    """Return an id as text that any database can store: itself, or JSON if it has a NUL or a lone surrogate.
 
     Args:
-        name: any text; `name_of` returns it again.
+        name: any text; `name_of` is the inverse.
     """
     if name[:1] != '"' and "\0" not in name:
         try:
@@ -36,7 +36,7 @@ def id_text(name: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """Return the id of a text in a column."""
+    """Return the id from the text of a column; the inverse of `id_text`."""
     if text[:1] != '"':
         return text
     name: str = json.loads(text)
@@ -49,26 +49,26 @@ def key_of_run(session: Session, workflow_id: str, lock: str = "") -> int | None
     Args:
         session: the transaction.
         workflow_id: the run.
-        lock: `Dialect.lock` to keep others from its row until the end of the transaction.
+        lock: `Dialect.lock`, to lock its row until the end of the transaction.
     """
     found = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (id_text(workflow_id),))  # noqa: S608
     return int(found[0][0]) if found else None
 
 
 def shown(text: str) -> str:
-    """Return text for people and queries, with a sign for each NUL, which PostgreSQL cannot hold."""
+    """Return text for people and queries, with a replacement for NUL, which PostgreSQL cannot store."""
     return text.replace("\0", "\u2400") if "\0" in text else text
 
 
 def sql_time(moment: datetime) -> str:
-    """Return a time in UTC with six digits, so that the order of texts is that of times."""
+    """Return a time in UTC with six digits, so that texts and times have the same order."""
     if moment.tzinfo is not UTC:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return f"{moment.isoformat(timespec='microseconds')[:-6]}Z"
 
 
 def moment_of(column: Any) -> datetime:
-    """Return the time in a column: text from SQLite, a time from PostgreSQL."""
+    """Return the time in a column: text from SQLite, a datetime from PostgreSQL."""
     moment = column if isinstance(column, datetime) else datetime.fromisoformat(column)
     return moment.astimezone(UTC)
 
@@ -98,13 +98,13 @@ ADVANCE = (
     "UPDATE runs SET last_sequence = ?, latest_sequence = ?, steps = ?, status = ?, updated_at = ? "
     "WHERE run = ? AND writer = ? AND last_sequence < ?"
 )
-"""The fence: it changes a row only where the writer still owns the run, and keeps the row until the commit."""
+"""The fence: it changes the row only if the writer still owns the run, and locks it until the commit."""
 
 ADVANCE_ALONE = (
     "UPDATE runs SET last_sequence = ?1, latest_sequence = ?2, steps = ?3, updated_at = ?5 "
     "WHERE run = ?6 AND writer = ?7 AND last_sequence < ?8 AND status = ?4"
 )
-"""`ADVANCE`, with its values, where the status is the same. SQLite rewrites the indexes of each column that a statement names."""
+"""`ADVANCE` for an unchanged status: SQLite rewrites the indexes of each column that a statement sets."""
 
 REPLACE_INDEX = (
     insertion("result_index", ("name", "content")) + " ON CONFLICT (name) DO UPDATE SET content = excluded.content"
@@ -120,7 +120,7 @@ DROP_LIVE_NOTE = "DELETE FROM result_index WHERE name = ?"
 
 
 def live_name(run: int) -> str:
-    """Return the name under which the live note of a run is in the table of hints."""
+    """Return the name of a run's live note in the table of hints."""
     return f"live-{run}"
 
 
@@ -128,7 +128,7 @@ IS_THERE = (
     "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "
     "WHERE c.run = ? AND c.sequence = ? AND c.digest = ? AND a.writer = ?"
 )
-"""Whether the rows of a save are there: by its digest, and by whose they are."""
+"""Whether the rows of a save exist, by its digest and its writer."""
 
 ADD_RESULT = insertion("step_results", RESULT_COLUMNS)
 ADD_CHECKPOINT = insertion("checkpoints", CHECKPOINT_COLUMNS)
@@ -140,7 +140,7 @@ SHARE_BLOB = (
     "SELECT r.run, b.digest, b.size, b.name FROM blobs b JOIN runs s ON s.run = b.run, runs r "
     "WHERE s.workflow_id = ? AND b.digest = ? AND b.size = ? AND r.run = ? ON CONFLICT (run, digest) DO NOTHING"
 )
-"""The other run gets a name for the content: there are no two copies of it."""
+"""The other run gets a reference to the content, not a copy."""
 
 NAMED_BLOBS = "SELECT digest FROM blobs WHERE run = ?"
 DESCRIBE = "UPDATE runs SET workflow_name = ?, metadata = ? WHERE run = ?"
@@ -153,18 +153,18 @@ DELETE_CHECKPOINT = (
     "UPDATE checkpoints SET deleted_at = ?, document = NULL WHERE run = ? AND sequence = ? AND deleted_at IS NULL"
 )
 DELETED_AT_ONCE = 250
-"""Checkpoints that are deleted, or whose rows are removed, in one transaction."""
+"""Maximum checkpoints deleted, or removed with their rows, in one transaction."""
 REMOVE_DELETED = (
     "DELETE FROM checkpoints WHERE run = ? AND sequence IN "
     "(SELECT sequence FROM checkpoints WHERE run = ? AND deleted_at IS NOT NULL ORDER BY sequence LIMIT ?)"
 )
 HOLD_RUN = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
-"""The fence where no checkpoint is added."""
+"""The fence of a write without a checkpoint."""
 
 DROP_ATTEMPTS = "DELETE FROM attempts WHERE run = ? AND attempt < ?"
-"""With their results and checkpoints, which name them."""
+"""Removes their results and checkpoints, too, by foreign keys."""
 DROP_ALL = ("DELETE FROM blobs WHERE run = ?", "DELETE FROM pins WHERE run = ?")
-"""The other rows of former generations."""
+"""The other rows of earlier generations."""
 
 GO_BACK = "UPDATE runs SET head_attempt = ? WHERE run = ?"
 BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?), workflow_name = ?, metadata = ? WHERE run = ?"
@@ -178,7 +178,7 @@ def result_row(result: StepResult, encoded: bytes, run: int, attempt: int, posit
         encoded: its canonical bytes.
         run: the run's key.
         attempt: the attempt that adds it.
-        position: its place in the history, from 1.
+        position: its position in the history, from 1.
     """
     error, started_at = result.error, result.started_at
     return (
@@ -202,13 +202,13 @@ def result_row(result: StepResult, encoded: bytes, run: int, attempt: int, posit
 
 
 def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> list[Row]:
-    """Return a row for each claim of a result, with the answer to it.
+    """Return a row for each claim of a result, with its verdict.
 
     Args:
-        result: the result; what it says of its evidence may be of any form.
+        result: the result; its evidence may be malformed.
         run: the run's key.
         attempt: the attempt that adds it.
-        position: its place in the history, from 1.
+        position: its position in the history, from 1.
     """
     rows: list[Row] = []
     for number, (claim, verdict) in enumerate(recorded_claims(result.evidence or {}), 1):
@@ -257,12 +257,12 @@ def checkpoint_row(
     Args:
         data: the checkpoint.
         run: the run's key.
-        steps: how many results it holds.
-        size: bytes that it takes, new results included.
+        steps: the number of its results.
+        size: its size in bytes, including new results.
         is_verified: whether the claims of its results were found to hold.
         chain: the chain digest of its results, in hex.
-        document: what its columns and the head of its attempt do not say, as JSON.
-        head: SHA-256 of the head of its attempt, begun; it is copied.
+        document: its other fields as JSON, besides its columns and the head of its attempt.
+        head: the unfinished SHA-256 of the head of its attempt; it is copied.
     """
     error = data.error
     saved_at = sql_time(data.saved_at)
@@ -290,12 +290,12 @@ def checkpoint_row(
 
 
 def checkpoint_digest(head: Any, said: tuple[Any, ...], document: str) -> str:
-    """Return the digest over all that a checkpoint says.
+    """Return the digest of a checkpoint.
 
     Args:
-        head: SHA-256 of the head of its attempt, begun; it is copied.
+        head: the unfinished SHA-256 of the head of its attempt; it is copied.
         said: sequence, attempt, id, reason, status, results, time, chain.
-        document: the rest.
+        document: its other fields.
     """
     digest = head.copy()
     digest.update(f"{said!r}{document}".encode())
@@ -304,25 +304,25 @@ def checkpoint_digest(head: Any, said: tuple[Any, ...], document: str) -> str:
 
 
 def head_digest(head: str) -> Any:
-    """Return SHA-256 over the head of an attempt, to be copied and continued."""
+    """Return the unfinished SHA-256 of the head of an attempt, to copy and continue."""
     return sha256(head.encode())
 
 
-# The light description of a checkpoint, from the columns of its row.
+# The reference to a checkpoint, from the columns of its row.
 
 
 REFERENCE = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size, verified"
 
 
 def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
-    """Return the light description of a checkpoint.
+    """Return the reference to a checkpoint.
 
     Args:
         workflow_id: the run.
         row: the columns of `REFERENCE`.
 
     Raises:
-        CheckpointCorruptedError: a column holds what flowckpt never writes.
+        CheckpointCorruptedError: a column has an invalid value.
     """
     name, sequence, attempt, reason, saved_at, steps, size, verified = row
     is_verified = None if verified is None else bool(verified)
@@ -342,7 +342,7 @@ def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
         raise CheckpointCorruptedError(workflow_id, location=f"checkpoint {sequence}", detail=str(error)) from error
 
 
-# The tags of runs as rows, by which runs are found. What a tag really says, the metadata of the run say.
+# The tags of runs as rows, to find runs by them. The exact tags are in the metadata of the run.
 
 
 ADD_TAG = (
@@ -354,7 +354,7 @@ _AT_ONCE = 1000
 
 
 def tag_text(text: str) -> str:
-    """Return the name or the value of a tag as an index of any database holds it: a long one by its digest.
+    """Return the name or value of a tag in a form that any database can index: a long one as its digest.
 
     Args:
         text: any text.
@@ -368,7 +368,7 @@ def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
     """Return the parameters of `ADD_TAG` for each tag of a run.
 
     Args:
-        metadata: of the run; what they say of tags may be of any form.
+        metadata: of the run; its tags may be malformed.
         run: the run's key.
     """
     tags = metadata.get("tags")
@@ -378,7 +378,7 @@ def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
 
 
 def add_missing_tags(session: Session) -> None:
-    """Add the rows of all runs, of a time before there were such rows."""
+    """Add the rows of all runs, for a database from before there were such rows."""
     last = 0
     while found := session.execute(
         "SELECT run, CAST(metadata AS TEXT) FROM runs WHERE run > ? AND metadata IS NOT NULL ORDER BY run LIMIT ?",
@@ -393,22 +393,22 @@ def add_missing_tags(session: Session) -> None:
 def _rows_of(text: str, run: int) -> list[Row]:
     try:
         metadata = decode(json.loads(text))
-    except (DecodingError, ValueError, TypeError):  # a damaged run is no cause to refuse the others
+    except (DecodingError, ValueError, TypeError):  # a damaged run must not affect the others
         return []
     return tag_rows(metadata, run) if isinstance(metadata, Mapping) else []
 
 
-# Who owns a run, as the tables say it.
+# The owner of a run in the tables.
 
 
 OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_expires_at"
 
 
 def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
-    """Return the holder in the values of `OWNER_COLUMNS`; None if they are empty, as the run has no owner.
+    """Return the holder in the values of `OWNER_COLUMNS`; None if they are empty, because the run has no owner.
 
     Raises:
-        CheckpointCorruptedError: a time in them is damaged.
+        CheckpointCorruptedError: a time is damaged.
     """
     host, boot_id, pid, start_time, acquired_at, expires_at = columns
     if host is None:
@@ -420,12 +420,12 @@ def holder_of(columns: Row, workflow_id: str = "") -> LeaseHolder | None:
             workflow_id,
             location="attempts",
             detail=f"a time of the lease of its owner, process {pid} on {host}, is damaged: {error}"[:300],
-            remedy="Nothing was changed. If that process has ended, 'flowckpt resume RUN --steal' makes a new lease.",
+            remedy="If that process has ended, 'flowckpt resume RUN --steal' makes a new lease. Nothing was changed.",
         ) from error
 
 
 def live_owner(session: Session, run: int) -> Owner | None:
-    """Return who owns a run and is alive, as far as can be known from here."""
+    """Return the live owner of a run, as far as this process can tell."""
     found = session.execute(
         f"SELECT r.workflow_id, {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
         (run,),
@@ -435,11 +435,11 @@ def live_owner(session: Session, run: int) -> Owner | None:
 
 
 def stop_the_clock(session: Session, since: datetime) -> None:
-    """Let a time in which no owner could renew a lease count for none of those that were running when it began.
+    """Extend all running leases by a time in which no owner could renew them.
 
     Args:
         session: the transaction.
-        since: when it began, by the store's clock.
+        since: when that time began, by the store's clock.
     """
     running = session.execute(
         "SELECT run, attempt, lease_expires_at FROM attempts WHERE released_at IS NULL AND lease_expires_at >= ?",

@@ -27,11 +27,11 @@ _IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "save
 
 
 class SqlRunWriter(RunWriter):
-    """Writes to one run in a database. Its token is the name of the owner in the table.
+    """Writes to one run in a database. The token is the owner's name in the table.
 
     Args:
         image: the run as read after the claim.
-        attempt: the attempt that was claimed.
+        attempt: the claimed attempt.
         token: the name of the owner.
     """
 
@@ -41,33 +41,33 @@ class SqlRunWriter(RunWriter):
         self.run = image.run
         self._database = database
         self._image: RunImage | None = image
-        self._is_verified: bool | None = None  # whether the evidence in what is saved holds
+        self._is_verified: bool | None = None  # whether the evidence of the saved results holds
         self._described: CheckpointData | None = None
         self._head = rows.head_digest("")
         self._is_poisoned = False
         self._pending: tuple[Addition, bool | None, list[Blob], Mapping[str, Blob]] | None = None  # the last write
         self._mark = database.mark()
-        self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
+        self._unacknowledged: Callable[[], None] | None = None  # called once the last write is durable
         self._fence: FencedError | None = None
 
     def close(self) -> None:
-        """Save nothing more."""
+        """End the writes."""
         self._is_closed = True
 
     def save(self, data: CheckpointData) -> None:
-        """Save a checkpoint with the results that are new in it."""
+        """Save a checkpoint with its new results."""
         try:
             super().save(data)
         except OverflowError as error:
             raise self._refused_number(error) from error
 
     def _refused_number(self, error: OverflowError) -> EncodingError:
-        """Return the error for a number that no column holds; nothing was written then."""
+        """Return the error for a number that no column can store; nothing was written."""
         self._is_poisoned = False
         return refusal_of_field(error)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[str, str | None, Blobs]:
-        """Return what the columns do not say, the head for the first checkpoint of an attempt, and the large values."""
+        """Return the document, the head for the first checkpoint of an attempt, and the large values."""
         data.checkpoint_id.encode()
         first = self._first
         is_utc = data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
@@ -88,8 +88,8 @@ class SqlRunWriter(RunWriter):
 
     def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[Statement], HistoryView]:
         image = self._image
-        assert image is not None, "it is there until the first write"
-        nothing: Row = (None, None, 0, 0, None, self.run, self.attempt)  # the database's time takes a look of its own
+        assert image is not None, "it exists until the first write"
+        nothing: Row = (None, None, 0, 0, None, self.run, self.attempt)  # NULL: the time would take another query
         if first is not None and first.reason is Reason.CONTINUED:
             dropped: list[Statement] = [(each, [(self.run,)]) for each in rows.DROP_ALL]
             return [
@@ -131,7 +131,7 @@ class SqlRunWriter(RunWriter):
         beginning: Sequence[Statement],
         evicted: frozenset[int],
     ) -> Addition:
-        """Return the rows of a save, and note what follows once they are durable."""
+        """Return the rows of a save, and prepare its acknowledgement."""
         document, head, of_head = encoded
         run, attempt, history, count = self.run, self.attempt, view.history, view.length
         others = [*beginning]
@@ -167,7 +167,7 @@ class SqlRunWriter(RunWriter):
                 others.append((rows.SAY_HEAD, [(head, run, attempt)]))
         if evicted:
             moment = sql_time(data.saved_at)
-            doomed = sorted(each for each in evicted if each < data.sequence)  # never the one that is saved
+            doomed = sorted(each for each in evicted if each < data.sequence)  # never the one being saved
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
         answer = verified_after(self._is_verified, history.results[held:count])
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
@@ -189,7 +189,7 @@ class SqlRunWriter(RunWriter):
         self._have_values(blobs, missing)
 
     def _description(self, data: CheckpointData) -> tuple[Row, list[Row]]:
-        """Return what the row of the run is to say, and its tags; nothing if that has not changed."""
+        """Return the new description in the row of the run and its tags; empty if nothing has changed."""
         before = self._described
         if before is not None and data.metadata is before.metadata and data.workflow_name == before.workflow_name:
             return (), []
@@ -197,11 +197,10 @@ class SqlRunWriter(RunWriter):
         return said, tag_rows(data.metadata, self.run)
 
     def save_later(self, data: CheckpointData) -> asyncio.Future[None] | None:
-        """Hand a checkpoint to the group of saves that is committed next, and return without waiting for it.
+        """Add a checkpoint to the next group of saves, and return without waiting for the commit.
 
-        Returns:
-            None if the save has to wait for something else first: another save of the run, or, as the first one of a
-            later attempt, a read.
+        Returns: None if the save must first wait for another save of the run or, as the first one of a later attempt,
+        for a read.
         """
         self._check_process()
         can_begin = self.is_adopted or (self._image is not None and not self._image.links)
@@ -218,7 +217,7 @@ class SqlRunWriter(RunWriter):
             raise
 
     def _end(self, addition: Addition, outcome: Outcome) -> None:
-        """Take note of the outcome of a save of a group, or raise its error."""
+        """Handle the outcome of a grouped save, or raise its error."""
         try:
             self._is_poisoned = False
             self._commit(lambda _: answer_of(outcome), addition)
@@ -234,7 +233,7 @@ class SqlRunWriter(RunWriter):
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
         was_poisoned = self._is_poisoned
-        self._is_poisoned = True  # until it is acknowledged: any exception from here on, of whatever kind
+        self._is_poisoned = True  # until it is acknowledged, whatever exception follows
         try:
             holds = write(addition)
         except CheckpointStorageError as error:
@@ -254,7 +253,7 @@ class SqlRunWriter(RunWriter):
                 self._database.probe()
 
     def delete(self, sequences: list[int]) -> None:
-        """Delete checkpoints, some at a time: the journal of SQLite takes room on a full disk. Their results stay."""
+        """Delete checkpoints in small groups, as SQLite's journal needs space on a full disk. Their results stay."""
         for start in range(0, len(sequences), rows.DELETED_AT_ONCE):
             self._delete_some(sequences[start : start + rows.DELETED_AT_ONCE])
 
@@ -262,9 +261,9 @@ class SqlRunWriter(RunWriter):
         with self._usable():
             begin: list[Statement] = []
             saved = self.saved
-            if not self.is_adopted:  # what the owner read as the newest is what it continues
+            if not self.is_adopted:  # the owner continues from the newest one that it read
                 image = self._image
-                assert image is not None, "it is there until the first write"
+                assert image is not None, "it exists until the first write"
                 newest = self._database.read(self.workflow_id, "delete", image.newest_steps)
                 begin, saved = self._begin(image.history.view(newest))
                 begin.append((rows.GO_BACK, [(self.attempt, self.run)]))
@@ -286,12 +285,12 @@ class SqlRunWriter(RunWriter):
             self.is_adopted, self.saved, self._described = True, saved, None
 
     def share_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
-        """Name large values of another run in this one, without a second copy; leave out those that it lacks."""
+        """Refer to large values of another run in this one, without a copy; skip those that it lacks."""
         key, lock = id_text(source_id), self._database.dialect.lock
         wanted = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
 
         def work(session: Session) -> set[str] | None:
-            # The source first, as in a clear: it is there until we are done, or it is gone.
+            # Lock the source first, as a clear does: it exists until we are done, or is gone.
             session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
             if not session.change(rows.HOLD_RUN, (self.run, self.token)):
                 return None
@@ -319,7 +318,7 @@ class SqlRunWriter(RunWriter):
         return self._fence
 
     def report_loss(self) -> None:
-        """Save nothing more, and report that the run has a new owner."""
+        """End the writes, and report that the run has a new owner."""
         error = self._fenced()
         if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
             self.on_lost(error)

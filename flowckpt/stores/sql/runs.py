@@ -39,25 +39,25 @@ from flowckpt.stores.sql.rows import (
 from flowckpt.stores.sql.run_writer import SqlRunWriter
 
 _AT_ONCE = 50
-"""Runs that are removed in one transaction: others wait for it."""
+"""Maximum runs removed in one transaction, because other processes wait for it."""
 
 _NAMED = re.compile(r'"([0-9a-f]{64})"')
 _ROW_BYTES = 200
-"""About what a row takes beside its documents."""
+"""Approximate bytes of a row besides its documents."""
 
 _TEXTS = (
     "SELECT CAST(document AS TEXT) FROM step_results WHERE run = ?",
     "SELECT CAST(document AS TEXT) FROM checkpoints WHERE run = ? AND document IS NOT NULL",
     "SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND head IS NOT NULL",
 )
-"""All that can name a large value."""
+"""All records that can refer to a large value."""
 
 
 class SqlRuns(SqlReader):
-    """The runs of an SQL store, and those among them that this process owns.
+    """The runs of an SQL store, including those that this process owns.
 
     Args:
-        database: where they are.
+        database: the database.
         lease_seconds: how long a run stays owned without a heartbeat of its owner.
 
     Attributes:
@@ -68,7 +68,7 @@ class SqlRuns(SqlReader):
         self._times = LeaseTimes(lease_seconds)
         super().__init__(database, self._times.interval)
         self._process = current_process
-        self._noted: set[str] = set()  # the owners that wrote a live note
+        self._noted: set[str] = set()  # the owners that have written a live note
 
     def close(self) -> None:
         """Release every run that this process owns, and close the database."""
@@ -94,7 +94,7 @@ class SqlRuns(SqlReader):
         try:
             found = self._with_image(workflow_id, read)
             if found is None:
-                raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
+                raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
         except BaseException:
             self.database.write(workflow_id, "release", lambda session: give_up(session, lock, run, claim.writer))
             raise
@@ -117,7 +117,7 @@ class SqlRuns(SqlReader):
         return Claim(workflow_id, id_text(workflow_id), writer, process, self._times.seconds, **options)
 
     def acquire_new(self, workflow_id: str) -> Lease | None:
-        """Claim a run that is not there yet; return None if it is there: it has to be read."""
+        """Claim a new run; return None if it exists, because it must be read."""
         if not self.database.dialect.claim_new:
             return None
         work, end = self._new(workflow_id)
@@ -125,11 +125,11 @@ class SqlRuns(SqlReader):
         return lease
 
     def acquire_new_later(self, workflow_id: str) -> asyncio.Future[Lease | None]:
-        """Do the same with the next group."""
+        """Claim a new run with the next group; None if it exists."""
         return self.database.later(*self._new(workflow_id))
 
     def _new(self, workflow_id: str) -> tuple[Work, End]:
-        """Return the claim of a run that is not there yet, and what becomes of it."""
+        """Return the claim of a new run, and the function that handles its outcome."""
         self._prepare_leases()
         claim = self._new_claim(workflow_id)
         dialect = self.database.dialect
@@ -159,7 +159,7 @@ class SqlRuns(SqlReader):
         return None if writer is None else writer.save_later(data)
 
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
-        """Release a run with the next group, if the owner with that token still owns it."""
+        """Release a run with the next group if the owner with that token still owns it."""
         writer = self.owned.get(workflow_id)
         if writer is None or token not in ("", writer.token) or not writer.is_mine:
             return None
@@ -181,13 +181,13 @@ class SqlRuns(SqlReader):
         )
 
     def maintain_owned(self) -> bool:
-        """Renew the leases of all owned runs, and tell of those that are lost; return whether there are any."""
+        """Renew the leases of all owned runs, report lost ones, and return whether any are owned."""
         mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:
             seconds = self._times.seconds
             lost = self.database.write("", "renew", lambda session: renew(session, [*mine], seconds))
             for workflow_id, owned in map(mine.__getitem__, lost):
-                if self.owned.get(workflow_id) is owned:  # else it was given up or cleared here, meanwhile
+                if self.owned.get(workflow_id) is owned:  # otherwise this process released or cleared it meanwhile
                     owned.report_loss()
         return bool(mine)
 
@@ -197,13 +197,13 @@ class SqlRuns(SqlReader):
             self.database.now(self._giving_up(writer))
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Let an owned run have large values of another without a copy."""
+        """Share large values of another run with an owned run, without a copy."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
             owned.share_from(source_id, sizes)
 
     def clear(self, workflow_id: str) -> None:
-        """Remove a run, with all that belongs to it."""
+        """Remove a run with all its rows."""
         key, lock = id_text(workflow_id), self.database.dialect.lock
         owned = self.owned.get(workflow_id)
         mine = owned.token if owned is not None and owned.is_mine else ""
@@ -218,7 +218,7 @@ class SqlRuns(SqlReader):
         self.database.write(workflow_id, "receive", arrival.write)
 
     def repair(self, workflow_id: str) -> Repaired:
-        """Set aside what is damaged of a run, and keep the rest, in one transaction."""
+        """Set aside the damaged parts of a run, and keep the rest, in one transaction."""
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
         dialect = self.database.dialect
@@ -227,14 +227,14 @@ class SqlRuns(SqlReader):
         )
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Add a message for a run, also one owned elsewhere; return whether it is new."""
+        """Add a message for a run, which another process may own; return whether it is new."""
         dialect = self.database.dialect
         return self.database.write(
             workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
         )
 
     def signals_later(self, workflow_id: str) -> asyncio.Future[list[Signal]] | None:
-        """Read the messages for an owned run with the next group; each run looks for them about once a second."""
+        """Read the messages for an owned run with the next group; each run polls about once a second."""
         writer = self.owned.get(workflow_id)
         if writer is None or not writer.is_mine:
             return None
@@ -254,7 +254,7 @@ class SqlRuns(SqlReader):
         self.note_live_all({writer.workflow_id: content})
 
     def note_live_all(self, notes: Mapping[str, bytes]) -> None:
-        """Replace the live notes of those of the runs that this process owns, in one transaction."""
+        """Replace the live notes of the runs that this process owns, in one transaction."""
         writers = [(self.owned.get(workflow_id), content) for workflow_id, content in notes.items()]
         mine = {writer: content for writer, content in writers if writer is not None and writer.is_mine}
         if not mine:
@@ -263,7 +263,7 @@ class SqlRuns(SqlReader):
         names = [rows.live_name(writer.run) for writer in mine]
 
         def work(session: Session) -> None:
-            session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL has its notes in a table
+            session.execute("SET LOCAL synchronous_commit TO off")  # only PostgreSQL keeps live notes in a table
             session.change(rows.REPLACE_LIVE_NOTES, (names, [*mine.values()]))
 
         self.database.write(next(iter(notes)) if len(notes) == 1 else "", "note", work)
@@ -306,20 +306,20 @@ class SqlRuns(SqlReader):
             raise CheckpointNotFoundError(workflow_id)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Take a pin away."""
+        """Remove a pin."""
         statement = "DELETE FROM pins WHERE sequence = ? AND run IN (SELECT run FROM runs WHERE workflow_id = ?)"
         key = id_text(workflow_id)
         self.database.write(workflow_id, "unpin", lambda session: session.change(statement, (sequence, key)))
 
     def pinned(self, workflow_id: str) -> frozenset[int]:
-        """Return the sequences that are pinned."""
+        """Return the pinned sequences."""
         statement = "SELECT p.sequence FROM pins p JOIN runs r ON r.run = p.run WHERE r.workflow_id = ?"
         return frozenset(sequence for (sequence,) in self._rows(workflow_id, statement))
 
     # --- one run ---------------------------------------------------------------------------------------------------
 
     def compactable(self, after: str, limit: int) -> list[str]:
-        """Return the runs that have deleted checkpoints, in the order of their keys."""
+        """Return the runs with deleted checkpoints, in the order of their keys."""
 
         def read(session: Session) -> list[str]:
             start = key_of_run(session, after) if after else None
@@ -334,9 +334,9 @@ class SqlRuns(SqlReader):
         return self.database.read("", "list", read)
 
     def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
-        """Remove the rows of deleted checkpoints, some at a time, and then the large values that no row names.
+        """Remove the rows of deleted checkpoints in small groups, then the large values that no row refers to.
 
-        A process that owned the run and is gone is fenced for good: it may believe of a value that it is there still.
+        A previous owner is fenced permanently, because it may rely on a removed value.
         """
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
@@ -363,12 +363,12 @@ class SqlRuns(SqlReader):
         return Compacted(freed > 0, freed)
 
     def total_bytes(self) -> int:
-        """Return how many bytes the database takes, with its indexes."""
+        """Return the size of the database in bytes, including indexes."""
         return self.database.total_bytes()
 
     def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
-        """Return about how many bytes each run takes."""
-        # Not the sizes of the checkpoints: results stay when the checkpoint that added them is removed.
+        """Return the approximate size of each run in bytes."""
+        # Not the sizes of checkpoints: results stay when the checkpoint that added them is removed.
         rows_of = ", ".join(
             f"COALESCE((SELECT sum(COALESCE(length(CAST(t.{document} AS TEXT)), 0) + {_ROW_BYTES}) "  # noqa: S608
             f"FROM {table} t WHERE t.run = r.run), 0)"
@@ -386,25 +386,25 @@ class SqlRuns(SqlReader):
     # --- many runs -------------------------------------------------------------------------------------------------
 
     def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
-        """Return runs in the order in which they were started, the last one first."""
+        """Return runs, most recently started first."""
         while True:
             found, is_more = self.database.read("", "list", partial(page_of_runs, before=before, limit=limit))
             if found or not is_more:
                 return found
-            limit *= 2  # a page of damaged runs: look at more
+            limit *= 2  # a page of damaged runs: read more
 
     def tidy(self) -> None:
-        """Give free pages back to the system, where the database can do so in passing."""
+        """Return free pages to the system if the database can do so cheaply."""
         self.database.give_back_space()
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
-        """Remove those of the runs that have no owner, that have no pin, and that stand as they did."""
+        """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
         gone: list[str] = []
         for start in range(0, len(runs), _AT_ONCE):
             part = [each for each in runs[start : start + _AT_ONCE] if each.workflow_id not in self.owned]
             try:
                 gone += self._clear_some(part)
-            except DiskFullError:  # the journal of all is too large: each one that has gone makes room for the next
+            except DiskFullError:  # the journal for all is too large: each removed run frees space for the next
                 for info in sorted(part, key=lambda each: each.steps):
                     gone += self._clear_some([info])
         return gone
@@ -414,7 +414,7 @@ class SqlRuns(SqlReader):
 
         def work(session: Session) -> list[str]:
             gone = []
-            # Locked in one order, so that two who prune at once do not wait for each other.
+            # Locked in one order, so that two processes that prune at the same time do not deadlock.
             for info in sorted(runs, key=lambda each: each.workflow_id):
                 run = key_of_run(session, info.workflow_id, lock)
                 if run is None or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", (run,)):
@@ -430,7 +430,7 @@ class SqlRuns(SqlReader):
 
 
 def _remove_unnamed(session: Session, run: int) -> int:
-    """Remove the large values that no row of a run names; return how many bytes they took."""
+    """Remove the large values that no row of a run refers to; return their total bytes."""
     held = session.execute("SELECT digest, size FROM blobs WHERE run = ?", (run,))
     if not held:
         return 0
@@ -446,14 +446,14 @@ def _remove_unnamed(session: Session, run: int) -> int:
     return freed
 
 
-# Becoming the owner of a run and ceasing to be: what is written for it, each in one transaction.
+# Claim and release of a run, each in one transaction.
 #
-# The attempt is the fencing number, and `runs.writer` is the fence: a random name of the newest owner. Every save changes
-# the row of the run where the name is still the saver's, in the transaction that adds its rows; so the process that has written a
-# new name there has fenced all who came before, in whatever state they are.
+# The attempt is the fencing token, and `runs.writer` is the fence: a random name of the newest owner. Every save
+# updates the row of the run only if the name is still its own, in the transaction that adds its rows. So a process that
+# writes a new name there fences all previous owners, whatever they are doing.
 #
-# A claim also looks at the version of the schema. A program that had the database open while a newer one brought it forward
-# would continue without a word, and its runs would have no rows in what is new.
+# A claim also checks the version of the schema. Otherwise a program that had the database open while a newer one
+# migrated it would continue, and its runs would lack the rows of new tables.
 
 _ADD_ATTEMPT = insertion(
     "attempts",
@@ -477,10 +477,10 @@ class Claim:
         key: its id as the column holds it.
         writer: the random name of the claimer.
         process: the claimer's process.
-        lease_seconds: how long its lease lasts.
-        at_least: the lowest number that the attempt may have.
-        take_over: whether to take it from a living owner.
-        instead_of: the claimer's own former name, which ends with this claim; empty if it has none.
+        lease_seconds: the duration of its lease.
+        at_least: the lowest allowed number of the attempt.
+        take_over: whether to take it from a live owner.
+        instead_of: the claimer's own previous name, which this claim replaces; may be empty.
         after: the claimer's own attempt, which must be the newest; 0 for any.
     """
 
@@ -508,18 +508,18 @@ class Claim:
         """Write the claim, and return the run's key and the attempt.
 
         Raises:
-            RunLockedError: the run has a living owner.
-            FencedError: it is to follow an attempt that is not the newest.
-            UnsupportedSchemaError: a newer program has brought the database forward since it was opened.
+            RunLockedError: the run has a live owner.
+            FencedError: `after` is not the newest attempt.
+            UnsupportedSchemaError: a newer program has migrated the database since it was opened.
         """
         select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
         if self.after and not session.execute(select, (self.key,)):
             raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=None)
         insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
-        while not (rows := session.execute(select, (self.key,))):  # others may give it up unwritten, again and again
+        while not (rows := session.execute(select, (self.key,))):  # others may repeatedly give it up without a write
             session.change(insert, (self.key,))
         run, newest, writer, version = rows[0]
-        if writer == self.writer:  # done before, and the answer was lost
+        if writer == self.writer:  # it was done, but the answer was lost
             return run, newest
         if self.after and newest != self.after:
             raise FencedError(self.workflow_id, attempt=self.after, newest_attempt=newest)
@@ -544,20 +544,20 @@ class Claim:
 
 
 def lease_end(now: datetime, seconds: float) -> str:
-    """Return when a lease ends that is given or renewed now, as the column holds it."""
+    """Return the end of a lease that starts now, in the form of the column."""
     return sql_time(now + timedelta(seconds=seconds))
 
 
 def give_up(session: Session, lock: str, run: int, writer: str) -> None:
-    """Give a run up; a claim under which nothing was written leaves no trace.
+    """Release a run; a claim without a write leaves no trace.
 
-    Then the previous owner owns the run again, unless it has released it as well.
+    Then the previous owner owns the run again, unless it has released it, too.
 
     Args:
         session: the transaction.
-        lock: what keeps a selected row from others.
+        lock: `Dialect.lock`.
         run: the run's key.
-        writer: who gives it up.
+        writer: the name of the owner.
     """
     runs = session.execute(f"SELECT writer FROM runs WHERE run = ?{lock}", (run,))  # noqa: S608
     mine = session.execute("SELECT attempt, begun_at FROM attempts WHERE run = ? AND writer = ?", (run, writer))
@@ -584,17 +584,17 @@ def give_up(session: Session, lock: str, run: int, writer: str) -> None:
 
 
 def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: str = "") -> None:
-    """Remove a run with all that belongs to it.
+    """Remove a run with all its rows.
 
     Args:
         session: the transaction.
-        lock: what keeps a selected row from others.
+        lock: `Dialect.lock`.
         workflow_id: the run.
         key: its id as the column holds it.
-        mine: the name under which the caller owns it, if it does.
+        mine: the caller's name if it owns the run; otherwise empty.
 
     Raises:
-        RunLockedError: the run has another living owner.
+        RunLockedError: the run has another live owner.
     """
     rows = session.execute(f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
     if not rows:
@@ -607,14 +607,14 @@ def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: 
 
 
 def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
-    """Renew leases, and return those that are lost: the run was removed, or a later attempt has saved to it.
+    """Renew leases, and return the lost ones: the run was removed, or a later attempt has saved to it.
 
-    A later attempt that has saved nothing may yet be refused, and give the run back.
+    A later attempt that has saved nothing may still fail and release the run.
 
     Args:
         session: the transaction.
-        writers: the names under which runs are owned.
-        seconds: how long a lease lasts.
+        writers: the names of the owners.
+        seconds: the duration of a lease.
     """
     now = session.now()
     values = (sql_time(now), lease_end(now, seconds))
@@ -624,16 +624,16 @@ def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
     return [writer for writer in writers if not session.execute(_STILL_NEWEST, (writer,))]
 
 
-# Taking in a whole run: each of its saves as it would be done, and all of them in one transaction.
+# Receiving a whole run: all its saves in one transaction.
 
 T = TypeVar("T")
 
 
 class OneTransaction(Database):
-    """A database whose every work is part of a transaction that is open already.
+    """A database whose operations are part of an open transaction.
 
     Args:
-        dialect: how statements are written.
+        dialect: the SQL dialect.
     """
 
     def __init__(self, session: Session, dialect: Dialect) -> None:
@@ -642,15 +642,15 @@ class OneTransaction(Database):
 
     @property
     def dialect(self) -> Dialect:
-        """How statements are written."""
+        """The SQL dialect."""
         return self._dialect
 
     def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
-        """Do work that reads."""
+        """Read."""
         return work(self._session)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
-        """Do work that writes."""
+        """Write."""
         return work(self._session)
 
     def now(self, item: Item) -> Any:
@@ -658,7 +658,7 @@ class OneTransaction(Database):
         return item.do(self._session) if isinstance(item, Work) else self.settle(item)
 
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save: within one transaction no outcome is unknown."""
+        """Write the rows of a save; within one transaction, no outcome is unknown."""
         change = self._session.change
         if not change(rows.ADVANCE, addition.advance):
             return False
@@ -673,13 +673,13 @@ class OneTransaction(Database):
 
 @attrs.frozen
 class BulkImport:
-    """A run that is to be taken in.
+    """A run to import.
 
     Attributes:
-        checkpoints: returns its checkpoints, attempt by attempt and the oldest first.
-        process: who takes it in.
-        lease_seconds: how long a lease would last.
-        dialect: how statements are written.
+        checkpoints: returns its checkpoints, by attempt, oldest first.
+        process: the importing process.
+        lease_seconds: the duration of a lease.
+        dialect: the SQL dialect.
     """
 
     _workflow_id: str
@@ -690,11 +690,11 @@ class BulkImport:
     _token: str = attrs.field(init=False, factory=partial(secrets.token_hex, 12))
 
     def write(self, session: Session) -> None:
-        """Write all of it. Done again, after its answer was lost, it finds that it was done.
+        """Write the whole run. If repeated because the answer was lost, it does nothing.
 
         Raises:
-            RunExistsError: there is such a run.
-            RunLockedError: another process is about to begin it.
+            RunExistsError: the run exists.
+            RunLockedError: another process is about to start it.
         """
         if session.execute("SELECT 1 FROM attempts WHERE writer LIKE ?", (f"{self._token}-%",)):
             return
@@ -711,7 +711,7 @@ class BulkImport:
             give_up(session, self._dialect.lock, owned.run, owned.token)
 
     def _make_way(self, session: Session) -> None:
-        """Remove a run under which nothing was ever saved."""
+        """Remove a run without saves."""
         select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{self._dialect.lock}"  # noqa: S608
         for run, writer in session.execute(select, (id_text(self._workflow_id),)):
             if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
@@ -726,7 +726,7 @@ class BulkImport:
         claim = Claim(self._workflow_id, key, writer, self._process, self._lease_seconds, at_least=attempt)
         claim.make(session, self._dialect.lock)
         image = open_image(session, self._workflow_id, key)
-        assert image is not None, "it was claimed just now"
+        assert image is not None, "it was just claimed"
         image.read_results(session, self._not_read)
         image.blobs = {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (image.run,))}
         return SqlRunWriter(database, image, attempt=attempt, token=writer, fetch=self._not_read)

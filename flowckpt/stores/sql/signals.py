@@ -1,4 +1,4 @@
-"""The messages for the runs of an SQL store: rows that a process can add, also without owning the run."""
+"""The messages for the runs of an SQL store: rows that any process can add without owning the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
 
     Args:
         session: the transaction.
-        dialect: how the database writes what is not alike.
+        dialect: the SQL dialect.
         workflow_id: the run.
         signal: the message.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        EncodingError: a text in it cannot be recorded.
+        EncodingError: the message contains text that cannot be recorded.
     """
     found = session.execute(
         f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{dialect.lock}",  # noqa: S608
@@ -46,12 +46,12 @@ def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -
         names = (id_text(signal.signal_id), str(signal.kind), shown(signal.name), shown(signal.by))
     is_new = bool(session.change(_ADD, (found[0][0], *names, sql_time(signal.sent_at), document)))
     if is_new and dialect.announcement:
-        session.execute(dialect.announcement, (run_digest(workflow_id),))  # heard when the transaction commits
+        session.execute(dialect.announcement, (run_digest(workflow_id),))  # delivered at the commit
     return is_new
 
 
 def run_digest(workflow_id: str) -> str:
-    """Return what an announcement calls a run; it is short, and gives no name away to listeners."""
+    """Return the short name of a run in announcements, which does not reveal its id to listeners."""
     return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
 
 
@@ -59,7 +59,7 @@ SENT = (
     "SELECT CAST(s.document AS TEXT) FROM signals s JOIN runs r ON r.run = s.run "
     "WHERE r.workflow_id = ? ORDER BY s.sent_at, s.signal_id"
 )
-"""The documents of the messages for a run, in the order in which they were sent."""
+"""The query of the messages for a run, in the order of sending."""
 
 
 def parsed(workflow_id: str, found: Sequence[Row]) -> list[Signal]:
@@ -80,7 +80,7 @@ def remove(session: Session, workflow_id: str, signal_ids: Collection[str]) -> N
     Args:
         session: the transaction.
         workflow_id: the run.
-        signal_ids: which.
+        signal_ids: the ids of the messages.
     """
     for each in signal_ids:
         session.change(

@@ -1,4 +1,4 @@
-"""The parts that the classes of both SQL stores share."""
+"""The shared base of both SQL stores."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SqlCheckpointStore(RetainingStore[SqlRuns]):
-    """Checkpoints in the tables of a database: in place where nothing else runs, else on a worker thread.
+    """Stores checkpoints in the tables of a database, in place if that may block the loop, otherwise on a thread.
 
     Args:
-        runs: the runs, with synchronous methods.
+        runs: the runs, with sync methods.
     """
 
     def __init__(self, runs: SqlRuns) -> None:

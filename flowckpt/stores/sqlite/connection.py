@@ -1,10 +1,9 @@
-"""A connection that keeps what it commits: the file, the journal, and whose database it is.
+"""Durable connections to a database file: its location, its journal mode, and checks that it is flowckpt's.
 
-The journal
------------
-Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the directory is not synced. WAL
-with FULL and TRUNCATE with EXTRA lose none. WAL is the quicker one, and corrupts databases up to SQLite 3.51.2 where
-two connections are open, so it is used from 3.51.3 on: by Python's own SQLite, or by that of `flowckpt[sqlite]` (`library`).
+The journal ----------- Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the
+directory is not synced. WAL with FULL and TRUNCATE with EXTRA lose none. WAL is faster, but up to SQLite 3.51.2 it can
+corrupt a database with two open connections. So it is used from 3.51.3 on, with Python's own SQLite or that of
+`flowckpt[sqlite]` (`library`).
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sqlite.library import WAL_IS_SAFE, Version, library
 
 APPLICATION_ID = 0x666C6F77
-"""The application id in the header of our files: `flow`."""
+"""The application id in the header of flowckpt's files: `flow`."""
 
 _POLL_SECONDS = 0.02
-"""How long SQLite itself waits for another process, each time."""
+"""Seconds of each wait of SQLite itself for another process."""
 
 _making = threading.Lock()
 _HAS_STRICT = (3, 37, 0)
@@ -47,10 +46,10 @@ _OLDEST = (3, 24, 0)
 
 
 def sqlite_dialect(version: Version | None = None) -> Dialect:
-    """Return how a version of SQLite writes statements.
+    """Return the dialect of a version of SQLite.
 
     Args:
-        version: the version of the library; None for the one that is used.
+        version: the version of the library; None for the one in use.
     """
     has_strict = (version or library().version) >= _HAS_STRICT
     return Dialect(
@@ -83,33 +82,33 @@ END
 
 
 def journal_mode(version: Version | None = None) -> tuple[str, str]:
-    """Return the journal mode and the level of syncing that lose nothing in a version of SQLite.
+    """Return the journal mode and the level of syncing that are durable in a version of SQLite.
 
     Args:
-        version: the version of the library; None for the one that is used.
+        version: the version of the library; None for the one in use.
     """
     return ("wal", "FULL") if (version or library().version) >= WAL_IS_SAFE else ("truncate", "EXTRA")
 
 
 def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> sqlite3.Connection:
-    """Return a connection to a database file, which is made where it is missing.
+    """Return a connection to a database file, created if it is missing.
 
     Args:
         path: the file, absolute.
-        allowed: types of file systems that are accepted although their locks are unsound.
+        allowed: types of file systems to accept despite unsound locks.
         filesystem: the operating-system calls.
 
     Raises:
-        UnsupportedFilesystemError: the file lies where locks cannot be trusted.
-        ForeignRecordError: the database is not of flowckpt, or cannot be brought into a safe journal mode.
-        OSError: the directory or the file cannot be made.
+        UnsupportedFilesystemError: the file is on a file system with unsound locks.
+        ForeignRecordError: the database is not flowckpt's, or cannot be set to a safe journal mode.
+        OSError: the directory or the file cannot be created.
         sqlite3.Error: the file is not a database.
     """
     calls = filesystem or PosixFileSystem()
     calls.make_root(str(path.parent))
     check_filesystem(path, allowed, calls)
-    # SQLite would make it readable for everybody, and its journal after it. Never opened here if it is there already:
-    # closing any descriptor of a file drops the locks that this process has on it.
+    # SQLite would make it readable by all users, and so its journal. An existing file must not be opened here: closing
+    # any descriptor of a file drops the locks that this process has on it.
     with _making, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     _let_write_beside(path)
@@ -117,7 +116,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     add_functions(connection)
     try:
         check_ours(connection, path)
-        if not connection.execute("PRAGMA page_count").fetchone()[0]:  # any other keeps what it has; this would write
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:  # new: this writes
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode, level = journal_mode()
         connection.execute("PRAGMA foreign_keys = ON")
@@ -134,23 +133,23 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
 
 
 def _let_write_beside(path: Path) -> None:
-    """Give the WAL and its shared memory the mode of the database: they keep that of a moment when it could not be written."""
+    """Give the WAL and its shared memory the mode of the database, which may have been read-only before."""
     path = path.resolve()
     for beside in (wal_of(path), path.with_name(f"{path.name}-shm")):
-        with contextlib.suppress(OSError):  # there is none, or it is another user's: SQLite says so
+        with contextlib.suppress(OSError):  # missing, or another user's: SQLite reports it
             mode, found = stat.S_IMODE(path.stat().st_mode), beside.lstat()
             if stat.S_ISREG(found.st_mode) and mode & stat.S_IWUSR and not found.st_mode & stat.S_IWUSR:
                 beside.chmod(mode)
 
 
 def foreign_journal(path: Path, found: str) -> ForeignRecordError:
-    """Return the error for a database in a journal mode that is not safe with the library that is used here."""
+    """Return the error for a database in a journal mode that is unsafe with the library in use."""
     return ForeignRecordError(
         f"{path} is in journal mode {found!r}, and this program's {library()} needs {journal_mode()[0]!r}",
         workflow_id="",
         found=found,
-        remedy="Close the other programs that have it open, then try again. Programs that use one store at the same time need "
-        "SQLite on the same side of version 3.51.3: install 'flowckpt[sqlite]' for all of them.",
+        remedy="Close the other programs that have it open, then try again. Concurrent programs of one store must all "
+        "have SQLite 3.51.3 or newer, or all an older one: install 'flowckpt[sqlite]' for all of them.",
     )
 
 
@@ -171,8 +170,8 @@ class _Median:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Give a connection the functions that `sqlite_dialect` names."""
-    connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed knows only integers
+    """Add the functions that `sqlite_dialect` uses to a connection."""
+    connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed allows only integers
 
 
 def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> None:
@@ -180,16 +179,18 @@ def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> N
 
     Args:
         path: the file.
-        allowed: types that are accepted anyway.
+        allowed: types to accept anyway.
         calls: the operating-system calls.
 
     Raises:
-        UnsupportedFilesystemError: it lies on one.
+        UnsupportedFilesystemError: the file is on such a file system.
     """
     kind = calls.type_of(str(path.parent))
     if kind not in allowed and kind.startswith(UNSOUND_FILESYSTEMS):
         error = UnsupportedFilesystemError(str(path.parent), filesystem=kind)
-        error.remedy = f"Use a local directory, or say that you accept it: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
+        error.remedy = (
+            f"Use a local directory, or accept the risk: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
+        )
         raise error
 
 
@@ -201,9 +202,9 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
         path: the file.
 
     Raises:
-        ForeignRecordError: it is one.
+        ForeignRecordError: the database belongs to another program.
     """
-    connection.execute("BEGIN")  # of one moment: another process may be making the tables just now
+    connection.execute("BEGIN")  # one snapshot: another process may be creating the tables
     number = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name LIMIT 5")]
     connection.execute("COMMIT")
@@ -215,12 +216,12 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} is a database of another program: it has {what}",
             workflow_id="",
             found=what,
-            remedy="Give a file of its own to flowckpt, as sqlite:runs.db.",
+            remedy="Use a separate file for flowckpt, such as sqlite:runs.db.",
         )
 
 
 def wal_of(path: Path) -> Path:
-    """Return the file of the WAL of a database: beside the file itself, wherever a symbolic link to it is."""
+    """Return the path of a database's WAL: next to the file itself, not next to a symbolic link to it."""
     path = path.resolve()
     return path.with_name(f"{path.name}-wal")
 
@@ -229,7 +230,7 @@ Identity = tuple[int, int]
 
 
 def identity_of(path: Path | str) -> Identity | None:
-    """Return what tells a file from another one of the same name; None if there is none."""
+    """Return the identity of a file, which differs from others of the same name; None if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - five times at each save
     except OSError:
@@ -238,32 +239,29 @@ def identity_of(path: Path | str) -> Identity | None:
 
 
 def check_library(version: Version | None = None) -> str:
-    """Return what is wrong with a version of SQLite, or an empty string."""
+    """Return why a version of SQLite cannot be used, or an empty string."""
     version = version or library().version
     if version >= _OLDEST:
         return ""
     return f"SQLite {'.'.join(map(str, version))} is too old: 3.24 or newer is needed"
 
 
-# A database that can be read here and not written: on a medium, in a directory or of an owner that takes no change.
-#
-# SQLite itself writes when it only reads: it makes a file of shared memory beside a database in WAL mode, and it rolls back
-# what a crash has cut short. Where neither can be done, what is in the file is still whole in these cases:
-#
-# - in a journal mode other than WAL, with no transaction to be rolled back: a plain read, under SQLite's own locks;
-# - in WAL mode, with the WAL and its shared memory beside it: likewise;
-# - in WAL mode, with no WAL beside it, or an empty one: everything is in the file. It is read as one that does not change,
-#   and it is looked at before and after each read whether that was so.
-#
-# In all others the newest checkpoints could not be read here, so nothing is read.
+# Databases that can be read but not written: on a read-only medium or directory, or another user's. SQLite writes even
+# when it reads: it creates a file of shared memory next to a database in WAL mode, and rolls back transactions that a
+# crash interrupted. If neither is possible, the file is still complete in these cases:
+# - in a journal mode other than WAL, without a transaction to roll back: a normal read, under SQLite's own locks;
+# - in WAL mode, with an existing WAL and shared memory: the same;
+# - in WAL mode, without a WAL, or with an empty one: everything is in the file. It is read as an immutable file, and
+#   checked for changes before and after each read.
+# In all other cases the newest checkpoints could not be read, so nothing is read.
 
 
 NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""The system's errors for a file that may not be written."""
+"""The operating-system errors for a file that cannot be written."""
 
 _MODE_AT = 18
 _WAL_MODE = b"\x02"
-_COPY = "Copy {0} and all files beside it whose names begin so to where they can be written, and read them there."
+_COPY = "Copy {0} and all files next to it whose names start with its name to a writable place, and read them there."
 
 Stamp = tuple[int, int, int, int, int]
 
@@ -274,7 +272,7 @@ class ReadConnection:
 
     Attributes:
         connection: the connection.
-        stamp: how the file looked, where it is read without locks, as one that does not change.
+        stamp: the state of the file if it is read without locks, as an immutable file; otherwise None.
     """
 
     connection: sqlite3.Connection
@@ -282,10 +280,10 @@ class ReadConnection:
 
 
 def cannot_be_written(error: Exception) -> bool:
-    """Return whether an error of opening a database leaves it possible that it can be read.
+    """Return whether a database may be readable despite an error of opening it.
 
     Args:
-        error: of the system or of SQLite.
+        error: an error of the operating system or of SQLite.
     """
     if isinstance(error, OSError):
         return error.errno in NOT_ALLOWED
@@ -293,40 +291,40 @@ def cannot_be_written(error: Exception) -> bool:
 
 
 def connect_to_read(path: Path, *, allowed: Sequence[str] = ()) -> ReadConnection:
-    """Return a connection to a database that is there and cannot be written. Nothing is made or changed.
+    """Return a connection to an existing database that cannot be written. Nothing is created or changed.
 
     Args:
         path: the file, absolute.
-        allowed: types of file systems that are accepted although their locks are unsound.
+        allowed: types of file systems to accept despite unsound locks.
 
     Raises:
         ReadOnlyStoreError: its newest checkpoints cannot be read without writing.
-        UnsupportedFilesystemError: the file lies where locks cannot be trusted.
-        ForeignRecordError: the database is not of flowckpt.
+        UnsupportedFilesystemError: the file is on a file system with unsound locks.
+        ForeignRecordError: the database is not flowckpt's.
         OSError: the file cannot be read either.
         sqlite3.Error: the file is not a database.
     """
     check_filesystem(path, allowed, PosixFileSystem())
-    with path.open("rb") as file:  # where not even this is allowed, the system's own words are the clearest
+    with path.open("rb") as file:  # if this fails, too, the system's own message is the clearest
         file.seek(_MODE_AT)
         is_wal = file.read(1) == _WAL_MODE
     try:
         return ReadConnection(_connected(path, "mode=ro"))
     except sqlite3.Error as error:
         if _name_of(error).startswith("SQLITE_READONLY") and not is_wal:
-            raise _refused(path, "a crash has cut a transaction short, and it cannot be rolled back here") from error
+            raise _refused(path, "a crash interrupted a transaction, which cannot be rolled back here") from error
         if not cannot_be_written(error) or not is_wal:
             raise
         stamp = stamp_of(path)
         if stamp is None or _size_of(wal_of(path)):
             raise _refused(
-                path, f"its newest checkpoints are in {wal_of(path)}, which cannot be read without writing beside it"
+                path, f"its newest checkpoints are in {wal_of(path)}, which cannot be read without writing next to it"
             ) from error
         return ReadConnection(_connected(path, "immutable=1"), stamp)
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a database is written that is not locked; None if there is none.
+    """Return a state that changes when an unlocked database is written; None if the file is missing.
 
     Args:
         path: the file.
@@ -360,11 +358,11 @@ def _size_of(path: Path) -> int:
     return 0
 
 
-# Word of a migration in progress: a lock on a small file beside the database, for those who find it busy.
+# A sign of a migration in progress: a lock on a small file next to the database, for processes that find it busy.
 #
-# SQLite tells them no more than that the database is locked, and not even its version can be read then. So the process that brings
-# the tables forward holds `runs.db-migrating`, and who meets a locked database may look whether that is why, and be more
-# patient. Nothing else depends on the file: the lock of a process that died is gone, and what it left means nothing.
+# SQLite reports only that the database is locked, and not even its version can be read then. So a process that migrates
+# the tables locks `runs.db-migrating`, and a process that meets a locked database checks that lock, and waits longer if
+# it is held. Nothing else depends on the file: the lock of a dead process is gone, and a remaining file has no meaning.
 
 
 def _name_beside(database: Path) -> str:
@@ -373,7 +371,7 @@ def _name_beside(database: Path) -> str:
 
 @contextlib.contextmanager
 def migration_announced(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
-    """Let others know for the block that the tables are being brought forward, as far as a file can be made.
+    """Announce a migration for the block, if the file can be created.
 
     Args:
         database: the database's file.
@@ -381,7 +379,7 @@ def migration_announced(database: Path, filesystem: FileSystem | None = None) ->
     """
     calls, name = filesystem or PosixFileSystem(), _name_beside(database)
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # it is a hint: where it cannot be given, others have the usual patience
+        with contextlib.suppress(OSError):  # only a hint: without it, others wait for the usual time
             parent = calls.open_root(str(database.parent))
             stack.callback(calls.close, parent)
             file = calls.open_lock(parent, name)
@@ -392,7 +390,7 @@ def migration_announced(database: Path, filesystem: FileSystem | None = None) ->
 
 
 def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
-    """Return whether a process is bringing the tables forward just now.
+    """Return whether a process is migrating the tables.
 
     Args:
         database: the database's file.
@@ -416,19 +414,19 @@ def _removed(calls: FileSystem, parent: int, name: str) -> None:
 def reserve_of(database: Path) -> Reserve:
     """Return the reserve of a database.
 
-    To remove a run, SQLite first writes what it changes to its journal: about half of the bytes of a run.
+    To remove a run, SQLite first writes the changes to its journal: about half of the run's size.
     """
     database = database.resolve()
     return Reserve(database.with_name(f"{database.name}-reserve"))
 
 
-# What SQLite and the system say when something fails, as errors of the store.
+# The errors of SQLite and the operating system, as errors of the store.
 
 BUSY_SECONDS = 60.0
-"""How long to wait for other processes that are writing."""
+"""Maximum seconds to wait for other processes that are writing."""
 
-_REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
-_NO_FILE = "Name the file of a store: --store sqlite:FILE."
+_REMEDY = "Repair the file or the disk; no acknowledged checkpoint is lost."
+_NO_FILE = "Pass the file of a store: --store sqlite:FILE."
 _NO_DATABASE = "SQLITE_NOTADB"
 _DAMAGED = "SQLITE_CORRUPT"
 _AS_WHO_WRITES = os.access in os.supports_effective_ids
@@ -442,20 +440,20 @@ def error_of(
     *,
     is_outcome_unknown: bool = False,
 ) -> CheckpointCorruptedError | CheckpointStorageError:
-    """Return the error of the store for one of SQLite.
+    """Return the store's error for an error of SQLite.
 
     Args:
-        error: what SQLite raised; a `UnicodeDecodeError` where it names a table or column that is damaged.
+        error: SQLite's error; a `UnicodeDecodeError` if its message contains a damaged name of a table or column.
         path: the file.
-        workflow_id: the run, or an empty text.
-        operation: what was being done.
-        is_outcome_unknown: whether it may have been done anyway.
+        workflow_id: the run; may be empty.
+        operation: the verb for the failed operation.
+        is_outcome_unknown: whether the operation may have succeeded anyway.
     """
     if isinstance(error, UnicodeDecodeError):
         return CheckpointCorruptedError(
             workflow_id,
             location=str(path),
-            detail=f"its schema, or a message about it, has bytes that are not text: {error.object[:80]!r}",
+            detail=f"its schema, or a message about it, contains bytes that are not text: {error.object[:80]!r}",
             remedy="Nothing was changed. Restore the file from a backup.",
         )
     name = _name_of(error)
@@ -465,8 +463,8 @@ def error_of(
         return CheckpointCorruptedError(
             "",
             location=str(path),
-            detail="it is not a database of SQLite, or its beginning is damaged",
-            remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
+            detail="it is not a SQLite database, or its beginning is damaged",
+            remedy="Nothing was changed. Use another file, or restore this one from a backup.",
         )
     if name.startswith(_DAMAGED):
         if (failed := failed_read(path, workflow_id, operation, str(error))) is not None:
@@ -476,11 +474,11 @@ def error_of(
             workflow_id,
             location=str(path),
             detail=str(error),
-            remedy="Nothing was changed. 'flowckpt store check' says more; restore the file from a backup.",
+            remedy="Nothing was changed. 'flowckpt store check' shows details; restore the file from a backup.",
         )
     if is_busy(error):
         what = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"
-        remedy = "See which program has the file open, and end it."
+        remedy = "Find the program that has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
     said = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
@@ -496,10 +494,10 @@ _LACKS = re.compile("no such (table|column)|has no column named")
 
 
 def names_what_is_lacking(error: BaseException) -> bool:
-    """Return whether SQLite says that a table, a view or a column is not there.
+    """Return whether SQLite reports a missing table, view or column.
 
     Args:
-        error: what was raised.
+        error: the error.
     """
     return isinstance(error, sqlite3.Error) and _LACKS.search(str(error)) is not None
 
@@ -507,19 +505,20 @@ def names_what_is_lacking(error: BaseException) -> bool:
 _LOOKS = 3
 
 _examined: dict[Identity, int] = {}
-"""Open databases, never closed: closing any descriptor of a file gives up all locks that this process has on it."""
+"""Open databases, never closed: closing any descriptor of a file drops all locks that this process has on it."""
 
 
 def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> CheckpointStorageError | None:
-    """Return the error for a database that is not damaged: a page of it could not be read. None if it is damaged.
+    """Return the error if a page could not be read but the database is intact; None if it is damaged.
 
-    SQLite calls both damage. An error of the disk may pass, so everything is read again, past the pages in memory.
+    SQLite reports both as damage. A disk error may be temporary, so the whole file is read again, bypassing cached
+    pages.
 
     Args:
         path: the file.
-        workflow_id: the run, or an empty text.
-        operation: what was being done.
-        said: what SQLite said.
+        workflow_id: the run; may be empty.
+        operation: the verb for the failed operation.
+        said: SQLite's message.
     """
     for file in (path, wal_of(path)):
         if (error := _unreadable(file)) is not None:
@@ -528,10 +527,10 @@ def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> Chec
         return None
     return CheckpointStorageError(
         f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {said}; "
-        "all of it was read again without an error, so a read had failed and the file is not damaged",
+        "all of it was then read without an error, so the file is not damaged",
         workflow_id=workflow_id,
         operation=operation,
-        remedy="Try again. If it happens again, look for errors of the disk in the system's log.",
+        remedy="Try again. If it happens again, look for disk errors in the system log.",
     )
 
 
@@ -551,7 +550,7 @@ def _unreadable(path: Path) -> OSError | None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Let SQLite look through a whole database, by connections that have read nothing yet: a disk may fail more than once."""
+    """Check a whole database by new connections, more than once, because a disk may fail repeatedly."""
     found: list[tuple[str]] = []
     for _ in range(_LOOKS):
         before = found
@@ -573,14 +572,14 @@ def _is_sound(path: Path) -> bool:
 def os_error_of(
     error: OSError, path: Path, workflow_id: str, operation: str, *, is_write: bool = True
 ) -> CheckpointStorageError:
-    """Return the error of the store for one of the system.
+    """Return the store's error for an operating-system error.
 
     Args:
-        error: what the system said.
+        error: the operating-system error.
         path: the file.
-        workflow_id: the run, or an empty text.
-        operation: what was being done.
-        is_write: whether that was to write.
+        workflow_id: the run; may be empty.
+        operation: the verb for the failed operation.
+        is_write: whether the operation writes.
     """
     said = error.strerror or str(error)
     if is_write and error.errno in NOT_ALLOWED:
@@ -594,16 +593,16 @@ def os_error_of(
 
 
 def is_sync(error: sqlite3.Error) -> bool:
-    """Return whether a sync failed: from then on it is unknown what of the file is on the disk, whatever a read shows.
+    """Return whether a sync failed, after which the state of the file on the disk is unknown, whatever reads return.
 
     Args:
-        error: what SQLite raised.
+        error: SQLite's error.
     """
     return _name_of(error) in ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether the disk may have had no room, for the database or for what must lie beside it."""
+    """Return whether the disk may have been full, for the database or the files next to it."""
     return _name_of(error).startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"))
 
 
@@ -611,17 +610,17 @@ def is_busy(error: sqlite3.Error) -> bool:
     """Return whether another process kept the file locked.
 
     Args:
-        error: what SQLite raised.
+        error: SQLite's error.
     """
     return _name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _why_read_only(name: str, path: Path) -> str:
-    """Return why SQLite could not write, by the name of its error; nothing if that is not why."""
+    """Return why SQLite could not write, by the name of its error; empty for other errors."""
     if name.startswith("SQLITE_READONLY") and not name.endswith("DBMOVED"):
-        return "SQLite may not change the file, or what must lie beside it"
+        return "SQLite has no permission to change the file, or the files next to it"
     if name.startswith("SQLITE_CANTOPEN") and not os.access(path.parent, os.W_OK, effective_ids=_AS_WHO_WRITES):
-        return f"the directory {path.parent} takes no new file"
+        return f"no file can be created in the directory {path.parent}"
     return ""
 
 

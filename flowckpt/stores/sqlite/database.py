@@ -1,4 +1,4 @@
-"""The SQLite side of the port: one connection a process, one transaction at a time."""
+"""The SQLite implementation of the port: one connection per process, one transaction at a time."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ from flowckpt.stores.sqlite.connection import (
 )
 from flowckpt.stores.sqlite.library import Guard, has_guard, library
 
-# A transaction, and its COMMIT: the one statement that is made again by itself.
+# Transactions. COMMIT is the only statement that is retried on its own.
 #
-# Before the journal is a WAL, a COMMIT waits for the readers that are in the file, and SQLite keeps new ones out of it
-# meanwhile. Who finds it busy still has the transaction open. To roll it back would let new readers in, and have all of
-# its work done again: among readers who come all the time, a large migration again and again.
+# Without WAL, a COMMIT waits for current readers, and SQLite blocks new ones meanwhile. If it is busy, the transaction
+# stays open. A rollback would admit new readers and discard the work: with constant readers, a large migration would
+# never finish.
 
 
 T = TypeVar("T")
@@ -96,17 +96,17 @@ def in_transaction(
     before_commit: Callable[[], None] | None = None,
     guard: contextlib.AbstractContextManager[None] = _NO_GUARD,
 ) -> T:
-    """Return what a function returns in a transaction, which is rolled back if the function or the COMMIT fails.
+    """Return the result of a function in a transaction, which is rolled back if the function or the COMMIT fails.
 
     Args:
         connection: the connection.
-        act: what is done in the transaction.
-        begin: what begins it; None for a plain BEGIN.
+        act: runs in the transaction.
+        begin: starts the transaction; None for a plain BEGIN.
         before_commit: called before the COMMIT.
-        guard: held around all of it.
+        guard: entered around the transaction.
 
     Raises:
-        sqlite3.Error: what SQLite says.
+        sqlite3.Error: an error of SQLite.
     """
     with guard:
         if begin is None:
@@ -126,13 +126,13 @@ def in_transaction(
 
 
 def commit(connection: sqlite3.Connection) -> None:
-    """Commit, and wait for the readers who are in the file; nothing is rolled back here.
+    """Commit, and wait for current readers; nothing is rolled back here.
 
     Args:
         connection: the connection, with an open transaction.
 
     Raises:
-        sqlite3.Error: what SQLite says; that it is busy, where the readers stay for too long.
+        sqlite3.Error: an error of SQLite, such as a busy file if the readers take too long.
     """
     end = time.monotonic() + BUSY_SECONDS
     while True:
@@ -146,20 +146,20 @@ def commit(connection: sqlite3.Connection) -> None:
             return
 
 
-# How long something is tried again that a file did not take, because another process keeps it locked.
+# Retries of operations on a file that another process keeps locked.
 
 
 class Retry:
-    """The patience with one file, and the room that it may use on a full disk.
+    """Retries operations while another process keeps a file locked, and holds the reserve for a full disk.
 
-    SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
+    SQLite's own busy handler sleeps up to 100 ms at a time, which is far too long with many writers.
 
     Args:
         path: the file.
 
     Attributes:
-        hurry: says whether somebody has stopped a wait, so that the next one is short.
-        reserve: the room that the file keeps for a full disk.
+        hurry: whether a wait was interrupted, so that later ones are short.
+        reserve: the disk space reserved for a full disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,16 +168,16 @@ class Retry:
         self.reserve = reserve_of(path)
 
     def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
-        """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
+        """Repeat an operation while another process keeps the file locked, for longer during a migration.
 
         Args:
-            act: does it once.
+            act: tries the operation once.
             workflow_id: the run, for errors.
-            operation: what is done to it, for errors.
+            operation: the verb for errors.
 
         Raises:
-            sqlite3.Error: it failed, or the file was locked for too long.
-            CheckpointStorageError: it was locked, and somebody is in a hurry.
+            sqlite3.Error: the operation failed, or the file was locked for too long.
+            CheckpointStorageError: the file was locked, and an earlier wait was interrupted.
         """
         began = time.monotonic()
         look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
@@ -205,7 +205,7 @@ class Retry:
                     continue
                 if now > look_at:
                     look_at = now + NOTICE_SECONDS
-                time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+                time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - spreads concurrent retries
         except KeyboardInterrupt:
             self.hurry.is_on = True
             raise
@@ -214,7 +214,7 @@ class Retry:
 _log = logging.getLogger("flowckpt")
 
 _abandoned: list[sqlite3.Connection] = []
-"""Connections that a forked child has inherited: closing one there would touch the files of its parent."""
+"""Connections inherited by a forked child, never closed: that would affect the files of the parent."""
 
 _MAKES_THE_FILE = ("acquire", "receive")
 """The operations that create a missing file; all others treat it as an empty database."""
@@ -231,7 +231,7 @@ class _FencedError(Exception):
 
 
 class _WalLostError(Exception):
-    """A transaction was committed to a WAL that is not the database's any more."""
+    """A transaction was committed to a WAL that no longer belongs to the database."""
 
 
 class SqliteSession:
@@ -246,11 +246,11 @@ class SqliteSession:
         return self._connection.execute(statement, parameters).fetchall()
 
     def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """Run a statement and return how many rows it changed."""
+        """Run a statement and return the number of changed rows."""
         return self._connection.execute(statement, parameters).rowcount
 
     def now(self) -> datetime:
-        """Return the machine's time: all users of the file are on one machine, as far as locks can be trusted."""
+        """Return the machine's time: if locks are sound, all users of the file are on one machine."""
         return self._clock.now()
 
 
@@ -271,13 +271,13 @@ class SqliteDatabase(GroupingDatabase):
         self._pid = 0
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[Identity | None, Identity | None] = None, None  # of the file, and of its WAL
-        self._names = str(path), ""  # of the file, and of its WAL, where there is one
+        self._identity: tuple[Identity | None, Identity | None] = None, None  # of the file and its WAL
+        self._names = str(path), ""  # of the file and its WAL, if any
         self._guard: Guard | None = None
         self._read_only: ReadConnection | None = None
         self._is_committing = False
         self._is_distrusted = False
-        self._has_told_empty = False
+        self._has_warned_empty = False
         self._tries = Retry(path)
 
     def __str__(self) -> str:
@@ -292,18 +292,18 @@ class SqliteDatabase(GroupingDatabase):
 
     @property
     def dialect(self) -> Dialect:
-        """How statements are written."""
+        """The SQL dialect."""
         return sqlite_dialect()
 
     def close(self) -> None:
-        """Close the connection of this process, and keep room for a full disk again."""
-        with self._alone:
+        """Close the connection of this process, and restore the reserve."""
+        with self._exclusive:
             self._disconnect()
             if self.path.exists():
                 self._tries.reserve.restore()
 
     def _disconnect(self) -> None:
-        with self._alone:
+        with self._exclusive:
             if self._guard is not None:
                 self._guard.close()
             if self._connection is not None:
@@ -311,18 +311,18 @@ class SqliteDatabase(GroupingDatabase):
             self._connection = self._read_only = self._guard = None
 
     def use_reserve(self) -> bool:
-        """Give up the room that is kept for a full disk; return whether there is any."""
-        with self._alone:
+        """Remove the reserve for a full disk; return whether it is removed."""
+        with self._exclusive:
             return self._tries.reserve.use()
 
     def mark(self) -> object:
-        """Return what tells this file from another one of the same name; None if there is none."""
+        """Return the identity of this file, which differs from others of the same name; None if it is missing."""
         return identity_of(self._names[0])
 
     # --- the port --------------------------------------------------------------------------------------------------
 
     def read(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
-        """Do work that reads, in one transaction of one moment; a file that is not there is an empty database."""
+        """Read in one transaction, from one snapshot; a missing file is an empty database."""
 
         def read_once() -> T:
             while True:
@@ -330,7 +330,7 @@ class SqliteDatabase(GroupingDatabase):
                 if size is None:
                     return self._on_missing_database(work)
                 if not size:
-                    self._tell_empty()
+                    self._warn_empty()
                     return self._on_missing_database(work)
                 connection = self._opened_to_read()
                 if connection.in_transaction:
@@ -340,26 +340,26 @@ class SqliteDatabase(GroupingDatabase):
                 if self._is_as_it_was():
                     return done
 
-        with self._alone, self._translated(workflow_id, operation, is_write=False):
+        with self._exclusive, self._translated(workflow_id, operation, is_write=False):
             return self._tries.until_done(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
-        """Return the size of the file; None if there is none. A file in the place of its directory is an error."""
+        """Return the size of the file; None if it is missing. A file in the place of its directory is an error."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return None
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
-        """Do work that writes, in one transaction, and commit it durably."""
+        """Write in one transaction, and commit it durably."""
         done: T = self.now(Work(workflow_id, operation, cast("Callable[[Session], T]", work)))
         return done
 
     def _write_group(self, items: Sequence[Item]) -> list[Outcome]:
-        """Write items in one transaction, or each in its own if that fails."""
+        """Write items in one transaction, or separately if that fails."""
         is_unknown = False
         if len(items) > 1:
-            with self._alone:
+            with self._exclusive:
                 try:
                     if self._is_in_place():
                         return self._tries.until_done(lambda: self._write_all(items), "", "save")
@@ -370,11 +370,11 @@ class SqliteDatabase(GroupingDatabase):
                 except _WalLostError:
                     is_unknown = True
                 except CheckpointStorageError:
-                    if self._tries.hurry.is_on:  # somebody has stopped a wait for a locked file
+                    if self._tries.hurry.is_on:  # a wait for a locked file was interrupted
                         busy = f"the SQLite store {self.path}"
                         return [self._tries.hurry.error(busy, each.workflow_id, each.operation) for each in items]
-                except Exception as error:  # of one of them; nothing was committed
-                    _log.debug("a group of %d saves is written one by one: %r", len(items), error)
+                except Exception as error:  # one of them failed; nothing was committed
+                    _log.debug("writing a group of %d saves one by one: %r", len(items), error)
         return [self._outcome(each, is_unknown=is_unknown) for each in items]
 
     def _is_in_place(self) -> bool:
@@ -382,7 +382,7 @@ class SqliteDatabase(GroupingDatabase):
         return there is not None and (self._connection is None or there == self._identity[0])
 
     def _write_all(self, items: Sequence[Item]) -> list[Outcome]:
-        """Write items in one transaction; an item that fails is undone, and its error is its outcome."""
+        """Write items in one transaction; a failed item is rolled back, and its error is its outcome."""
         connection = self._opened()
         session = SqliteSession(connection, self._clock)
         outcomes: list[Outcome] = []
@@ -417,7 +417,7 @@ class SqliteDatabase(GroupingDatabase):
         self._is_committing = True
 
     def _outcome(self, item: Item, *, is_unknown: bool) -> Outcome:
-        """Write one item in a transaction of its own, unless it is there already."""
+        """Write one item in its own transaction, unless it was written before."""
         try:
             if isinstance(item, Work):
                 return self._write_one(item)
@@ -438,19 +438,19 @@ class SqliteDatabase(GroupingDatabase):
             done = self._write_in(connection, partial(work.do, SqliteSession(connection, self._clock)))
             return write_once() if self._is_wal_lost() else done
 
-        with self._alone, self._translated(work.workflow_id, work.operation):
+        with self._exclusive, self._translated(work.workflow_id, work.operation):
             if work.operation not in _MAKES_ROOM:
                 return self._tries.until_done(write_once, work.workflow_id, work.operation)
             done = self._with_reserve(write_once, work.workflow_id, work.operation)
             if self._tries.reserve.is_used:
-                with contextlib.suppress(DiskFullError):  # what was asked for is done
+                with contextlib.suppress(DiskFullError):  # the work is done
                     self._give_back_space()
             return done
 
     def _with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
-        """Do what makes room; on a full disk, with the room of the reserve, which is made again afterwards."""
+        """Free space; on a full disk, remove the reserve for this and restore it afterwards."""
         if self._tries.reserve.is_used:
-            self._empty_wal()  # while it is small: what is copied may make the database larger
+            self._empty_wal()  # while it is small: copying may enlarge the database
         try:
             return self._tries.until_done(act, workflow_id, operation)
         except sqlite3.Error as error:
@@ -460,28 +460,28 @@ class SqliteDatabase(GroupingDatabase):
         return self._tries.until_done(act, workflow_id, operation)
 
     def _empty_wal(self) -> None:
-        """Copy what is in the WAL to the database, and give the room of the WAL back."""
+        """Copy the WAL to the database and truncate it."""
         if self._connection is not None and self._read_only is None:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def settle(self, addition: Addition) -> bool:
-        """Write the rows of a save whose outcome is unknown, unless they are there; return whether the fence holds.
+        """Write the rows of a save with an unknown outcome unless they exist; return whether the fence holds.
 
-        Not after a failed sync: what a read shows then, and what a later sync says, is worth nothing.
+        Refused after a failed sync, because reads and later syncs are not reliable then.
         """
         if self._is_distrusted:
             raise CheckpointStorageError(
-                f"a sync of the SQLite store {self.path} has failed, so nothing that it shows is sure to be on the disk",
+                f"a sync of the SQLite store {self.path} has failed, so the state of the file on the disk is unknown",
                 workflow_id=addition.workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy="Check the disk. The run continues unsaved to its end; a resume continues from what is there then.",
+                remedy="Check the disk. The run continues without saves; a resume starts from the state on the disk.",
             )
         return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
 
     def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
-        with self._alone:
+        with self._exclusive:
             if not self._is_in_place():
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
@@ -498,8 +498,8 @@ class SqliteDatabase(GroupingDatabase):
         return is_fence_held
 
     def _is_unknown(self, error: sqlite3.Error) -> bool:
-        """Return whether a commit may have been done; its connection is closed then."""
-        # One that is merely busy has committed nothing: the transaction was rolled back.
+        """Return whether a commit may have succeeded; if so, close its connection."""
+        # A busy file means that nothing was committed: the transaction was rolled back.
         is_unknown = self._is_committing and not is_busy(error)
         if is_unknown:
             self._is_distrusted = self._is_distrusted or is_sync(error)
@@ -514,7 +514,7 @@ class SqliteDatabase(GroupingDatabase):
     def _explained(
         self, error: Any, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
     ) -> FlowckptError:
-        """Return the error of the store for one of SQLite."""
+        """Return the store's error for an error of SQLite."""
         if names_what_is_lacking(error) and self._connection is not None:
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
                 lost = lacking(SqliteSession(self._connection, self._clock), self.dialect)
@@ -557,7 +557,7 @@ class SqliteDatabase(GroupingDatabase):
         return True
 
     def damages(self) -> list[str]:
-        """Return what SQLite itself finds damaged."""
+        """Return the damage that SQLite itself reports."""
 
         def read(session: SqliteSession) -> tuple[list[str], list[str]]:
             found = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
@@ -575,7 +575,7 @@ class SqliteDatabase(GroupingDatabase):
         return found + lost
 
     def total_bytes(self) -> int:
-        """Return the sizes of the file and of those beside it, such as the WAL."""
+        """Return the total size of the file and those next to it, such as the WAL."""
         total = 0
         with contextlib.suppress(FileNotFoundError):
             for each in self.path.parent.iterdir():
@@ -584,15 +584,15 @@ class SqliteDatabase(GroupingDatabase):
         return total
 
     def journal_mode(self) -> str:
-        """Return the journal mode of the file; of a missing one the mode that it will have."""
+        """Return the journal mode of the file; for a missing file, the mode that it will have."""
         if not self._size():
             return journal_mode()[0]
         found = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
         return str(found[0][0])
 
     def give_back_space(self) -> None:
-        """Give free pages at the end of the file back to the system, and keep room for a full disk again."""
-        with self._alone:
+        """Return free pages at the end of the file to the system, and restore the reserve."""
+        with self._exclusive:
             try:
                 self._give_back_space()
             finally:
@@ -601,7 +601,7 @@ class SqliteDatabase(GroupingDatabase):
                     self._tries.reserve.restore()
 
     def _give_back_space(self) -> None:
-        """Give the pages back some at a time, so that no reader waits for long."""
+        """Return the pages in small groups, so that no reader waits for long."""
 
         def give_back_some() -> bool:
             if not self.path.exists():
@@ -617,18 +617,18 @@ class SqliteDatabase(GroupingDatabase):
                     connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
             return _number(connection, "PRAGMA freelist_count") < free
 
-        with self._alone, self._translated("", "vacuum"):
+        with self._exclusive, self._translated("", "vacuum"):
             while self._with_reserve(give_back_some, "", "vacuum"):
                 pass
 
-    # --- how -------------------------------------------------------------------------------------------------------
+    # --- implementation-----------------------------------------------------------------------------------------------
 
     @property
-    def _alone(self) -> contextlib.AbstractContextManager[object]:
-        """The lock that keeps the other threads out."""
+    def _exclusive(self) -> contextlib.AbstractContextManager[object]:
+        """The lock that excludes other threads."""
         if (
             self._pid != os.getpid()
-        ):  # a forked child: its parent's lock may be held forever, its connection is not ours
+        ):  # a forked child: the inherited lock may stay held, and the connection belongs to the parent
             if self._connection is not None:
                 _abandoned.append(self._connection)
             self._pid, self._lock = os.getpid(), threading.RLock()
@@ -636,21 +636,21 @@ class SqliteDatabase(GroupingDatabase):
         return self._lock
 
     def _opened(self, *, is_in_place: bool = False) -> sqlite3.Connection:
-        """Return the connection, made again if the file was replaced.
+        """Return the connection, opened again if the file was replaced.
 
         Args:
-            is_in_place: whether the file was just found to be the same.
+            is_in_place: whether the file was just checked to be the same.
         """
         if self._read_only is not None or (
             self._connection is not None
             and ((not is_in_place and identity_of(self._names[0]) != self._identity[0]) or self._is_wal_lost())
         ):
-            self._disconnect()  # it may be writable by now; or the file was replaced: what there is now counts
+            self._disconnect()  # it may be writable now, or the file was replaced
         if self._connection is None:
             connection = connect(self.path, allowed=self._allowed)
             try:
                 if has_guard():
-                    connection.execute("SELECT count(*) FROM sqlite_master")  # makes the WAL and its shared memory
+                    connection.execute("SELECT count(*) FROM sqlite_master")  # creates the WAL and its shared memory
                     self._guard = Guard(self.path.resolve())
                 self._bring_up_to_date(connection)
                 wal = str(wal_of(self.path)) if journal_mode()[0] == "wal" else ""
@@ -666,20 +666,20 @@ class SqliteDatabase(GroupingDatabase):
         return self._connection
 
     def _is_wal_lost(self) -> bool:
-        """Return whether the WAL was removed under the connection: by another copy of SQLite in this very process.
+        """Return whether another copy of SQLite in this process removed the WAL under the connection.
 
-        Locks of the system do not keep two copies in one process apart: the one that closes its connection takes itself for
-        the last user of the file. It has copied all that was committed by then.
+        File locks do not separate two copies in one process: when one closes its connection, it assumes to be the last
+        user of the file. Everything committed until then has been copied to the database.
         """
         name, wal = self._names[1], self._identity[1]
         return name != "" and (wal is None or identity_of(name) != wal)
 
     def _write_in(self, connection: sqlite3.Connection, act: Callable[[], T]) -> T:
-        """Return what a function returns in a transaction that writes, while no other program does."""
+        """Return the result of a function in an exclusive write transaction."""
         return in_transaction(connection, act, self._begin, self._note_commit, self._guard or _NO_GUARD)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Begin to write, unless another program has changed the journal mode to one that is not safe here."""
+        """Start a write transaction, unless another program has set an unsafe journal mode."""
         connection.execute("BEGIN IMMEDIATE")
         if not self._names[1] and journal_mode()[0] != "wal":
             found = connection.execute("PRAGMA journal_mode").fetchone()[0]
@@ -708,12 +708,12 @@ class SqliteDatabase(GroupingDatabase):
         return found.connection
 
     def _is_as_it_was(self) -> bool:
-        """Return whether the file has not changed, where it is read as one that does not."""
+        """Return whether a file that is read as immutable is unchanged."""
         found = self._read_only
         return found is None or found.stamp is None or found.stamp == stamp_of(self.path)
 
     def _check_up_to_date(self, connection: sqlite3.Connection) -> None:
-        """Refuse a database that would have to be brought to the newest version before it can be read."""
+        """Refuse a database that must be migrated before it can be read."""
         version = 0
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
             version = version_of(SqliteSession(connection, self._clock))
@@ -721,9 +721,9 @@ class SqliteDatabase(GroupingDatabase):
         if version < len(MIGRATIONS):
             raise ReadOnlyStoreError(
                 str(self.path),
-                reason=f"its tables are of version {version}, and have to be brought to version {len(MIGRATIONS)} first",
+                reason=f"its tables have version {version} and must first be migrated to version {len(MIGRATIONS)}",
                 operation="read",
-                remedy="Read it once where it may be written, or read a copy that may.",
+                remedy="Read it once with write permission, or read a writable copy.",
             )
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
@@ -745,18 +745,18 @@ class SqliteDatabase(GroupingDatabase):
             self._write_in(connection, bring)
         self._tries.reserve.make()
 
-    def _tell_empty(self) -> None:
-        """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""
-        if not self._has_told_empty:
+    def _warn_empty(self) -> None:
+        """Warn once about a file of 0 bytes, which is new or was truncated."""
+        if not self._has_warned_empty:
             _log.warning(
                 "the SQLite store %s is an empty file (0 bytes), read as a store without runs; if it held runs, it was "
                 "truncated: restore it from a backup",
                 self.path,
             )
-            self._has_told_empty = True
+            self._has_warned_empty = True
 
     def _on_missing_database(self, work: Callable[[SqliteSession], T]) -> T:
-        """Do work on an empty database in memory."""
+        """Run work on an empty database in memory."""
         with contextlib.closing(library().open(":memory:", timeout=0)) as connection:
             add_functions(connection)
             session = SqliteSession(connection, self._clock)
@@ -765,7 +765,7 @@ class SqliteDatabase(GroupingDatabase):
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
-        """Let no error of the driver or of the system out: each becomes an error of the store."""
+        """Translate errors of the driver and the operating system to errors of the store."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""The SQLite that is used: Python's own, or the newer one of the extra `flowckpt[sqlite]` if Python's is unsafe in WAL mode.
+"""The SQLite library: Python's own, or the newer one of the extra `flowckpt[sqlite]` if Python's is unsafe in WAL mode.
 
-apsw bundles a current SQLite. Its connection gets the methods and the errors of `sqlite3` here, as far as they are used.
+apsw bundles a current SQLite. A wrapper gives its connection the required methods and errors of `sqlite3`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, cast
 import attrs
 
 WAL_IS_SAFE = (3, 51, 3)
-"""WAL mode damages databases in older versions, if two connections are open."""
+"""In older versions, WAL mode can corrupt a database with two open connections."""
 
 Version = tuple[int, ...]
 
 
 @attrs.frozen
 class Library:
-    """A library of SQLite.
+    """A SQLite library.
 
     Attributes:
         name: the Python package.
-        version: the version of SQLite in it.
-        open: opens a connection to a path, or to a URI, that waits so many seconds for a lock.
+        version: its version of SQLite.
+        open: opens a connection to a path or URI, with a busy timeout in seconds.
     """
 
     name: str
@@ -51,7 +51,7 @@ OWN = Library("sqlite3", sqlite3.sqlite_version_info, _open_own)
 
 @functools.cache
 def library() -> Library:
-    """Return the library to use: Python's own if it is safe in WAL mode, else apsw if that is installed and newer."""
+    """Return the library to use: Python's own if safe in WAL mode, otherwise apsw if installed and newer."""
     if OWN.version >= WAL_IS_SAFE:
         return OWN
     try:
@@ -80,12 +80,12 @@ def bundled_library() -> Library:
 
 
 class ApswConnection:
-    """A connection of apsw with the methods and the errors of `sqlite3`, as far as they are used.
+    """A connection of apsw with the required methods and errors of `sqlite3`.
 
     Args:
         apsw: the module.
         path: the file, or its URI.
-        flags: how to open it.
+        flags: the flags for opening it.
     """
 
     def __init__(self, apsw: Any, path: str, flags: int) -> None:
@@ -99,7 +99,7 @@ class ApswConnection:
         return bool(self._inner.in_transaction)
 
     def set_busy_timeout(self, seconds: float) -> None:
-        """Wait so long for a lock."""
+        """Set the maximum wait for a lock."""
         self._inner.set_busy_timeout(round(seconds * 1000))
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -115,7 +115,7 @@ class ApswConnection:
         self._call(self._inner.executemany, statement, rows)
 
     def create_aggregate(self, name: str, count: int, made: Callable[[], Any]) -> None:
-        """Add a function over groups."""
+        """Add an aggregate function."""
 
         def make() -> tuple[Any, Callable[..., None], Callable[[Any], Any]]:
             return made(), lambda state, *values: state.step(*values), lambda state: state.finalize()
@@ -156,7 +156,7 @@ class Rows:
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement changed; to be asked before the next one."""
+        """The number of rows that the statement changed; read it before the next statement."""
         return int(self._connection.changes())
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -171,29 +171,29 @@ class Rows:
         return self._rows[0] if self._rows else None
 
 
-# Two copies of SQLite in one process: ours, and Python's own, with which a step may read the same file.
+# Two copies of SQLite in one process: ours, and Python's own, which a step may use to read the same file.
 #
-# SQLite's locks belong to the process. So they do not keep the two copies apart, and whichever copy closes a descriptor of a
-# file drops the locks of the other one: it would take itself for the last user of the file, and remove the WAL under ours.
-# Locks of an open file description do neither. We hold one wherever SQLite holds a lock for as long as a connection is open,
-# and one for a moment around each transaction, so that two programs never write at the same time.
+# SQLite's locks belong to the process. So they do not separate the two copies, and a copy that closes a descriptor of
+# the file drops the locks of the other one: it would assume to be the last user of the file, and remove the WAL under
+# ours. Locks of open file descriptions have neither problem. We hold one for each lock that SQLite holds while a
+# connection is open, and one around each transaction, so that two programs never write at the same time.
 
 _SHARED = 0x40000002, 510
 _MEMORY_IS_USED = 128, 1
 _WRITER = 0x40001000, 1
-"""Bytes of the file, of the shared memory, and one that SQLite does not lock."""
+"""Byte ranges: of the file, of the shared memory, and one that SQLite does not lock."""
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Guard:
-    """Locks on a database in WAL mode that another copy of SQLite in this process neither drops nor passes.
+    """Locks on a database in WAL mode that another copy of SQLite in this process respects and cannot drop.
 
     Args:
         path: the file.
 
     Raises:
-        sqlite3.OperationalError: another program is closing the file just now.
+        sqlite3.OperationalError: another program is closing the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,7 +207,7 @@ class Guard:
         _guards.add(self)
 
     def __enter__(self) -> None:
-        """Keep other programs from writing for the block.
+        """Prevent other programs from writing during the block.
 
         Raises:
             sqlite3.OperationalError: one of them is writing.
@@ -218,7 +218,7 @@ class Guard:
         _lock(self._files[0], fcntl.F_UNLCK, _WRITER)
 
     def close(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         while self._files:
             os.close(self._files.pop())
 
@@ -245,12 +245,12 @@ def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
 
 
 def has_guard() -> bool:
-    """Return whether another copy of SQLite may be in this process, and the system has locks that work in spite of it."""
+    """Return whether another copy of SQLite may be in this process, and the system has locks that work with it."""
     return library() is not OWN and library().version >= WAL_IS_SAFE and hasattr(fcntl, "F_OFD_SETLK")
 
 
 def _leave_to_parent() -> None:
-    """Close the descriptors that a forked child has inherited: with them it would keep the locks of a parent that died."""
+    """Close the descriptors inherited by a forked child, which would keep the locks of a dead parent."""
     for guard in _guards:
         guard.close()
 

@@ -56,7 +56,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     ) -> None:
         if problem := check_library():
             raise StoreSpecError(problem, spec=f"sqlite:{path}", remedy="Use another build of Python, or file:PATH.")
-        # Absolute from now on: a step that changes the directory of the process must not move the store.
+        # Absolute, because a step that changes the working directory must not move the store.
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
@@ -70,20 +70,20 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         """Return the library of SQLite, its version, and the journal mode of the file."""
         return f"{library()}, journal mode {self._database.journal_mode()}"
 
-    # --- word of what was begun, beside the database -----------------------------------------------------------------
+    # --- notes of started steps, next to the database ----------------------------------------------------------------
 
     def note_started(self, workflow_id: str, path: str) -> None:
-        """Note in a file beside the database, without a sync, that a step begins."""
+        """Note in a file next to the database, without a sync, that a step starts."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             self._begun.add(workflow_id, owned.attempt, path)
 
     async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return what was noted last."""
+        """Return the latest attempt that noted steps, and these steps."""
         return await run_blocking(lambda: self._begun.read(workflow_id))
 
     def note_live(self, workflow_id: str, content: bytes) -> None:
-        """Replace the live note in a file beside the database, without a sync."""
+        """Replace the live note in a file next to the database, without a sync."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             self._begun.write_live(workflow_id, content)
@@ -98,7 +98,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         self._begun.saved(workflow_id)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give the run up."""
+        """Release the run."""
         self._give_up_word(workflow_id, token)
         await super().release(workflow_id, token=token)
 
@@ -112,7 +112,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         return await run_blocking(self._database.use_reserve)
 
     def close(self) -> None:
-        """Give up every run that this store owns, and close its connection and files."""
+        """Release every run that this store owns, and close its connection and files."""
         for workflow_id in self.runs.owned:
             self._give_up_word(workflow_id)
         super().close()
@@ -124,10 +124,10 @@ class SqliteCheckpointStore(SqlCheckpointStore):
             self._begun.released(workflow_id)
 
 
-# Word of the steps that were begun since the last checkpoint: small files beside the database, written without a sync.
+# Notes of the steps started since the last checkpoint: small files next to the database, written without a sync.
 #
-# A row would cost a transaction for each step. A note costs some microseconds, outlives a killed process, and may be lost
-# or old after a power cut: it is a hint for people and decides nothing. The form is that of the file store's notes.
+# A row would need a transaction for each step. A note takes some microseconds and survives a killed process; after a
+# power cut it may be lost or outdated, so it is only a hint for people. The format is that of the file store.
 #
 # ::
 #
@@ -158,7 +158,7 @@ class StartedStepFiles:
         self._notes: dict[str, _Notes] = {}
 
     def add(self, workflow_id: str, attempt: int, path: str) -> None:
-        """Note that a step starts; an error fails nothing.
+        """Note that a step starts; errors are ignored.
 
         Args:
             workflow_id: the run.
@@ -175,14 +175,14 @@ class StartedStepFiles:
             notes.has_word = True
 
     def saved(self, workflow_id: str) -> None:
-        """Forget what was begun: a checkpoint holds what became of it."""
+        """Clear the note after a checkpoint."""
         notes = self._notes.get(workflow_id)
         if notes is not None and notes.has_word:
             notes.started.end = 0
             notes.has_word = False
 
     def released(self, workflow_id: str) -> None:
-        """Close the file of a run, and remove it where a checkpoint holds all that was begun."""
+        """Close the file of a run, and remove it if no step was noted since the last checkpoint."""
         notes = self._notes.get(workflow_id)
         self._close(workflow_id)
         if notes is not None and not notes.has_word:
@@ -197,7 +197,7 @@ class StartedStepFiles:
                 self._filesystem.unlink(directory, each)
 
     def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the attempt that noted last, and what it began; attempt 0 without a note."""
+        """Return the latest attempt that noted steps, and these steps; attempt 0 without a note."""
         try:
             with self._directory() as directory:
                 return started_in(read_file(self._filesystem, directory, run_directory(workflow_id)))
