@@ -227,8 +227,8 @@ class MemoryRunWriter(RunWriter):
         stored, sequence = run.now.records, data.sequence
         stored.append((sequence, data.attempt, count, data.checkpoint_id, _TEXT_OF[data.reason], data.saved_at, head))
         if self._first is None:
-            said = head or {}
-            run.firsts[self.attempt] = {name: said[name] for name in CARRIED if name in said}
+            fields = head or {}
+            run.firsts[self.attempt] = {name: fields[name] for name in CARRIED if name in fields}
             run.written_by.add(self.attempt)
             run.started_at = run.started_at or records.generation.start_of_run(data.metadata) or data.saved_at
         run.last_sequence = sequence

@@ -380,7 +380,7 @@ class RunsBase(Medium[W]):
             self._explain(writer, error)
             raise
         if data.reason is _CONTINUED:
-            self._drop_former(writer, data.sequence)
+            self._drop_earlier(writer, data.sequence)
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
         """Save a checkpoint in a batch with others; None if it must be saved alone."""
@@ -391,7 +391,7 @@ class RunsBase(Medium[W]):
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
         """Release a run in a batch with others; None if it must be released alone."""
 
-    def _drop_former(self, writer: W, sequence: int) -> None:
+    def _drop_earlier(self, writer: W, sequence: int) -> None:
         """Remove the remains of earlier generations, if the save that started this one did not. Failures are only logged.
 
         Args:
@@ -502,12 +502,12 @@ class RunsBase(Medium[W]):
 
     def _delete(self, writer: W, wanted: Callable[[str, int], bool]) -> int:
         """Delete checkpoints of an owned run, chosen by id and sequence; return how many."""
-        doomed = self._doomed(writer, wanted)
-        if doomed:
-            writer.delete(doomed)
-        return len(doomed)
+        to_delete = self._to_delete(writer, wanted)
+        if to_delete:
+            writer.delete(to_delete)
+        return len(to_delete)
 
-    def _doomed(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
+    def _to_delete(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
         return self._selected(writer.workflow_id, wanted)
 
     def _selected(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> list[int]:

@@ -430,7 +430,7 @@ def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch,
                 each.result(timeout=120)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "postgresql://me@127.0.0.1" in said and "hunter22" not in said
-    assert "is tried again for 1 s more: " in said or "is tried again for 0 s more: " in said
+    assert "retrying for 1 s: " in said or "retrying for 0 s: " in said
     caplog.clear()
     with pytest.raises(CheckpointStorageError):
         store.runs.list_runs()

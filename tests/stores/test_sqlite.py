@@ -247,7 +247,7 @@ def test_a_database_of_another_program_is_refused_untouched(store, path, query):
 def test_a_file_that_is_no_database_is_refused_untouched(store, path):
     path.write_bytes(b"just text, and long enough to be a header of something\n" * 20)
     before = path.read_bytes()
-    with pytest.raises(CheckpointCorruptedError, match="not a database"):
+    with pytest.raises(CheckpointCorruptedError, match="not a SQLite database"):
         store.runs.save(RUN, checkpoint())
     assert path.read_bytes() == before
 

@@ -159,10 +159,10 @@ def suggestion(cls: type, name: str) -> str:
     return "".join(f" (did you mean {each!r}?)" for each in external.difflib.get_close_matches(name, names, 1, 0.75))
 
 
-def refused_step(name: str, said: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
+def refused_step(name: str, problem: str, remedy: str = "", *, where: str | None = None) -> StepDefinitionError:
     """Return the error of an invalid step; it reports the line that defines the step unless `where` is given."""
     return StepDefinitionError(
-        f"step {name!r}: {said}", step=name, where=caller() if where is None else where, remedy=remedy
+        f"step {name!r}: {problem}", step=name, where=caller() if where is None else where, remedy=remedy
     )
 
 

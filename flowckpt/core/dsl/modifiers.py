@@ -220,8 +220,8 @@ def checked_timeout(name: str, time: float | timedelta) -> float:
     """Check the argument of `.timeout()` and return it in seconds."""
     seconds = in_seconds(time)
     if not is_finite_number(seconds) or seconds <= 0:
-        said = f".timeout({seconds!r:.80}) must be seconds above 0, or a timedelta"
-        raise refused_step(name, said, "Write .timeout(60), or .timeout(timedelta(minutes=1)).")
+        problem = f".timeout({seconds!r:.80}) must be seconds above 0, or a timedelta"
+        raise refused_step(name, problem, "Write .timeout(60), or .timeout(timedelta(minutes=1)).")
     return float(seconds)
 
 
@@ -380,8 +380,8 @@ def retry_policy(
         StepDefinitionError: an argument is out of its range.
     """
 
-    def refused(said: str, remedy: str = "") -> StepDefinitionError:
-        return refused_step(name, f".retry({said}", remedy)
+    def refused(problem: str, remedy: str = "") -> StepDefinitionError:
+        return refused_step(name, f".retry({problem}", remedy)
 
     if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
         raise refused(
@@ -566,9 +566,9 @@ def _is_path(value: object) -> bool:
 
 
 def _not_a_path(name: str, role: str, value: object, *, is_returned: bool) -> StepDefinitionError:
-    said = f"a function in .{role}() returned" if is_returned else f".{role}() takes paths and functions, got"
+    problem = f"a function in .{role}() returned" if is_returned else f".{role}() takes paths and functions, got"
     return refused_step(
         name,
-        f"{said} {value!r:.80} ({type(value).__name__})",
+        f"{problem} {value!r:.80} ({type(value).__name__})",
         "Return a path, or a list of paths." if is_returned else f"Name each file by itself: .{role}(*paths).",
     )

@@ -205,8 +205,8 @@ def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     if until is None:
         return SleepAction(_duration(name, "sleep", "", time))
     if not isinstance(until, datetime) or until.utcoffset() is None:
-        said = f"until={until!r:.60} is not an aware datetime"
-        raise _refused(name, "sleep", said, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
+        problem = f"until={until!r:.60} is not an aware datetime"
+        raise _refused(name, "sleep", problem, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
     return SleepAction(None, until)
 
 
@@ -214,11 +214,11 @@ def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: A
     """Check the arguments of `.wait()`; see there."""
     check_name(signal, "signal's name")
     patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
-    if said := _why_no_type(data_type):
-        raise _refused(name, "wait", f"type={said}", "Pass a type, such as type=int.")
+    if problem := _why_no_type(data_type):
+        raise _refused(name, "wait", f"type={problem}", "Pass a type, such as type=int.")
     if default is not NOTHING and patience is None:
-        said = f"default={default!r:.60} without a timeout= is never returned"
-        raise _refused(name, "wait", said, "Add a timeout, such as timeout=3600.")
+        problem = f"default={default!r:.60} without a timeout= is never returned"
+        raise _refused(name, "wait", problem, "Add a timeout, such as timeout=3600.")
     return WaitAction(signal, data_type, patience, default, ask)
 
 
@@ -229,15 +229,15 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
     check_name(approval, "approval's name")
     claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
     if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
-        said = f"of={of!r:.60} contains no claims"
-        raise _refused(name, "approval", said, "Pass claims about what is to be approved, or remove of=.")
+        problem = f"of={of!r:.60} contains no claims"
+        raise _refused(name, "approval", problem, "Pass claims about what is to be approved, or remove of=.")
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
-            said = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
-            raise _refused(name, "approval", said, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.')
+            problem = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
+            raise _refused(name, "approval", problem, 'Write of=[file_sha256("report.html")], from flowckpt.evidence.')
     if on_rejection not in ("fail", "return"):
-        said = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
-        raise _refused(name, "approval", said, "Write one of them.")
+        problem = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
+        raise _refused(name, "approval", problem, "Write one of them.")
     patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
     return ApprovalAction(approval, claims, patience, on_rejection == "return", ask)
 
@@ -274,7 +274,7 @@ def _why_no_type(annotation: Any) -> str:
     if origin is typing.Annotated:
         return _why_no_type(typing.get_args(annotation)[0])
     if origin is not None:
-        return next((said for each in typing.get_args(annotation) if (said := _why_no_type(each))), "")
+        return next((problem for each in typing.get_args(annotation) if (problem := _why_no_type(each))), "")
     is_type = (
         annotation is None
         or annotation is Any
@@ -301,5 +301,5 @@ def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _refused(name: str, action: str, said: str, remedy: str) -> StepDefinitionError:
-    return refused_step(name, f".{action}(): {said}", remedy)
+def _refused(name: str, action: str, problem: str, remedy: str) -> StepDefinitionError:
+    return refused_step(name, f".{action}(): {problem}", remedy)

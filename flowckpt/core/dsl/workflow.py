@@ -237,8 +237,8 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
             f"a workflow's name may have 200 printable characters, got {name[:60]!r}", where=where
         )
 
-    def refused(said: str, remedy: str) -> WorkflowDefinitionError:
-        return WorkflowDefinitionError(f"workflow {name!r} {said}", where=where, remedy=remedy)
+    def refused(problem: str, remedy: str) -> WorkflowDefinitionError:
+        return WorkflowDefinitionError(f"workflow {name!r} {problem}", where=where, remedy=remedy)
 
     plain = inspect.unwrap(function) if callable(function) else function
     if inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain):

@@ -730,10 +730,10 @@ def _of_callable(node: Any, hidden: frozenset[str], used: set[str]) -> Iterator[
     outer = [each for each in ast.iter_child_nodes(node.args) if not isinstance(each, ast.arg)]
     outer += [] if isinstance(node, ast.Lambda) else [*node.decorator_list, *getattr(node, "type_params", ())]
     yield from ((each, hidden) for each in outer)
-    for said in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
-        if said is not None:
-            yield said, hidden
-            used |= _quoted(said)
+    for annotation in (*(argument.annotation for argument in arguments), getattr(node, "returns", None)):
+        if annotation is not None:
+            yield annotation, hidden
+            used |= _quoted(annotation)
 
 
 def _of_comprehension(node: Any, hidden: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
@@ -790,14 +790,14 @@ def _text(node: Any) -> str:
     if not isinstance(node, ast.AST):
         return _literal(node)
     if kind in _WITH_EXCEPTIONS:
-        said = [f"{name}={_text(value)}" for name, value in _fields(node)]
+        fields = [f"{name}={_text(value)}" for name, value in _fields(node)]
     else:
-        said = [
+        fields = [
             f"{name}={_text(value)}"
             for name in node._fields
             if (value := getattr(node, name, None)) is not None and value != []
         ]
-    return f"{kind.__name__}({', '.join(said)})"
+    return f"{kind.__name__}({', '.join(fields)})"
 
 
 def _text_of_deep(tree: ast.AST | list[Any]) -> str:
@@ -816,9 +816,9 @@ def _text_of_deep(tree: ast.AST | list[Any]) -> str:
         elif isinstance(node, ast.AST):
             waiting.append((")",))
             written.append(f"{type(node).__name__}(")
-            said = _fields(node)
-            for index in range(len(said) - 1, -1, -1):
-                name, value = said[index]
+            fields = _fields(node)
+            for index in range(len(fields) - 1, -1, -1):
+                name, value = fields[index]
                 waiting += [value, (f", {name}=" if index else f"{name}=",)]
         else:
             written.append(_literal(node))
@@ -828,13 +828,15 @@ def _text_of_deep(tree: ast.AST | list[Any]) -> str:
 def _fields(node: ast.AST) -> list[tuple[str, Any]]:
     if isinstance(node, ast.Constant):
         return [("value", (_literal(node.value),))]
-    said = [(name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []]
+    fields = [
+        (name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []
+    ]
     if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False):
-        said = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in said]
+        fields = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in fields]
     elif isinstance(node, ast.JoinedStr):  # Python 3.12 leaves empty parts in some
         pieces = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
-        said = [("values", pieces)] if pieces else []
-    return said
+        fields = [("values", pieces)] if pieces else []
+    return fields
 
 
 def _literal(value: object) -> str:

@@ -55,14 +55,14 @@ class Generation(FieldEquality):
 
 def number_of(metadata: Mapping[str, Any]) -> int:
     """Return the number of the current generation of a run."""
-    said = metadata.get(KEY)
-    return int(said["number"]) if said else 1
+    state = metadata.get(KEY)
+    return int(state["number"]) if state else 1
 
 
 def begun_at(metadata: Mapping[str, Any]) -> str:
     """Return when the current generation of a run started; empty for the first one."""
-    said = metadata.get(KEY)
-    return str(said["started_at"]) if said else ""
+    state = metadata.get(KEY)
+    return str(state["started_at"]) if state else ""
 
 
 def resumed(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def resumed(metadata: Mapping[str, Any], results: int, now: datetime) -> dict[st
         results: the number of its results.
         now: the time.
     """
-    said = metadata[KEY]
-    noted = _merged_resumes([*said.get("resumed", ()), [said["number"], results, moment_text(now)]])
-    return {**metadata, KEY: {**said, "resumed": noted}}
+    state = metadata[KEY]
+    noted = _merged_resumes([*state.get("resumed", ()), [state["number"], results, moment_text(now)]])
+    return {**metadata, KEY: {**state, "resumed": noted}}
 
 
 def _resumes_in(results: Iterable[StepResult]) -> list[list[Any]]:
@@ -111,20 +111,20 @@ def may_precede(metadata: Mapping[str, Any], earlier: Mapping[str, Any], *, resu
         results: the number of results of that checkpoint.
         saved_at: when that checkpoint was saved.
     """
-    said, place = metadata[KEY], [number_of(earlier), results]
-    listed = {each["number"]: each["started_at"] for each in said["former"]}
+    state, place = metadata[KEY], [number_of(earlier), results]
+    listed = {each["number"]: each["started_at"] for each in state["former"]}
     if begun_at(earlier) and listed.get(number_of(earlier), begun_at(earlier)) != begun_at(earlier):
         return False
     return not any(
         place > [number, count] and saved_at < datetime.fromisoformat(moment)
-        for number, count, moment in said.get("resumed", ())
+        for number, count, moment in state.get("resumed", ())
     )
 
 
 def first_inputs_of(metadata: Mapping[str, Any], inputs_hash: str) -> str:
     """Return the digest of the inputs that a run was started with, given that of the current generation."""
-    said = metadata.get(KEY)
-    return str(said["first_inputs"]) if said else inputs_hash
+    state = metadata.get(KEY)
+    return str(state["first_inputs"]) if state else inputs_hash
 
 
 def start_of_run(metadata: Mapping[str, Any]) -> datetime | None:
@@ -162,8 +162,8 @@ def generations_of(
         attempt: the attempt of that checkpoint.
         steps: the number of its results.
     """
-    said = metadata.get(KEY)
-    first, began = (1, started_at) if said is None else (said["attempt"], datetime.fromisoformat(said["started_at"]))
+    state = metadata.get(KEY)
+    first, began = (1, started_at) if state is None else (state["attempt"], datetime.fromisoformat(state["started_at"]))
     return [*former_generations(metadata), Generation(number_of(metadata), began, inputs_hash, (first, attempt), steps)]
 
 

@@ -262,8 +262,8 @@ def _whole(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], 
 
     def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
         if value is not None and (type(value) is not int or value < least):
-            said = f"{field.name} must be a whole number from {least}, got {value!r:.80}"
-            raise SettingError(said, setting=field.name, remedy=f"Write {field.name}={example}.")
+            problem = f"{field.name} must be a whole number from {least}, got {value!r:.80}"
+            raise SettingError(problem, setting=field.name, remedy=f"Write {field.name}={example}.")
 
     return check
 

@@ -545,8 +545,8 @@ class PosixFileSystem:
 def _refuse_link_to_nothing(path: Path) -> None:
     """Refuse a dangling link, such as to a disk that is not mounted: it is not a store that does not exist yet."""
     if path.is_symlink() and not path.exists():
-        said = f"it is a symbolic link to {path.readlink()}, which is not there"
-        raise NotADirectoryError(errno.ENOTDIR, said, str(path))
+        problem = f"it is a symbolic link to {path.readlink()}, which is not there"
+        raise NotADirectoryError(errno.ENOTDIR, problem, str(path))
 
 
 def _type_in_table(table: str, path: str) -> str:

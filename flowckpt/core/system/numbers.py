@@ -58,8 +58,8 @@ def checked_number(
     if (value is None and is_optional) or (type(value) is int and value >= least):
         return value
     limit = ", or None for no limit" * is_optional
-    said = f"{setting} must be a whole number from {least}{limit}, got {value!r:.80}"
-    raise SettingError(said, setting=setting, remedy=remedy)
+    problem = f"{setting} must be a whole number from {least}{limit}, got {value!r:.80}"
+    raise SettingError(problem, setting=setting, remedy=remedy)
 
 
 # Time spans as people write them: `30d`, `1h 30m`.

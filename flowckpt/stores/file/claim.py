@@ -156,7 +156,7 @@ def claim_next(
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
     if needed:
-        _try_out(filesystem, directory, needed + _SLACK)
+        _check_space(filesystem, directory, needed + _SLACK)
     lock, token, is_locked = former.lock, former.token, former.is_locked
     writer = result_of(_claiming(filesystem, directory, lock, number, workflow_id, token, is_locked, fetch, now, seals))
     if writer is None:
@@ -186,8 +186,8 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
     Returns:
         The writer; None if another process claimed the segment first.
     """
-    said, seal = seals.for_new(workflow_id, number, new_token(16))
-    header = {**segment_header(workflow_id, number, now), **said}
+    seal_fields, seal = seals.for_new(workflow_id, number, new_token(16))
+    header = {**segment_header(workflow_id, number, now), **seal_fields}
     try:
         file, digest = yield from claim_segment(filesystem, directory, number, header, seal, is_grouped)
     except FileExistsError:
@@ -223,7 +223,7 @@ def _claiming(  # noqa: PLR0913, PLR0917 - one parameter for each part of a clai
     )
 
 
-def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
+def _check_space(filesystem: FileSystem, directory: int, size: int) -> None:
     """Write `size` bytes to a scratch file, sync and remove it: nothing is claimed without room for a record."""
     block = os.urandom(min(size, 1 << 20))  # incompressible
     with temporary_file(filesystem, directory) as (file, name):
@@ -364,7 +364,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
     try:
         for place in places:
             for name in names if place == directory else filesystem.names(place):
-                if _is_left_over(filesystem, place, name, here):
+                if _is_leftover(filesystem, place, name, here):
                     with contextlib.suppress(FileNotFoundError):
                         filesystem.unlink(place, name)
     finally:
@@ -373,7 +373,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> list[str]:
     return names
 
 
-def _is_left_over(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
+def _is_leftover(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
     number = marked_segment(name)
     if number is not None:  # checked one by one: a directory listing is not a snapshot
         return not filesystem.exists(place, segment_name(number))
@@ -415,8 +415,8 @@ def write_tombstone(
 ) -> int:
     """Claim the next segment with a header that marks the run as cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
-    said, seal = seals.for_new(workflow_id, number, new_token(16))
-    header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
+    seal_fields, seal = seals.for_new(workflow_id, number, new_token(16))
+    header = {**segment_header(workflow_id, number, now), "kind": "cleared", **seal_fields}
     file, _ = result_of(claim_segment(filesystem, directory, number, header, seal))
     filesystem.close(file)
     mark_segments(filesystem, directory, number)

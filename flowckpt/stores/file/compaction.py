@@ -278,7 +278,7 @@ def attempts_in(
     return found
 
 
-def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
+def is_worthwhile(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
     """Return whether a compaction is worthwhile; can be called without owning the run.
 
     Args:
@@ -296,7 +296,7 @@ def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seal
         or attempts.files >= FEW
         or 4 * gone >= max(kept, 1)
         or not _is_sealed_as_today(attempts, seals)
-        or (is_forced and _is_to_be_packed(attempts))
+        or (is_forced and _needs_pack(attempts))
     ):
         return True
     if BLOBS not in filesystem.names(directory):
@@ -312,7 +312,7 @@ def _is_sealed_as_today(attempts: Attempts, seals: Seals) -> bool:
     return all(seals.would_make(seal) for seal in attempts.seals)
 
 
-def _is_to_be_packed(attempts: Attempts) -> bool:
+def _needs_pack(attempts: Attempts) -> bool:
     return attempts.files > 1 or bool(attempts.gone)
 
 
@@ -347,15 +347,15 @@ def compact_owned(
     number = claimed + 1
     seals = seals.for_pack(attempts.seals)
     values = seals.for_values()
-    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
-    header = {**segment_header(workflow_id, number, now), **said}
+    seal_fields, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    header = {**segment_header(workflow_id, number, now), **seal_fields}
     attempts.taken |= {claimed, number}
-    lines = pack_lines(attempts, header, begun if said else (0, ()))
-    is_to_be_packed = _is_to_be_packed(attempts) or not _is_sealed_as_today(attempts, seals)
-    if is_to_be_packed:
+    lines = pack_lines(attempts, header, begun if seal_fields else (0, ()))
+    needs_pack = _needs_pack(attempts) or not _is_sealed_as_today(attempts, seals)
+    if needs_pack:
         reseal_values(filesystem, directory, workflow_id, named_values(lines), values)
     with orphans_of(filesystem, directory, lambda names: kept_names(lines, names, values)) as orphans:
-        if is_to_be_packed:
+        if needs_pack:
             with _head_for(filesystem, directory, number, seal, image, seals) as head:
                 _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
             _remove_below(filesystem, directory, number, claimed)
@@ -454,7 +454,7 @@ def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> 
     return seal.sealed(body, place, previous) if place else seal.signed(body, 0, START)
 
 
-def drop_former(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
+def drop_earlier(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:
     """Remove the records of earlier generations; the next generation repeats it if this is interrupted.
 
     Args:
@@ -602,8 +602,8 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
         lowest = found.by_number[min(found.by_number)]
         saved = (record.head["saved_at"] for record in lowest.records if record.deletes is None)
         found.started_at = next(saved, lowest.header["created_at"])
-    _find_gone(found)
-    _leave_empty_ends_out(found)
+    _find_deleted(found)
+    _drop_empty_attempts(found)
     return found
 
 
@@ -656,7 +656,7 @@ def _in_pack(found: Attempts, pack: int, cut: Cut) -> tuple[int, int]:
     raise SegmentDamagedError(cut.size, "a later attempt continues from the middle of a record in the pack")
 
 
-def _leave_empty_ends_out(found: Attempts) -> None:
+def _drop_empty_attempts(found: Attempts) -> None:
     """Drop the newest attempts if they only removed checkpoints: the run is then what they continue."""
     while found.by_number:
         newest = max(found.by_number)
@@ -668,7 +668,7 @@ def _leave_empty_ends_out(found: Attempts) -> None:
         found.taken.add(newest)
 
 
-def _find_gone(found: Attempts) -> None:
+def _find_deleted(found: Attempts) -> None:
     """Find the removed checkpoints, by their unique sequences."""
     ends = {
         attempt: max((n for b, n in found.continues.values() if b == attempt), default=0) for attempt in found.by_number
@@ -718,12 +718,12 @@ def pack_lines(
         written[attempt] = counts
         before = attempts.continues.get(attempt)
         cut = None if before is None else {"segment": before[0], "records": written[before[0]][before[1]]}
-        said = {**segment.header, "attempt": attempt}
-        section = {name: said[name] for name in _SECTION_KEYS if name in said}
+        fields = {**segment.header, "attempt": attempt}
+        section = {name: fields[name] for name in _SECTION_KEYS if name in fields}
         if begun[0] and attempt == newest:  # its own segment may be removed, which is needed to open the note
             section["begun"] = [begun[0], [*begun[1]]]
         lines += [dumps({**section, "continues": cut})[:-1].encode(), *bodies]
-    said = {
+    fields = {
         **header,
         "kind": PACK,
         "started_at": attempts.started_at,
@@ -731,7 +731,7 @@ def pack_lines(
         "lines": len(lines),
         "taken": sorted(attempts.taken),
     }
-    return [json.dumps(said, separators=(",", ":"))[:-1].encode(), *lines]
+    return [json.dumps(fields, separators=(",", ":"))[:-1].encode(), *lines]
 
 
 def _bodies(attempts: Attempts, attempt: int, continued: set[int], *, is_newest: bool) -> tuple[list[bytes], list[int]]:

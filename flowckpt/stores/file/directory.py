@@ -213,13 +213,13 @@ def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> by
         seal_of: returns the seal of an attempt's segment; None if it has none.
     """
     try:
-        said = json.loads(content)
-        attempt = said["attempt"] if said["flowckpt"] == "live" else None
+        fields = json.loads(content)
+        attempt = fields["attempt"] if fields["flowckpt"] == "live" else None
         seal = seal_of(attempt) if type(attempt) is int and 0 < attempt < 10**_MOST_DIGITS else None
         if seal is None:
             return None
         seal.verified(content[:-1], NOTE, START)
-        return seal.shown(a2b_base64(said["hint"], strict_mode=True))
+        return seal.shown(a2b_base64(fields["hint"], strict_mode=True))
     except (SealBrokenError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -256,8 +256,8 @@ class TruncationGuard:
         self._directory = directory
         self._number = number
         adopted = dict(zip(("segment", "digest"), adopts, strict=True))
-        said = {"flowckpt": "head", "segment": number, **seal.said, "adopts": adopted}
-        self._head = json.dumps(said, separators=(",", ":"))[:-1].encode()
+        fields = {"flowckpt": "head", "segment": number, **seal.said, "adopts": adopted}
+        self._head = json.dumps(fields, separators=(",", ":"))[:-1].encode()
         self._seal = seal
         self.name = head_name(number, seal.nonce)
         self._file: int | None = None
@@ -316,7 +316,7 @@ class TruncationGuard:
 
 
 @lazy_frozen()
-class _Word:
+class _Head:
     """The content of a head: the last line of the attempt, and the line that it continues."""
 
     digest: str
@@ -324,7 +324,7 @@ class _Word:
     adopted: str
 
 
-def what_is_cut(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
+def missing_end(image: RunImage, heads: Mapping[str, bytes], seals: Seals, later: Sequence[int] = ()) -> str:
     """Return what is missing at the end of a run, according to its head files; empty if it is complete.
 
     Args:
@@ -379,16 +379,16 @@ def _has(image: RunImage, number: int, digest: str) -> bool:
     return any(record.file == number and record.digest.hex() == digest for record in reversed(image.records))
 
 
-def _opened(head: bytes, name: str, number: int, workflow_id: str, seals: Seals) -> _Word:
+def _opened(head: bytes, name: str, number: int, workflow_id: str, seals: Seals) -> _Head:
     body = head.rstrip()
     try:
-        said = json.loads(body)
-        word = _Word(said["digest"], said["adopts"]["segment"], said["adopts"]["digest"])
+        fields = json.loads(body)
+        word = _Head(fields["digest"], fields["adopts"]["segment"], fields["adopts"]["digest"])
     except (ValueError, LookupError, TypeError) as error:
         raise SealBrokenError("it is damaged") from error
-    if list(map(type, attrs.astuple(word))) != [str, int, str] or said.get("segment") != number:
+    if list(map(type, attrs.astuple(word))) != [str, int, str] or fields.get("segment") != number:
         raise SealBrokenError("it is damaged")
-    seal = seals.for_found(workflow_id, number, said, name)
+    seal = seals.for_found(workflow_id, number, fields, name)
     if seal is None or head_name(number, seal.nonce) != name:
         raise SealBrokenError("it is not authenticated")
     seal.verified(body[:-1], NOTE, START)
@@ -489,15 +489,15 @@ def read_image(
         if not is_compared or image.is_cleared:
             return image
         later = [number for number in found if below is not None and number > below]
-        missing = what_is_cut(image, heads, seals, later)
+        missing = missing_end(image, heads, seals, later)
         if not missing:
             return image
         # Otherwise the run was started, or cleared and started again, or compacted, meanwhile.
         if heads_in(filesystem, directory) == heads and there() == found:
-            raise _cut_off(workflow_id, missing, max(heads, default=HEAD))
+            raise _truncated_error(workflow_id, missing, max(heads, default=HEAD))
 
 
-def _cut_off(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
+def _truncated_error(workflow_id: str, missing: str, location: str) -> CheckpointCorruptedError:
     way = f"'flowckpt store trust {shell_word(workflow_id)}'"
     remedy = f"Restore the run from a backup, including its 'head-' files. If you know that it is complete: {way}."
     return CheckpointCorruptedError(workflow_id, location=location, detail=missing, remedy=remedy)

@@ -276,7 +276,7 @@ class Location:
             with self._run_directory(workflow_id) as directory:
                 return otherwise if directory is None else read(directory)
 
-        return self._steadily(workflow_id, "read", read_once)
+        return self._retried(workflow_id, "read", read_once)
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
@@ -286,7 +286,7 @@ class Location:
         except OSError as error:
             raise storage_error(error, workflow_id, operation, self.path) from error
 
-    def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
+    def _retried(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if a name vanished meanwhile, because the run was cleared or a claim was given up."""
         last = FileNotFoundError()
         with self._translated(workflow_id, operation):
@@ -323,10 +323,10 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
         remedy = MANY_FILES
     if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
         remedy = "Pass the directory of a store: --store file:DIRECTORY."
-    said = f"the file store could not {operation} {of_what}: {what}{name}"
+    problem = f"the file store could not {operation} {of_what}: {what}{name}"
     is_unknown = operation == "save"
     if error.errno in FULL:
-        return DiskFullError(said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown)
+        return DiskFullError(problem, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown)
     return CheckpointStorageError(
-        said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown, remedy=remedy
+        problem, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_unknown, remedy=remedy
     )

@@ -87,7 +87,7 @@ _TICK = 1.0
 
 
 @lazy_define()
-class _Looked:
+class _ReadRuns:
     """The runs that a list has read, by the names of their directories."""
 
     found: dict[str, RunInfo] = attrs.field(factory=dict)
@@ -251,14 +251,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         if wanted is not None and wanted.limit is not None and len(names) > _FEW:
             looked = self._survey_newest(names, wanted, wanted.limit)
         if looked is None:
-            looked = _Looked()
+            looked = _ReadRuns()
             for name in names:
                 self._survey_one(name, looked)
         return looked.survey(wanted)
 
-    def _survey_one(self, name: str, looked: _Looked) -> RunInfo | None:
+    def _survey_one(self, name: str, looked: _ReadRuns) -> RunInfo | None:
         try:
-            info = self._steadily(name, "list", lambda: self._describe(name))
+            info = self._retried(name, "list", lambda: self._describe(name))
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
             if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
                 looked.locked = error
@@ -268,14 +268,14 @@ class FileReader(Location, LogRuns[FileRunWriter]):
             looked.found[name] = info
         return info
 
-    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _Looked | None:
+    def _survey_newest(self, names: Sequence[str], wanted: RunFilter, limit: int) -> _ReadRuns | None:
         """Read runs, the last written first, until no other can be selected; None if file times contradict the records.
 
         A run started before its newest segment was written, and reading a file's time is cheaper than reading its
         content.
         """
         written = self._last_writes(names)
-        looked = _Looked()
+        looked = _ReadRuns()
         starts: list[float] = []  # of the selected runs, earliest first
         for name in sorted(names, key=written.__getitem__, reverse=True):
             if len(starts) == limit and starts[0] > written[name]:
@@ -323,7 +323,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if there is none."""
         name = run_directory(workflow_id)
-        return self._steadily(workflow_id, "read", lambda: self._describe(name))
+        return self._retried(workflow_id, "read", lambda: self._describe(name))
 
     def _describe(self, name: str) -> RunInfo | None:
         with self._directory_named(name) as directory:
@@ -351,7 +351,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         findings = []
         for name in self._run_names():
             try:
-                run = self._steadily(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                run = self._retried(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
             except FlowckptError as error:
                 findings.append(_finding(name, error))
                 continue
@@ -512,8 +512,8 @@ def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals:
     for number in reversed(segment_numbers(filesystem.names(directory))):
         if number > attempt and _header(filesystem, directory, number).get("kind") == PACK:
             sections = _sections(filesystem, directory, number, seals)
-            said, paths = sections[max(sections)].header.get("begun", (0, ()))
-            return tuple(paths) if said == attempt else None
+            noted_attempt, paths = sections[max(sections)].header.get("begun", (0, ()))
+            return tuple(paths) if noted_attempt == attempt else None
     return None
 
 
@@ -620,9 +620,9 @@ def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict
     for each in segment_numbers(filesystem.names(directory)):
         header = _header(filesystem, directory, each)
         record = header if header.get("kind") == PACK else _first_record(filesystem, directory, each) or {}
-        said = record.get("started_at") or record.get("saved_at")
-        if said:
-            return datetime.fromisoformat(said)
+        moment = record.get("started_at") or record.get("saved_at")
+        if moment:
+            return datetime.fromisoformat(moment)
     return datetime.fromisoformat(first["saved_at"])
 
 

@@ -159,7 +159,7 @@ class FileRuns(FileReader):
             return result_of(self._claiming(workflow_id, at_least=at_least, take_over=take_over, known=known))
 
         for _ in range(PATIENCE):
-            owned = self._steadily(workflow_id, "acquire", claim_once)
+            owned = self._retried(workflow_id, "acquire", claim_once)
             if not owned.image.is_cleared:
                 return owned
             # A crash during a clear left its tombstone: finish the clear, then try again.
@@ -271,12 +271,12 @@ class FileRuns(FileReader):
             fetch = self._fetch(workflow_id)
             return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
 
-    def _drop_former(self, writer: FileRunWriter, sequence: int) -> None:
+    def _drop_earlier(self, writer: FileRunWriter, sequence: int) -> None:
         try:
-            file_store.compaction.drop_former(self._filesystem, writer, sequence, self.seals)
+            file_store.compaction.drop_earlier(self._filesystem, writer, sequence, self.seals)
         except OSError as error:
-            said = "run %s: earlier generations were not removed: %s"
-            _log.warning(said, writer.workflow_id, error.strerror or error)
+            message = "run %s: earlier generations were not removed: %s"
+            _log.warning(message, writer.workflow_id, error.strerror or error)
 
     def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Share large values of another run with an owned run, without copies if possible."""
@@ -294,9 +294,9 @@ class FileRuns(FileReader):
         """Remove a run if a condition on its open, locked directory holds; return whether it was removed."""
         self._check_writer(workflow_id)
         self.release(workflow_id)
-        return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
+        return self._retried(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
 
-    def make_way(self, workflow_id: str) -> None:
+    def remove_empty(self, workflow_id: str) -> None:
         """Remove a run's directory if nothing was ever saved or everything was cleared.
 
         Raises:
@@ -310,7 +310,7 @@ class FileRuns(FileReader):
                 raise RunExistsError(workflow_id)
             return True
 
-        self._steadily(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
+        self._retried(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
 
     def _clear_once(self, workflow_id: str, only_if: Callable[[int], bool] | None) -> bool:
         filesystem = self._filesystem
@@ -366,7 +366,7 @@ class FileRuns(FileReader):
                 fetch = self._fetch(workflow_id)
                 return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
 
-        return self._steadily(workflow_id, "read", read_once)
+        return self._retried(workflow_id, "read", read_once)
 
     def plain_runs(self) -> list[str]:
         """Return the runs whose newest segment was written without a key."""
@@ -402,7 +402,7 @@ class FileRuns(FileReader):
                     raise CheckpointNotFoundError(workflow_id)
                 return is_new
 
-        return self._steadily(workflow_id, "signal", send_once)
+        return self._retried(workflow_id, "signal", send_once)
 
     def _is_a_run(self, directory: int) -> bool:
         if not self.seals.has_key:
@@ -432,7 +432,7 @@ class FileRuns(FileReader):
                     raise
                 return 0  # no refusal if there is nothing to do
 
-    def _doomed(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
+    def _to_delete(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
         return writer.selected(wanted, lambda: self.image(writer.workflow_id))
 
     def _check_writable(self, workflow_id: str) -> None:
@@ -450,7 +450,7 @@ class FileRuns(FileReader):
                     raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
                 set_pin(self._filesystem, directory, sequence)
 
-        self._steadily(workflow_id, "pin", pin_once)
+        self._retried(workflow_id, "pin", pin_once)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
@@ -475,7 +475,7 @@ class FileRuns(FileReader):
         for name in self._run_names():
             if name > start and len(found) < limit:
                 with contextlib.suppress(FlowckptError):  # damaged runs are not compacted
-                    run = self._steadily(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                    run = self._retried(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
 
@@ -494,7 +494,7 @@ class FileRuns(FileReader):
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
         self._check_writer(workflow_id)
-        if not self._is_worth_it(workflow_id, is_forced=is_forced):
+        if not self._is_worthwhile(workflow_id, is_forced=is_forced):
             return stores.queries.Compacted()
         before = self._stored_bytes(workflow_id)
         owned = self._claimed(workflow_id)
@@ -512,7 +512,7 @@ class FileRuns(FileReader):
             owned.release()
         return stores.queries.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
 
-    def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
+    def _is_worthwhile(self, workflow_id: str, *, is_forced: bool) -> bool:
         filesystem, seals = self._filesystem, self.seals
 
         def read(directory: int) -> bool:
@@ -523,7 +523,7 @@ class FileRuns(FileReader):
             if reader.cleared_id_in(filesystem, directory) is not None:
                 return False  # unverified; the process that tidies or claims it checks that
             attempts = file_store.compaction.attempts_in(filesystem, directory, workflow_id, seals)
-            return file_store.compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+            return file_store.compaction.is_worthwhile(filesystem, directory, attempts, seals, is_forced=is_forced)
 
         return self._read_directory(workflow_id, read, otherwise=False)
 
@@ -603,7 +603,7 @@ class FileRuns(FileReader):
         self.reserve.make()
         for name in self._run_names():
             try:
-                cleared = self._steadily(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
+                cleared = self._retried(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
                 if cleared is not None and run_directory(cleared) == name:
                     self.clear(cleared)
             except RunLockedError:
@@ -802,7 +802,7 @@ def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
-                runs.make_way(workflow_id)
+                runs.remove_empty(workflow_id)
                 continue
             try:
                 filesystem.sync(directory)

@@ -111,9 +111,11 @@ def clear_signals(filesystem: FileSystem, run: int) -> None:
 
 def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     """Return the two lines of a message's file: a header with the seal of the other line, and the message."""
-    said, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
+    seal_fields, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
     with refused_as_encoding_error():
-        head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **said})
+        head = _body(
+            {"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **seal_fields}
+        )
         body = _body(signal.to_document())
     first, digest = lines.chain_line(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
     second, _ = lines.chain_line(body if seal is None else seal.sealed(body, 1, digest), digest)

@@ -26,11 +26,11 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.file.directory import (
     heads_in,
+    missing_end,
     read_file,
     read_image,
     read_lines,
     sweep_abandoned,
-    what_is_cut,
     write_new,
 )
 from flowckpt.stores.file.layout import (
@@ -315,9 +315,9 @@ def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment
             with _without_foreign():
                 data = read_lines(filesystem, directory, segment_name(number), 1)
                 header, end, _ = read_header(data)
-                said: Any = header["seal"]
+                seal: Any = header["seal"]
                 yield SealedSegment(
-                    str(header["workflow_id"]), number, str(said["key"]), str(said["store"]), data[:end]
+                    str(header["workflow_id"]), number, str(seal["key"]), str(seal["store"]), data[:end]
                 )
 
 
@@ -449,10 +449,10 @@ def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
     if not end or rest or opened(line, START) is None:
         raise _damaged(name, "its checksum does not match")
     try:
-        said = json.loads(line[: len(line) - TRAILER] + b"}")
-        store_id = str(said["store_id"])
+        document = json.loads(line[: len(line) - TRAILER] + b"}")
+        store_id = str(document["store_id"])
         found = [
-            KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in said["keys"]
+            KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in document["keys"]
         ]
     except (ValueError, LookupError, TypeError) as error:
         raise _damaged(name, f"it is malformed: {error!r:.80}") from error
@@ -498,8 +498,8 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
         known: the result of `read_known` that the keys were checked against.
     """
     number = max([*keys_numbers([each.place for each in known]), 0]) + 1
-    said = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
-    document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": said}
+    entries = [{"id": key.id, "use": key.use, "proof": key.proof_for(store_id)} for key in keys]
+    document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": entries}
     text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
     if write_new(filesystem, root, keys_name(number), text):
         filesystem.sync(root)
@@ -584,7 +584,7 @@ def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch
 
 def _lost(image: RunImage, heads: Mapping[str, bytes], seals: Seals) -> str:
     try:
-        found = what_is_cut(image, heads, seals)
+        found = missing_end(image, heads, seals)
     except (WrongKeyError, ForeignRecordError) as error:
         found = f"the head file of the run cannot be read: {error.message}"
     return f"unknown: {found}" if found.startswith("the head file") else found

@@ -151,7 +151,7 @@ class ObjectRunWriter(RunWriter):
             is_there = self._bucket.each([lambda digest=digest: copy(digest) for digest in missing])  # type: ignore[misc]
             self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
 
-    def drop_former(self) -> None:
+    def drop_earlier(self) -> None:
         """Remove the attempts before this one, and the large values that only they used."""
         bucket, run, keys = self._bucket, self.workflow_id, self.keys
         sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt < self.attempt], run)

@@ -110,9 +110,9 @@ class ObjectRuns(ObjectReader):
             give_up(self.bucket, keys.at(claimed.attempt), run)
             raise
 
-    def _drop_former(self, writer: ObjectRunWriter, sequence: int) -> None:
+    def _drop_earlier(self, writer: ObjectRunWriter, sequence: int) -> None:
         try:
-            writer.drop_former()
+            writer.drop_earlier()
         except CheckpointStorageError as error:
             _log.warning("run %s: earlier generations were not removed: %s", writer.workflow_id, error.message)
 

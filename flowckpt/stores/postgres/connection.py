@@ -199,7 +199,7 @@ class OutageNotice:
                 "the PostgreSQL store %s cannot be used now, retrying for %.0f s: %s",
                 self._address.shown,
                 seconds,
-                said_of(error, self._address),
+                first_line_of(error, self._address),
             )
 
     def is_over(self) -> None:
@@ -468,7 +468,7 @@ def error_of(
         operation: the operation.
         is_write: whether it writes.
     """
-    text = said_of(error, address)
+    text = first_line_of(error, address)
     if is_write and is_read_only(error):
         return ReadOnlyStoreError(
             address.shown,
@@ -531,7 +531,7 @@ def is_read_only(error: psycopg.Error) -> bool:
     return error.sqlstate in (_READ_ONLY, _DENIED)
 
 
-def said_of(error: psycopg.Error, address: PostgresAddress) -> str:
+def first_line_of(error: psycopg.Error, address: PostgresAddress) -> str:
     """Return the first line of the driver's message, without secrets.
 
     Args:

@@ -37,10 +37,10 @@ from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import (
     Addition,
     GroupingDatabase,
+    InterruptedWaits,
     Item,
     Outcome,
     Row,
-    StopWaiting,
     Work,
     WriteSeparately,
 )
@@ -51,9 +51,9 @@ from flowckpt.stores.sql.layout import (
     VERSION_TABLE,
     Dialect,
     check_version,
-    damage_of,
-    lacking,
     migrate,
+    missing_parts,
+    missing_parts_error,
     version_of,
 )
 
@@ -179,9 +179,9 @@ def write_together(connection: Connection, items: Sequence[Item]) -> list[Outcom
                 raise
             except Exception as error:  # it was refused and rolled back
                 outcomes[index] = error
-        for statement, said in _by_statement(items).items():
-            cursor.executemany(statement, [values for _, values in said], returning=True)
-            for index, _ in said:
+        for statement, parameters in _by_statement(items).items():
+            cursor.executemany(statement, [values for _, values in parameters], returning=True)
+            for index, _ in parameters:
                 outcomes[index] = cursor.fetchall() if cursor.description else []
                 cursor.nextset()
         if additions:
@@ -361,7 +361,7 @@ class PostgresDatabase(GroupingDatabase):
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
         self._outage = OutageNotice(address)
-        self._hurry = StopWaiting()
+        self._hurry = InterruptedWaits()
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -386,7 +386,7 @@ class PostgresDatabase(GroupingDatabase):
                 connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 return work(PostgresSession(connection))
 
-        return self._steadily(workflow_id, operation, read_once, is_write=False)
+        return self._retried(workflow_id, operation, read_once, is_write=False)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
         """Run writing work in one transaction, and commit it durably."""
@@ -395,7 +395,7 @@ class PostgresDatabase(GroupingDatabase):
             with connection.transaction():
                 return work(PostgresSession(connection))
 
-        return self._steadily(workflow_id, operation, write_once)
+        return self._retried(workflow_id, operation, write_once)
 
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
         """Write items in one transaction; if that fails, each is written separately."""
@@ -439,7 +439,7 @@ class PostgresDatabase(GroupingDatabase):
             with connection.transaction():
                 return [session.execute(*each) for each in statements][-1] if statements else work.do(session)
 
-        return self._steadily(work.workflow_id, work.operation, do_once)
+        return self._retried(work.workflow_id, work.operation, do_once)
 
     def settle(self, addition: Addition) -> bool:
         """Write the rows of a save with unknown outcome, unless they exist; return whether the fence holds."""
@@ -447,7 +447,7 @@ class PostgresDatabase(GroupingDatabase):
 
     def probe(self) -> None:
         """Check that the server answers."""
-        self._steadily("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
+        self._retried("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
 
     def _add(self, addition: Addition, *, is_uncertain: bool, patience: float | None = None) -> bool:
         def add_once(connection: Connection) -> bool:
@@ -465,7 +465,7 @@ class PostgresDatabase(GroupingDatabase):
             return holds or (was_uncertain and is_there(connection, addition))
 
         try:
-            return self._steadily(addition.workflow_id, "save", add_once, patience=patience)
+            return self._retried(addition.workflow_id, "save", add_once, patience=patience)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = is_uncertain
             raise
@@ -503,14 +503,14 @@ class PostgresDatabase(GroupingDatabase):
             # Whatever the server's default: after waiting for a lock, a transaction must see earlier commits.
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             if not self._is_up_to_date:
-                self._bring_up_to_date(connection, why_read_only)
+                self._migrate_if_needed(connection, why_read_only)
                 self._is_up_to_date = True
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _bring_up_to_date(self, connection: Connection, why_read_only: str) -> None:
+    def _migrate_if_needed(self, connection: Connection, why_read_only: str) -> None:
         session = PostgresSession(connection)
         tables = self._tables(session)
         lacks = f"the schema {self.address.schema!r} contains no store yet"
@@ -529,8 +529,8 @@ class PostgresDatabase(GroupingDatabase):
         except psycopg.Error as error:
             if not is_read_only(error):
                 raise
-            said = f"{lacks}, and this role has no write permission"
-            raise ReadOnlyStoreError(str(self), reason=said, operation="read", remedy=WRITABLE) from cause_of(
+            reason = f"{lacks}, and this role has no write permission"
+            raise ReadOnlyStoreError(str(self), reason=reason, operation="read", remedy=WRITABLE) from cause_of(
                 error, self.address
             )
 
@@ -562,7 +562,7 @@ class PostgresDatabase(GroupingDatabase):
             raise refusal(self.address, "permission denied for its schema", grants(self.address))
         return [name for name, _ in found]
 
-    def _steadily(
+    def _retried(
         self,
         workflow_id: str,
         operation: str,
@@ -605,19 +605,19 @@ class PostgresDatabase(GroupingDatabase):
             raise
 
     def _failure(self, error: psycopg.Error, workflow_id: str, operation: str, *, is_write: bool) -> FlowckptError:
-        if error.sqlstate in LACKING and (lost := self._lacking()):
-            return damage_of(lost, self.address.shown)
+        if error.sqlstate in LACKING and (lost := self._missing_parts()):
+            return missing_parts_error(lost, self.address.shown)
         if self._hurry.is_on and error.sqlstate == LOCKED:
             return self._hurry.error(f"the PostgreSQL store {self.address.shown}", workflow_id, operation)
         return error_of(error, self.address, workflow_id, operation, is_write=is_write)
 
-    def _lacking(self) -> list[str]:
+    def _missing_parts(self) -> list[str]:
         """Return the missing parts of the schema, in words; empty if they cannot be determined now."""
         with contextlib.suppress(psycopg.Error, FlowckptError):
             connection = self._pool.take()
             try:
                 with connection.transaction():
-                    return lacking(PostgresSession(connection), DIALECT)
+                    return missing_parts(PostgresSession(connection), DIALECT)
             finally:
                 self._pool.give_back(connection)
         return []

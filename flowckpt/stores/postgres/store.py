@@ -58,8 +58,8 @@ async def _listen(address: PostgresAddress, digest: str | None, heard: asyncio.E
                     if digest is None or note.payload == digest:
                         heard.set()
         except psycopg.Error as error:
-            said = address.scrubbed(str(error).strip().partition("\n")[0])
-            _log.info("%s: no announcements of new messages, polling instead: %s", address.shown, said)
+            reason = address.scrubbed(str(error).strip().partition("\n")[0])
+            _log.info("%s: no announcements of new messages, polling instead: %s", address.shown, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
 
 

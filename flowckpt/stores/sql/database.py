@@ -196,7 +196,7 @@ class Database(ABC):
         """Return the size of the database in bytes, including indexes."""
         return 0
 
-    def give_back_space(self) -> None:
+    def release_space(self) -> None:
         """Return free pages to the system if that is cheap and blocks no process."""
 
     def close(self) -> None:
@@ -387,7 +387,7 @@ HURRIED_SECONDS = 1.0
 """Seconds to wait after an interrupted wait."""
 
 
-class StopWaiting:
+class InterruptedWaits:
     """Whether a wait for a database was interrupted, and no operation has succeeded since.
 
     Attributes:

@@ -287,8 +287,8 @@ class RunImage:
             raise self.corrupt(place, "the head of its attempt is missing")
         try:
             moment = sql_time(moment_of(saved_at))
-            said = (sequence, attempt, name_of(checkpoint_id), reason, status, steps, moment, chain)
-            is_whole = checkpoint_digest(head_digest(head), said, document) == digest
+            columns = (sequence, attempt, name_of(checkpoint_id), reason, status, steps, moment, chain)
+            is_whole = checkpoint_digest(head_digest(head), columns, document) == digest
         except (ValueError, TypeError) as error:
             raise self.corrupt(place, str(error)) from error
         if not is_whole:
@@ -491,7 +491,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
     return readable(found, session.now())[0], len(found) == limit
 
 
-def describe_again(session: Session, run: int, workflow_id: str) -> None:
+def refresh_run_row(session: Session, run: int, workflow_id: str) -> None:
     """Update the row of a run from its newest checkpoint, after others were deleted."""
     head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
     links = lineage(session, run, head_attempt, workflow_id)
@@ -502,11 +502,11 @@ def describe_again(session: Session, run: int, workflow_id: str) -> None:
         return
     sequence, attempt, steps, status, saved_at, document = found[0]
     heads = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
-    said = {**json.loads(heads[0][0]), **json.loads(document)}
+    fields = {**json.loads(heads[0][0]), **json.loads(document)}
     session.change(
         "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
         "WHERE run = ?",
-        (sequence, status, steps, saved_at, id_text(said["workflow_name"]), dumps(said["metadata"]), run),
+        (sequence, status, steps, saved_at, id_text(fields["workflow_name"]), dumps(fields["metadata"]), run),
     )
-    for row in tag_rows(decode(said["metadata"]), run):
+    for row in tag_rows(decode(fields["metadata"]), run):
         session.change(ADD_TAG, row)

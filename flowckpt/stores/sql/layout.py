@@ -18,7 +18,7 @@ import attrs
 from flowckpt._version import __version__
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.rows import add_missing_tags, sql_time, stop_the_clock
+from flowckpt.stores.sql.rows import add_missing_tags, extend_leases, sql_time
 
 VERSION_TABLE = "flowckpt_schema"
 
@@ -363,7 +363,7 @@ def migrate(session: Session, dialect: Dialect, where: str) -> None:
             (number, sql_time(session.now()), __version__),
         )
     if 0 < found < len(MIGRATIONS):
-        stop_the_clock(session, began)
+        extend_leases(session, began)
 
 
 def _check_tables(session: Session, dialect: Dialect, found: int, where: str) -> None:
@@ -386,7 +386,7 @@ _COLUMN = re.compile(r"^  ([a-z]\w*) ", re.MULTILINE)
 _VIEW = re.compile(r"CREATE VIEW (\w+)")
 
 
-def lacking(session: Session, dialect: Dialect) -> list[str]:
+def missing_parts(session: Session, dialect: Dialect) -> list[str]:
     """Return the missing tables, columns and views of a database of the newest version, in words.
 
     The result for a database without any tables is empty: it was removed, not damaged.
@@ -409,7 +409,7 @@ def lacking(session: Session, dialect: Dialect) -> list[str]:
     return lost + [f"view {view}" for view in sorted(views - there.keys())]
 
 
-def damage_of(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
+def missing_parts_error(lost: Sequence[str], where: str = "") -> CheckpointCorruptedError:
     """Return the error for a database that lacks tables, columns or views.
 
     Args:

@@ -46,7 +46,7 @@ from flowckpt.stores.sql.image import (
     survey,
     unreadable,
 )
-from flowckpt.stores.sql.layout import Dialect, damage_of, lacking
+from flowckpt.stores.sql.layout import Dialect, missing_parts, missing_parts_error
 from flowckpt.stores.sql.rows import (
     OWNER_COLUMNS,
     REFERENCE,
@@ -98,8 +98,8 @@ def lost_parts(database: Database) -> list[Finding]:
     Args:
         database: the database.
     """
-    lost = database.read("", "check", lambda session: lacking(session, database.dialect))
-    return [Finding("", "corrupt", damage_of(lost).detail)] if lost else []
+    lost = database.read("", "check", lambda session: missing_parts(session, database.dialect))
+    return [Finding("", "corrupt", missing_parts_error(lost).detail)] if lost else []
 
 
 def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | None:
@@ -125,7 +125,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         return Finding(workflow_id, "corrupt", error.message)
 
 
-def strays(session: Session, run: int) -> list[tuple[str, int]]:
+def rows_without_attempt(session: Session, run: int) -> list[tuple[str, int]]:
     """Return the tables and attempts of rows without a started attempt, which no reader sees."""
     return [
         (table, attempt)
@@ -163,7 +163,7 @@ def verified_run(session: Session, workflow_id: str, key: str, fetch: Fetch) -> 
             found = image.all(session, fetch)
             kept, results = len(found), len(image.history.results)
             _check_row(image, run_infos(session, key), found)
-    for table, attempt in strays(session, now.run):
+    for table, attempt in rows_without_attempt(session, now.run):
         raise now.corrupt(f"attempt {attempt}", f"{table} belong to it, but the run has not started such an attempt")
     for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
         read_blob(session, workflow_id, key, digest, size)
@@ -207,10 +207,10 @@ def _check_verified(session: Session, image: RunImage, attempt: int) -> None:
     before = 0
     columns = "sequence, steps, verified"
     own = checkpoint_rows(session, image.run, image.links, columns, selection=Selection(attempt=attempt))
-    for sequence, steps, said in reversed(own):
+    for sequence, steps, verdict in reversed(own):
         answer = verified_after(answer, image.history.results[before:steps])
         before = steps
-        if (None if said is None else bool(said)) is not answer:
+        if (None if verdict is None else bool(verdict)) is not answer:
             raise image.corrupt(f"checkpoint {sequence}", "its column verified does not match its results")
 
 

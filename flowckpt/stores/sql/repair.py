@@ -23,13 +23,13 @@ from flowckpt.stores.sql.image import (
     CHECKPOINT,
     RunImage,
     checkpoint_rows,
-    describe_again,
     lineage,
     open_image,
     read_blob,
+    refresh_run_row,
 )
 from flowckpt.stores.sql.layout import Dialect
-from flowckpt.stores.sql.reader import strays, verified_run
+from flowckpt.stores.sql.reader import rows_without_attempt, verified_run
 from flowckpt.stores.sql.rows import id_text, live_owner, sql_time
 
 _TABLES = ("runs", "attempts", "checkpoints", "step_results", "evidence", "blobs", "signals", "pins", "run_tags")
@@ -107,7 +107,7 @@ class _Repair:
 
     def cut(self) -> None:
         """Remove what cannot be read and proved, and update the row of the run."""
-        self._cut_strays()
+        self._cut_rows_without_attempt()
         for (attempt,) in self.session.execute(
             "SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL ORDER BY attempt", (self.run,)
         ):
@@ -117,14 +117,14 @@ class _Repair:
         self._cut_messages()
         self._describe()
 
-    def _cut_strays(self) -> None:
+    def _cut_rows_without_attempt(self) -> None:
         """Remove rows of missing attempts; an attempt with checkpoints was started."""
         self.session.change(
             "UPDATE attempts SET begun_at = acquired_at WHERE run = ? AND begun_at IS NULL AND EXISTS "
             "(SELECT 1 FROM checkpoints c WHERE c.run = attempts.run AND c.attempt = attempts.attempt)",
             (self.run,),
         )
-        for table, attempt in strays(self.session, self.run):
+        for table, attempt in rows_without_attempt(self.session, self.run):
             detail = "the run has not started such an attempt"
             if table == "step_results":
                 self._drop_results(attempt, 0, detail)
@@ -155,7 +155,7 @@ class _Repair:
         if bad is not None:
             self._drop_results(attempt, len(image.history.results) + 1, bad)
         self._cut_checkpoints(image, attempt, continued or 0)
-        self._mend_columns(image, attempt)
+        self._restore_columns(image, attempt)
         if self._is_emptied(attempt) and not self._last_continued(attempt):
             self._drop_attempt(attempt, "none of its checkpoints remains")
 
@@ -202,14 +202,14 @@ class _Repair:
             else:
                 proved = steps
 
-    def _mend_columns(self, image: RunImage, attempt: int) -> None:
+    def _restore_columns(self, image: RunImage, attempt: int) -> None:
         """Restore the columns of results and checkpoints from the documents."""
         change = self.session.change
         names = [name for name in rows.RESULT_COLUMNS if name not in ("run", "attempt", "position", "document")]
         update = f"UPDATE step_results SET {', '.join(f'{name} = ?' for name in names)} "  # noqa: S608
         for position, text in self._documents(attempt, len(image.history.results)):
-            said = rows.result_row(image.history.results[position - 1], text.encode(), self.run, attempt, position)
-            change(f"{update} WHERE run = ? AND attempt = ? AND position = ?", (*said[3:-1], *said[:3]))
+            row = rows.result_row(image.history.results[position - 1], text.encode(), self.run, attempt, position)
+            change(f"{update} WHERE run = ? AND attempt = ? AND position = ?", (*row[3:-1], *row[:3]))
         answer: bool | None = None
         before = 0
         for sequence, steps in reversed(checkpoint_rows(self.session, self.run, image.links, "sequence, steps")):
@@ -288,7 +288,7 @@ class _Repair:
             f"UPDATE runs SET started_at = ? WHERE run = ? AND ({is_wrong})",  # noqa: S608
             (saved_at, self.run, saved_at),
         )
-        describe_again(self.session, self.run, self.workflow_id)
+        refresh_run_row(self.session, self.run, self.workflow_id)
 
     def _head(self) -> int:
         """Return the newest attempt that leaves the run a checkpoint; the current head if it does."""

@@ -144,7 +144,7 @@ SHARE_BLOB = (
 
 NAMED_BLOBS = "SELECT digest FROM blobs WHERE run = ?"
 DESCRIBE = "UPDATE runs SET workflow_name = ?, metadata = ? WHERE run = ?"
-SAY_HEAD = "UPDATE attempts SET head = ? WHERE run = ? AND attempt = ?"
+SET_HEAD = "UPDATE attempts SET head = ? WHERE run = ? AND attempt = ?"
 BEGIN_ATTEMPT = (
     "UPDATE attempts SET begun_at = COALESCE(?, acquired_at), continues_attempt = ?, continues_sequence = ?, "
     "continues_results = ?, head = ? WHERE run = ? AND attempt = ?"
@@ -158,7 +158,7 @@ REMOVE_DELETED = (
     "DELETE FROM checkpoints WHERE run = ? AND sequence IN "
     "(SELECT sequence FROM checkpoints WHERE run = ? AND deleted_at IS NOT NULL ORDER BY sequence LIMIT ?)"
 )
-HOLD_RUN = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
+CHECK_FENCE = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
 """The fence of a write without a checkpoint."""
 
 DROP_ATTEMPTS = "DELETE FROM attempts WHERE run = ? AND attempt < ?"
@@ -166,7 +166,7 @@ DROP_ATTEMPTS = "DELETE FROM attempts WHERE run = ? AND attempt < ?"
 DROP_ALL = ("DELETE FROM blobs WHERE run = ?", "DELETE FROM pins WHERE run = ?")
 """The other rows of earlier generations."""
 
-GO_BACK = "UPDATE runs SET head_attempt = ? WHERE run = ?"
+SET_HEAD_ATTEMPT = "UPDATE runs SET head_attempt = ? WHERE run = ?"
 BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?), workflow_name = ?, metadata = ? WHERE run = ?"
 
 
@@ -289,16 +289,16 @@ def checkpoint_row(
     )
 
 
-def checkpoint_digest(head: Any, said: tuple[Any, ...], document: str) -> str:
+def checkpoint_digest(head: Any, columns: tuple[Any, ...], document: str) -> str:
     """Return the digest of a checkpoint.
 
     Args:
         head: the unfinished SHA-256 of the head of its attempt; it is copied.
-        said: sequence, attempt, id, reason, status, results, time, chain.
+        columns: sequence, attempt, id, reason, status, results, time, chain.
         document: its other fields.
     """
     digest = head.copy()
-    digest.update(f"{said!r}{document}".encode())
+    digest.update(f"{columns!r}{document}".encode())
     found: str = digest.hexdigest()
     return found
 
@@ -434,7 +434,7 @@ def live_owner(session: Session, run: int) -> Owner | None:
     return holder.owner if holder is not None and holder.holds(session.now()) else None
 
 
-def stop_the_clock(session: Session, since: datetime) -> None:
+def extend_leases(session: Session, since: datetime) -> None:
     """Extend all running leases by a time in which no owner could renew them.
 
     Args:

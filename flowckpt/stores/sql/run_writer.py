@@ -18,7 +18,7 @@ from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, 
 from flowckpt.stores.runs_base import RunWriter, refusal_of_field, refuse_write
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, answer_of
-from flowckpt.stores.sql.image import RunImage, describe_again, last_record
+from flowckpt.stores.sql.image import RunImage, last_record, refresh_run_row
 from flowckpt.stores.sql.rows import ADD_TAG, id_text, sql_time, tag_rows
 
 Statement = tuple[str, Sequence[Row]]
@@ -73,16 +73,16 @@ class SqlRunWriter(RunWriter):
         is_utc = data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
         if first is not None and is_utc and data.differs_only_in_position(first):
             return "{}", None, {}
-        said, blobs = encode_head(data, first)
+        fields, blobs = encode_head(data, first)
         for name in _IN_COLUMNS:
-            said.pop(name, None)
+            fields.pop(name, None)
         if not is_utc:
-            said["saved_at"] = encode_time(data.saved_at)
+            fields["saved_at"] = encode_time(data.saved_at)
         head = None
         if first is None:
-            head = dumps({name: said.pop(name) for name in CARRIED})
+            head = dumps({name: fields.pop(name) for name in CARRIED})
             head.encode()
-        document = dumps(said)
+        document = dumps(fields)
         document.encode()
         return document, head, blobs
 
@@ -164,7 +164,7 @@ class SqlRunWriter(RunWriter):
         if head is not None:
             self._head = rows.head_digest(head)
             if not beginning:  # checkpoints were deleted before the first save
-                others.append((rows.SAY_HEAD, [(head, run, attempt)]))
+                others.append((rows.SET_HEAD, [(head, run, attempt)]))
         if evicted:
             moment = sql_time(data.saved_at)
             doomed = sorted(each for each in evicted if each < data.sequence)  # never the one being saved
@@ -193,8 +193,8 @@ class SqlRunWriter(RunWriter):
         before = self._described
         if before is not None and data.metadata is before.metadata and data.workflow_name == before.workflow_name:
             return (), []
-        said = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
-        return said, tag_rows(data.metadata, self.run)
+        description = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
+        return description, tag_rows(data.metadata, self.run)
 
     def save_later(self, data: CheckpointData) -> asyncio.Future[None] | None:
         """Add a checkpoint to the next group of saves, and return without waiting for the commit.
@@ -266,10 +266,10 @@ class SqlRunWriter(RunWriter):
                 assert image is not None, "it exists until the first write"
                 newest = self._database.read(self.workflow_id, "delete", image.newest_steps)
                 begin, saved = self._begin(image.history.view(newest))
-                begin.append((rows.GO_BACK, [(self.attempt, self.run)]))
+                begin.append((rows.SET_HEAD_ATTEMPT, [(self.attempt, self.run)]))
 
             def work(session: Session) -> bool:
-                if not session.change(rows.HOLD_RUN, (self.run, self.token)):
+                if not session.change(rows.CHECK_FENCE, (self.run, self.token)):
                     return False
                 for statement, parameters in begin:
                     for row in parameters:
@@ -277,7 +277,7 @@ class SqlRunWriter(RunWriter):
                 moment = sql_time(session.now())
                 for sequence in sequences:
                     session.change(rows.DELETE_CHECKPOINT, (moment, self.run, sequence))
-                describe_again(session, self.run, self.workflow_id)
+                refresh_run_row(session, self.run, self.workflow_id)
                 return True
 
             if not self._database.write(self.workflow_id, "delete", work):
@@ -292,7 +292,7 @@ class SqlRunWriter(RunWriter):
         def work(session: Session) -> set[str] | None:
             # Lock the source first, as a clear does: it exists until we are done, or is gone.
             session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
-            if not session.change(rows.HOLD_RUN, (self.run, self.token)):
+            if not session.change(rows.CHECK_FENCE, (self.run, self.token)):
                 return None
             for digest, size in wanted:
                 session.change(rows.SHARE_BLOB, (key, digest, size, self.run))

@@ -395,7 +395,7 @@ class SqlRuns(SqlReader):
 
     def tidy(self) -> None:
         """Return free pages to the system if the database can do so cheaply."""
-        self.database.give_back_space()
+        self.database.release_space()
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove the runs that have neither an owner nor a pin and are unchanged since they were listed."""
@@ -698,7 +698,7 @@ class BulkImport:
         """
         if session.execute("SELECT 1 FROM attempts WHERE writer LIKE ?", (f"{self._token}-%",)):
             return
-        self._make_way(session)
+        self._remove_empty(session)
         database = OneTransaction(session, self._dialect)
         owned: SqlRunWriter | None = None
         for data in self._checkpoints():
@@ -710,7 +710,7 @@ class BulkImport:
         if owned is not None:
             give_up(session, self._dialect.lock, owned.run, owned.token)
 
-    def _make_way(self, session: Session) -> None:
+    def _remove_empty(self, session: Session) -> None:
         """Remove a run without saves."""
         select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{self._dialect.lock}"  # noqa: S608
         for run, writer in session.execute(select, (id_text(self._workflow_id),)):

@@ -111,7 +111,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     # any descriptor of a file drops the locks that this process has on it.
     with _making, contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    _let_write_beside(path)
+    _copy_mode_to_wal(path)
     connection = library().open(str(path), timeout=_POLL_SECONDS)
     add_functions(connection)
     try:
@@ -132,7 +132,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     return connection
 
 
-def _let_write_beside(path: Path) -> None:
+def _copy_mode_to_wal(path: Path) -> None:
     """Give the WAL and its shared memory the mode of the database, which may have been read-only before."""
     path = path.resolve()
     for beside in (wal_of(path), path.with_name(f"{path.name}-shm")):
@@ -365,7 +365,7 @@ def _size_of(path: Path) -> int:
 # it is held. Nothing else depends on the file: the lock of a dead process is gone, and a remaining file has no meaning.
 
 
-def _name_beside(database: Path) -> str:
+def _marker_name(database: Path) -> str:
     return f"{database.name}-migrating"
 
 
@@ -377,7 +377,7 @@ def migration_announced(database: Path, filesystem: FileSystem | None = None) ->
         database: the database's file.
         filesystem: the operating-system calls.
     """
-    calls, name = filesystem or PosixFileSystem(), _name_beside(database)
+    calls, name = filesystem or PosixFileSystem(), _marker_name(database)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # only a hint: without it, others wait for the usual time
             parent = calls.open_root(str(database.parent))
@@ -400,7 +400,7 @@ def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         parent = calls.open_root(str(database.parent))
         stack.callback(calls.close, parent)
-        file = calls.open_read(parent, _name_beside(database))
+        file = calls.open_read(parent, _marker_name(database))
         stack.callback(calls.close, file)
         return not calls.lock(file)
     return False
@@ -481,25 +481,27 @@ def error_of(
         remedy = "Find the program that has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
-    said = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
-    said += "; whether it was saved is unknown" if is_outcome_unknown else ""
+    message = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
+    message += "; whether it was saved is unknown" if is_outcome_unknown else ""
     if is_full(error):
-        return DiskFullError(said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown)
+        return DiskFullError(
+            message, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown
+        )
     return CheckpointStorageError(
-        said, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
+        message, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
     )
 
 
-_LACKS = re.compile("no such (table|column)|has no column named")
+_MISSING = re.compile("no such (table|column)|has no column named")
 
 
-def names_what_is_lacking(error: BaseException) -> bool:
+def reports_missing_schema(error: BaseException) -> bool:
     """Return whether SQLite reports a missing table, view or column.
 
     Args:
         error: the error.
     """
-    return isinstance(error, sqlite3.Error) and _LACKS.search(str(error)) is not None
+    return isinstance(error, sqlite3.Error) and _MISSING.search(str(error)) is not None
 
 
 _LOOKS = 3
@@ -508,7 +510,7 @@ _examined: dict[Identity, int] = {}
 """Open databases, never closed: closing any descriptor of a file drops all locks that this process has on it."""
 
 
-def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> CheckpointStorageError | None:
+def failed_read(path: Path, workflow_id: str, operation: str, message: str) -> CheckpointStorageError | None:
     """Return the error if a page could not be read but the database is intact; None if it is damaged.
 
     SQLite reports both as damage. A disk error may be temporary, so the whole file is read again, bypassing cached
@@ -518,7 +520,7 @@ def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> Chec
         path: the file.
         workflow_id: the run; may be empty.
         operation: the verb for the failed operation.
-        said: SQLite's message.
+        message: SQLite's message.
     """
     for file in (path, wal_of(path)):
         if (error := _unreadable(file)) is not None:
@@ -526,7 +528,7 @@ def failed_read(path: Path, workflow_id: str, operation: str, said: str) -> Chec
     if not _is_sound(path):
         return None
     return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {said}; "
+        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {message}; "
         "all of it was then read without an error, so the file is not damaged",
         workflow_id=workflow_id,
         operation=operation,
@@ -581,11 +583,11 @@ def os_error_of(
         operation: the verb for the failed operation.
         is_write: whether the operation writes.
     """
-    said = error.strerror or str(error)
+    message = error.strerror or str(error)
     if is_write and error.errno in NOT_ALLOWED:
-        return ReadOnlyStoreError(str(path), reason=said, workflow_id=workflow_id, operation=operation)
+        return ReadOnlyStoreError(str(path), reason=message, workflow_id=workflow_id, operation=operation)
     return CheckpointStorageError(
-        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {said}",
+        f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {message}",
         workflow_id=workflow_id,
         operation=operation,
         remedy=_NO_FILE if error.errno in (errno.EISDIR, errno.ENOTDIR) else _REMEDY,

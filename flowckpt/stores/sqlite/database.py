@@ -29,11 +29,11 @@ from flowckpt.stores.sql.database import (
     HURRIED_SECONDS,
     Addition,
     GroupingDatabase,
+    InterruptedWaits,
     Item,
     Outcome,
     Row,
     Session,
-    StopWaiting,
     Work,
 )
 from flowckpt.stores.sql.layout import (
@@ -43,9 +43,9 @@ from flowckpt.stores.sql.layout import (
     Dialect,
     MigrationWait,
     check_version,
-    damage_of,
-    lacking,
     migrate,
+    missing_parts,
+    missing_parts_error,
     version_of,
 )
 from flowckpt.stores.sqlite.connection import (
@@ -67,8 +67,8 @@ from flowckpt.stores.sqlite.connection import (
     is_sync,
     journal_mode,
     migration_announced,
-    names_what_is_lacking,
     os_error_of,
+    reports_missing_schema,
     reserve_of,
     sqlite_dialect,
     stamp_of,
@@ -164,10 +164,10 @@ class Retry:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.hurry = StopWaiting()
+        self.hurry = InterruptedWaits()
         self.reserve = reserve_of(path)
 
-    def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
+    def retry(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Repeat an operation while another process keeps the file locked, for longer during a migration.
 
         Args:
@@ -337,11 +337,11 @@ class SqliteDatabase(GroupingDatabase):
                     return work(SqliteSession(connection, self._clock))
                 session = SqliteSession(connection, self._clock)
                 done = in_transaction(connection, partial(work, session))
-                if self._is_as_it_was():
+                if self._is_unchanged():
                     return done
 
         with self._exclusive, self._translated(workflow_id, operation, is_write=False):
-            return self._tries.until_done(read_once, workflow_id, operation)
+            return self._tries.retry(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
         """Return the size of the file; None if it is missing. A file in the place of its directory is an error."""
@@ -362,7 +362,7 @@ class SqliteDatabase(GroupingDatabase):
             with self._exclusive:
                 try:
                     if self._is_in_place():
-                        return self._tries.until_done(lambda: self._write_all(items), "", "save")
+                        return self._tries.retry(lambda: self._write_all(items), "", "save")
                 except sqlite3.Error as error:
                     is_unknown = self._is_unknown(error)
                     if is_busy(error) or (is_unknown and self._is_distrusted):
@@ -440,11 +440,11 @@ class SqliteDatabase(GroupingDatabase):
 
         with self._exclusive, self._translated(work.workflow_id, work.operation):
             if work.operation not in _MAKES_ROOM:
-                return self._tries.until_done(write_once, work.workflow_id, work.operation)
+                return self._tries.retry(write_once, work.workflow_id, work.operation)
             done = self._with_reserve(write_once, work.workflow_id, work.operation)
             if self._tries.reserve.is_used:
                 with contextlib.suppress(DiskFullError):  # the work is done
-                    self._give_back_space()
+                    self._release_space()
             return done
 
     def _with_reserve(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
@@ -452,12 +452,12 @@ class SqliteDatabase(GroupingDatabase):
         if self._tries.reserve.is_used:
             self._empty_wal()  # while it is small: copying may enlarge the database
         try:
-            return self._tries.until_done(act, workflow_id, operation)
+            return self._tries.retry(act, workflow_id, operation)
         except sqlite3.Error as error:
             if not is_full(error) or not self._tries.reserve.use():
                 raise
         self._empty_wal()
-        return self._tries.until_done(act, workflow_id, operation)
+        return self._tries.retry(act, workflow_id, operation)
 
     def _empty_wal(self) -> None:
         """Copy the WAL to the database and truncate it."""
@@ -486,7 +486,7 @@ class SqliteDatabase(GroupingDatabase):
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = self._tries.until_done(act, addition.workflow_id, "save")
+                is_fence_held = self._tries.retry(act, addition.workflow_id, "save")
             except sqlite3.Error as error:
                 raise self._error_of(error, addition, is_outcome_unknown=self._is_unknown(error)) from error
             except UnicodeDecodeError as error:
@@ -507,19 +507,19 @@ class SqliteDatabase(GroupingDatabase):
         return is_unknown
 
     def _error_of(self, error: Any, item: Item, *, is_outcome_unknown: bool = False) -> FlowckptError:
-        found = self._explained(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
+        found = self._store_error(error, item.workflow_id, item.operation, is_outcome_unknown=is_outcome_unknown)
         found.__cause__ = error
         return found
 
-    def _explained(
+    def _store_error(
         self, error: Any, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
     ) -> FlowckptError:
         """Return the store's error for an error of SQLite."""
-        if names_what_is_lacking(error) and self._connection is not None:
+        if reports_missing_schema(error) and self._connection is not None:
             with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
-                lost = lacking(SqliteSession(self._connection, self._clock), self.dialect)
+                lost = missing_parts(SqliteSession(self._connection, self._clock), self.dialect)
                 if lost:
-                    return damage_of(lost, str(self.path))
+                    return missing_parts_error(lost, str(self.path))
         return error_of(error, self.path, workflow_id, operation, is_outcome_unknown=is_outcome_unknown)
 
     def _is_there(self, addition: Addition) -> bool:
@@ -590,17 +590,17 @@ class SqliteDatabase(GroupingDatabase):
         found = self.read("", "check", lambda session: session.execute("PRAGMA journal_mode"))
         return str(found[0][0])
 
-    def give_back_space(self) -> None:
+    def release_space(self) -> None:
         """Return free pages at the end of the file to the system, and restore the reserve."""
         with self._exclusive:
             try:
-                self._give_back_space()
+                self._release_space()
             finally:
                 if self._tries.reserve.is_used:
                     self._empty_wal()
                     self._tries.reserve.restore()
 
-    def _give_back_space(self) -> None:
+    def _release_space(self) -> None:
         """Return the pages in small groups, so that no reader waits for long."""
 
         def give_back_some() -> bool:
@@ -652,7 +652,7 @@ class SqliteDatabase(GroupingDatabase):
                 if has_guard():
                     connection.execute("SELECT count(*) FROM sqlite_master")  # creates the WAL and its shared memory
                     self._guard = Guard(self.path.resolve())
-                self._bring_up_to_date(connection)
+                self._migrate_if_needed(connection)
                 wal = str(wal_of(self.path)) if journal_mode()[0] == "wal" else ""
                 self._names = self._names[0], wal
                 self._identity = identity_of(self._names[0]), identity_of(wal)
@@ -694,7 +694,7 @@ class SqliteDatabase(GroupingDatabase):
             except (sqlite3.Error, OSError) as error:
                 if not cannot_be_written(error):
                     raise
-        elif identity_of(self._names[0]) == self._identity[0] and self._is_as_it_was():
+        elif identity_of(self._names[0]) == self._identity[0] and self._is_unchanged():
             return self._read_only.connection
         self._disconnect()
         found = connect_to_read(self.path, allowed=self._allowed)
@@ -707,7 +707,7 @@ class SqliteDatabase(GroupingDatabase):
         self._identity = identity_of(self._names[0]), None
         return found.connection
 
-    def _is_as_it_was(self) -> bool:
+    def _is_unchanged(self) -> bool:
         """Return whether a file that is read as immutable is unchanged."""
         found = self._read_only
         return found is None or found.stamp is None or found.stamp == stamp_of(self.path)
@@ -726,7 +726,7 @@ class SqliteDatabase(GroupingDatabase):
                 remedy="Read it once with write permission, or read a writable copy.",
             )
 
-    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+    def _migrate_if_needed(self, connection: sqlite3.Connection) -> None:
         session = SqliteSession(connection, self._clock)
         version = 0
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
@@ -769,7 +769,7 @@ class SqliteDatabase(GroupingDatabase):
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._explained(error, workflow_id, operation) from error
+            raise self._store_error(error, workflow_id, operation) from error
         except OSError as error:
             raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error
 

@@ -99,7 +99,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release the run."""
-        self._give_up_word(workflow_id, token)
+        self._release_note(workflow_id, token)
         await super().release(workflow_id, token=token)
 
     async def clear(self, workflow_id: str) -> None:
@@ -114,11 +114,11 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     def close(self) -> None:
         """Release every run that this store owns, and close its connection and files."""
         for workflow_id in self.runs.owned:
-            self._give_up_word(workflow_id)
+            self._release_note(workflow_id)
         super().close()
         self._begun.close()
 
-    def _give_up_word(self, workflow_id: str, token: str = "") -> None:
+    def _release_note(self, workflow_id: str, token: str = "") -> None:
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine and token in ("", owned.token):
             self._begun.released(workflow_id)
