@@ -70,13 +70,12 @@ def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt
 
 def test_a_file_that_is_no_database_is_named_once_and_as_the_fault_of_the_target(runs):
     ran = runs("copy", "--all", "--to", "sqlite:pipeline.py").expect(11)
-    assert ran.err.count("pipeline.py, the store to copy to") == ran.err.count("it is not a database of SQLite") == 1
+    assert ran.err.count("pipeline.py, the store to copy to") == ran.err.count("it is not a SQLite database") == 1
     assert "record of run" not in ran.err and ran.out == ""
     ran = runs("store", "check", "--store", "sqlite:pipeline.py").expect(11)
-    assert ran.out.count("it is not a database of SQLite") == 1
+    assert ran.out.count("it is not a SQLite database") == 1
     assert (
-        "it is not a database of SQLite"
-        in runs("run", "pipeline.py:naps", "--store", "sqlite:pipeline.py").expect(11).err
+        "it is not a SQLite database" in runs("run", "pipeline.py:naps", "--store", "sqlite:pipeline.py").expect(11).err
     )
 
 

@@ -468,7 +468,7 @@ def no_look_behind_the_first_line(monkeypatch):
 
     def init(self, *given, **options):
         original(self, *given, **options)
-        self._next_look = float("inf")
+        self._next_check = float("inf")
 
     monkeypatch.setattr(SegmentWriter, "__init__", init)
 
@@ -477,11 +477,11 @@ def take_the_mark_away_after_the_look(monkeypatch):
     """Look, then take the mark away: it may be another one's by then."""
 
     def newest(self):
-        if self._next_look > 0 and self._filesystem.is_untouched(self._file):
+        if self._next_check > 0 and self._filesystem.is_untouched(self._file):
             return self.number
         newest = newest_or_none(self)
         self._remove_mark()
-        self._next_look = 1
+        self._next_check = 1
         return newest
 
     monkeypatch.setattr(SegmentWriter, "_newest_number", newest)

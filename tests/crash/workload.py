@@ -93,8 +93,8 @@ def patched(monkeypatch) -> Processes:
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reader, flowckpt.stores.file.layout):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
     monkeypatch.setattr(flowckpt.stores.file.run_writer, "monotonic", lambda: 0.0)  # the marks alone must do
-    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
-    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOCK_TRIES", 1)
+    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOCK_PAUSE_SECONDS", 0)
     read_header = headers_read_once(flowckpt.stores.log.segment.read_header)
     for module in (flowckpt.stores.log.segment, flowckpt.stores.log.image, flowckpt.stores.file.reader):
         monkeypatch.setattr(module, "read_header", read_header)

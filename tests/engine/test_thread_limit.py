@@ -14,7 +14,7 @@ from flowckpt.errors import CheckpointStorageError
 from flowckpt.execution.executors.processes import ProcessExecutor
 from flowckpt.stores import open_store
 from flowckpt.stores.sql import database
-from flowckpt.stores.sql.database import GroupCommit, Work, WriteSeparately
+from flowckpt.stores.sql.database import GroupCommit, Single, Work
 
 RUNS = ("a", "b", "c")
 calls: Counter[tuple[str, int]] = Counter()
@@ -106,7 +106,7 @@ async def test_a_group_is_written_by_its_thread_where_no_other_can_be_started(li
     def write(items):
         if len(items) == 1:
             return [items[0].workflow_id]
-        return [WriteSeparately(each) for each in items]
+        return [Single(each) for each in items]
 
     group = GroupCommit(write)
     with group._turn:

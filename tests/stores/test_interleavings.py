@@ -198,7 +198,7 @@ class Objects(Files):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Nobody lets go of a lock while somebody else waits for it: they are one thread."""
-    monkeypatch.setattr("flowckpt.stores.file.directory._LOOKS", 1)
+    monkeypatch.setattr("flowckpt.stores.file.directory._LOCK_TRIES", 1)
 
 
 @pytest.fixture(scope="module")

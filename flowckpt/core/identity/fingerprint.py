@@ -828,15 +828,13 @@ def _text_of_deep(tree: ast.AST | list[Any]) -> str:
 def _fields(node: ast.AST) -> list[tuple[str, Any]]:
     if isinstance(node, ast.Constant):
         return [("value", (_literal(node.value),))]
-    fields = [
-        (name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []
-    ]
+    kept = [(name, value) for name in node._fields if (value := getattr(node, name, None)) is not None and value != []]
     if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False):
-        fields = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in fields]
+        kept = [(name, value[1:] or [ast.Pass()] if name == "body" else value) for name, value in kept]
     elif isinstance(node, ast.JoinedStr):  # Python 3.12 leaves empty parts in some
         pieces = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
-        fields = [("values", pieces)] if pieces else []
-    return fields
+        kept = [("values", pieces)] if pieces else []
+    return kept
 
 
 def _literal(value: object) -> str:

@@ -298,12 +298,14 @@ class Workers:
 workers = Workers(_THREADS)
 
 
-# Concurrent work of many runs that mostly waits for syncs: saves, claims and releases in files. Such work is a
-# generator. It yields each call that waits for the disk, and receives the result or the error of the call at the
-# `yield`. `SyncGroup` drives all generators in rounds, on one thread: each continues to its next wait, then all calls
-# are made in parallel, and calls with the same key once. With a thread for each save, every system call released the
-# interpreter's lock and had to wait for it again, which took longer than the disk (`python -m benchmarks --only "many
-# runs"`).
+# Concurrent work of many runs that mostly waits for syncs: saves, claims and releases in files.
+#
+# Such work is a generator. It yields each call that waits for the disk, and receives the result or the error of the
+# call at the `yield`. `SyncGroup` drives all generators in rounds, on one thread: each continues to its next wait, then
+# all calls are made in parallel, and calls with the same key once.
+#
+# With a thread for each save, every system call released the interpreter's lock and had to wait for it again, which
+# took longer than the disk (`python -m benchmarks --only "many runs"`).
 
 
 Wait = tuple[Callable[[], object], Hashable]

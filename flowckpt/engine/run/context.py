@@ -109,7 +109,7 @@ class RunContext:
         birth, ended = str(saves.metadata.get(BIRTH, "")), saves.metadata.get(ENDED)
         return run.inbox.Requests(saves.store, self.workflow_id, birth, self.clock, self.interrupts, ended)
 
-    async def look_for_requests(self) -> None:
+    async def poll_requests(self) -> None:
         """Look for requests to the run: a cancel stops the run, other requests are carried out at once."""
         asked = await self.requests.poll()
         self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.requests.slowdown

@@ -90,7 +90,7 @@ class _Staying:
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
                     await waited(_sleep(clock, nap, heard), run.interrupts)
-                    await run.look_for_requests()
+                    await run.poll_requests()
                     run.interrupts.raise_noted(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:
@@ -98,7 +98,7 @@ class _Staying:
 
     async def _can_end(self, waits: tuple[Wait, ...]) -> bool:
         run = self.context
-        await run.look_for_requests()
+        await run.poll_requests()
         run.interrupts.raise_noted(asyncio.current_task())
         return await run.inbox.can_end_any(waits, is_fresh=True)
 

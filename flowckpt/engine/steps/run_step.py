@@ -128,7 +128,7 @@ class Scope:
             await run.refuse_doubt(command.step, command.path)
             return None
         if run.clock.elapsed_ns() >= run.look_at_ns:
-            await run.look_for_requests()
+            await run.poll_requests()
         if run.interrupts.noted:
             run.interrupts.raise_noted(task)  # between steps: every finished step is recorded, and none is running
         if task is not None and task.cancelling():

@@ -388,9 +388,10 @@ def _describe(owner: Owner | None) -> str:
     return str(owner) if owner else "another process, not identified yet"
 
 
-# The removal of a run: a tombstone first, so that a half-cleared run never reappears. On a full disk, a run makes room
-# for its own tombstone: its lock file is never empty and contains only hints, so it is truncated, and the tombstone can
-# use its block.
+# The removal of a run: a tombstone first, so that a half-cleared run never reappears.
+#
+# On a full disk, a run makes room for its own tombstone: its lock file is never empty and contains only hints, so it is
+# truncated, and the tombstone can use its block.
 
 
 def reserve_room(filesystem: FileSystem, lock: int) -> None:

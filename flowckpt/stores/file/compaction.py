@@ -67,9 +67,10 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.lines import LineSeal, ValueSeal
 
 
-# Orphans: large values that no record refers to any more. They remain from an interrupted save, or only a removed
-# checkpoint referred to them. The owner of the run removes them, but a new owner may take over at any moment and save
-# the same value. So:
+# Orphans: large values that no record refers to any more.
+#
+# They remain from an interrupted save, or only a removed checkpoint referred to them. The owner of the run removes
+# them, but a new owner may take over at any moment and save the same value. So:
 #
 # 1. The orphans are determined, and their files are opened, before the owner's last check for a new owner. A value that
 #    a new owner saves later is another file with another inode: as long as ours is open, its inode number is not
@@ -167,9 +168,11 @@ def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans
             yield orphans
 
 
-# The large values of a compacted run: the files that are kept, and those that are encrypted again. Records refer to a
-# value by its digest; the name of its file depends on how it is sealed (`flowckpt.stores.log.sealing.lines`). After a
-# key rotation, the same value may exist twice, under the old and the new key.
+# The large values of a compacted run: the files that are kept, and those that are encrypted again.
+#
+# Records refer to a value by its digest; the name of its file depends on how it is sealed
+# (`flowckpt.stores.log.sealing.lines`). After a key rotation, the same value may exist twice, under the old and the new
+# key.
 
 
 _NAMED = re.compile(rb'"([0-9a-f]{64})"')
@@ -498,11 +501,12 @@ def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: 
     filesystem.sync(directory)
 
 
-# A pack: all attempts of a run in one segment, without removed checkpoints. Pure: segments in, lines out. Nothing that
-# an attempt recorded is lost except removed checkpoints; records that a later attempt discarded are kept, too. So each
-# attempt has its own section, which names the record that it continues. The results of a removed checkpoint are stored
-# with the next checkpoint of its attempt, or on their own if another attempt continues from that point. Results keep
-# their bytes, and so their chain of digests; the digests of lines are computed again.
+# A pack: all attempts of a run in one segment, without removed checkpoints. Pure: segments in, lines out.
+#
+# Nothing that an attempt recorded is lost except removed checkpoints; records that a later attempt discarded are kept,
+# too. So each attempt has its own section, which names the record that it continues. The results of a removed
+# checkpoint are stored with the next checkpoint of its attempt, or on their own if another attempt continues from that
+# point. Results keep their bytes, and so their chain of digests; the digests of lines are computed again.
 
 
 _DELETES = b'{"deletes":'

@@ -225,17 +225,19 @@ def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> by
 
 
 # Head files: they note the last acknowledged line of an attempt outside its segment, so that a truncation is detected.
+#
 # The chain of a segment proves each line by the previous one. It does not prove that no line followed the last one; and
 # nothing in a directory proves that no segment was removed. So the owner notes, with a key, what it continues (a
 # segment, and the digest of the last line acknowledged there: a power cut may still lose a later one), and then the
-# digest of the last line that it acknowledged itself. A reader with the key requires that line. Each attempt has its
-# own file, `head-` with the number of the segment and a part of its nonce: one line of JSON, padded to a sector, which
-# the disk writes atomically. It exists and is synced before the first line of the attempt is written. So if the newest
-# attempt has none, somebody removed it, and the file of an earlier attempt cannot replace it. It is then rewritten
-# after each acknowledged line without a sync (5 µs): a power cut may leave an older state, which is still true but
-# proves less. It is never ahead of the segment, because the line was synced first. It is synced when the owner releases
-# the run. The files of earlier attempts are removed after the first acknowledged line; a fenced owner that wakes up
-# late writes only to its own.
+# digest of the last line that it acknowledged itself. A reader with the key requires that line.
+#
+# Each attempt has its own file, `head-` with the number of the segment and a part of its nonce: one line of JSON,
+# padded to a sector, which the disk writes atomically. It exists and is synced before the first line of the attempt is
+# written. So if the newest attempt has none, somebody removed it, and the file of an earlier attempt cannot replace it.
+# It is then rewritten after each acknowledged line without a sync (5 µs): a power cut may leave an older state, which
+# is still true but proves less. It is never ahead of the segment, because the line was synced first. It is synced when
+# the owner releases the run. The files of earlier attempts are removed after the first acknowledged line; a fenced
+# owner that wakes up late writes only to its own.
 
 _SIZE = 512
 
@@ -256,7 +258,7 @@ class TruncationGuard:
         self._directory = directory
         self._number = number
         adopted = dict(zip(("segment", "digest"), adopts, strict=True))
-        fields = {"flowckpt": "head", "segment": number, **seal.said, "adopts": adopted}
+        fields = {"flowckpt": "head", "segment": number, **seal.header_fields, "adopts": adopted}
         self._head = json.dumps(fields, separators=(",", ":"))[:-1].encode()
         self._seal = seal
         self.name = head_name(number, seal.nonce)
@@ -585,8 +587,8 @@ def owner_of(filesystem: FileSystem, directory: int, number: int) -> Owner | Non
 # Readers take the lock briefly to test it, so a failed attempt is repeated for a moment.
 
 
-_LOOKS = 20
-_LOOK_SECONDS = 0.0005
+_LOCK_TRIES = 20
+_LOCK_PAUSE_SECONDS = 0.0005
 
 
 def take_lock(filesystem: FileSystem, lock: int) -> bool:
@@ -598,8 +600,8 @@ def take_lock(filesystem: FileSystem, lock: int) -> bool:
         filesystem: the calls.
         lock: the file, open.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_LOCK_TRIES):
         if filesystem.lock(lock):
             return True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_LOCK_PAUSE_SECONDS)
     return False

@@ -110,7 +110,7 @@ class FileRunWriter(RunWriter):
 
     def _try_lock(self) -> None:
         """Take the lock of a run that was taken over, which is free once the previous owner has ended."""
-        if not self.is_locked and self.writer.look_for_claim() is None:  # otherwise it is for the next owner
+        if not self.is_locked and self.writer.find_claim() is None:  # otherwise it is for the next owner
             self.is_locked = self._filesystem.lock(self.lock)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
@@ -227,7 +227,7 @@ class FileRunWriter(RunWriter):
             read: reads the current state of the run.
         """
         with self._usable():
-            if (fence := self.writer.look_for_claim()) is not None:  # nothing was written, so nothing is in doubt
+            if (fence := self.writer.find_claim()) is not None:  # nothing was written, so nothing is in doubt
                 raise fence
             live = self._live
             if live is None:
@@ -257,7 +257,7 @@ class FileRunWriter(RunWriter):
     def is_doubtful(self) -> bool:
         """Whether an unacknowledged line may still count: it exists, and no attempt has continued the run since."""
         with self._one_at_a_time:
-            return self.writer.is_poisoned and (self._is_closed or self.writer.look_for_successor() is None)
+            return self.writer.is_poisoned and (self._is_closed or self.writer.find_successor() is None)
 
     def vouch(self) -> None:
         """Append an empty record, so that a sealed segment contains the digest of the line that it continues."""
@@ -316,7 +316,7 @@ class FileRunWriter(RunWriter):
         with self._one_at_a_time:  # keeps the files open
             if not self._is_closed:
                 self._try_lock()
-            lost = None if self._is_closed else self.writer.look_for_successor()
+            lost = None if self._is_closed else self.writer.find_successor()
         if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
 
@@ -406,7 +406,7 @@ class FileRunWriter(RunWriter):
 # The owner of N + 1 may have given it up, unwritten, after a third process continued from N with N + 2.
 
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _HEADER_BYTES = 64 * 1024
 """More than the length of any header."""
 
@@ -444,7 +444,7 @@ class SegmentWriter:
         self.seal = seal
         self._lines = 1
         self._fence: FencedError | None = None
-        self._next_look = float("-inf")
+        self._next_check = float("-inf")
         self.directory_path = ""
         self._place = "", NOWHERE
         self._is_moved = False
@@ -504,7 +504,7 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
-    def look_for_claim(self) -> FencedError | None:
+    def find_claim(self) -> FencedError | None:
         """Return the error of a save if there is a later segment, with or without records, or if this segment is gone.
 
         It changes no state: the claimer may still give up without a write, and then this writer continues.
@@ -529,13 +529,13 @@ class SegmentWriter:
             FencedError: the run has a later attempt, or was removed.
             OSError: the directory cannot be read.
         """
-        self._next_look = float("-inf")
+        self._next_check = float("-inf")
         newest = self._newest_number()
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
 
-    def look_for_successor(self) -> FencedError | None:
+    def find_successor(self) -> FencedError | None:
         """Return the error of the next save if a later attempt has saved a record or the run was removed.
 
         It changes no state, from any thread: only saves remove marks. A later attempt that has saved nothing may still
@@ -586,7 +586,7 @@ class SegmentWriter:
         """Return the newest attempt of the run; None if our file has lost its name, because the run was cleared."""
         now = monotonic()
         path, identity = self._place
-        if now < self._next_look and self._filesystem.is_untouched(self._file, path, identity):
+        if now < self._next_check and self._filesystem.is_untouched(self._file, path, identity):
             return self.number
         identity = self._remove_mark()
         try:
@@ -601,7 +601,7 @@ class SegmentWriter:
             return self._newest_of_others(names)
         if place is not Place.HERE:
             self._check_location(place)
-        self._next_look = now + _LOOK_SECONDS
+        self._next_check = now + _CHECK_SECONDS
         return max([self.number, *segment_numbers(names)])
 
     def _check_location(self, place: Place) -> None:

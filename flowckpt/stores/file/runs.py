@@ -625,8 +625,10 @@ def _place(info: RunInfo) -> tuple[Any, str]:
     return info.started_at, info.workflow_id
 
 
-# Pins: an empty file in the run's directory for each pinned checkpoint. A separate file needs no ownership: a live run
-# can be pinned, pins can be set concurrently, and a crash leaves the pin or no pin.
+# Pins: an empty file in the run's directory for each pinned checkpoint.
+#
+# A separate file needs no ownership: a live run can be pinned, pins can be set concurrently, and a crash leaves the pin
+# or no pin.
 
 
 def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
@@ -658,9 +660,10 @@ def remove_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
     filesystem.sync(directory)
 
 
-# Receiving a whole run: it is written next to the others under a temporary name, then renamed. A directory is renamed
-# atomically, and never over one that is not empty; so readers see the whole run or nothing, and only one of two
-# processes can import the same run. The next import removes what a dead process left.
+# Receiving a whole run: it is written next to the others under a temporary name, then renamed.
+#
+# A directory is renamed atomically, and never over one that is not empty; so readers see the whole run or nothing, and
+# only one of two processes can import the same run. The next import removes what a dead process left.
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 

@@ -25,7 +25,7 @@ from flowckpt.stores.log import segment as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 from flowckpt.stores.runs_base import refused_as_encoding_error
 
-_LOOKS = 5
+_LIST_TRIES = 5
 """Maximum attempts to list the messages while others remove some of them."""
 
 
@@ -58,7 +58,7 @@ def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seal
         return []
     with held_open(filesystem, filesystem.open_directory(run, SIGNALS)) as directory:
         found: list[Signal] = []
-        for _ in range(_LOOKS):
+        for _ in range(_LIST_TRIES):
             found, has_lost_one = [], False
             for name in filter(is_signal, filesystem.names(directory)):
                 try:
@@ -111,11 +111,9 @@ def clear_signals(filesystem: FileSystem, run: int) -> None:
 
 def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     """Return the two lines of a message's file: a header with the seal of the other line, and the message."""
-    seal_fields, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
+    extra, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
     with refused_as_encoding_error():
-        head = _body(
-            {"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **seal_fields}
-        )
+        head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **extra})
         body = _body(signal.to_document())
     first, digest = lines.chain_line(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
     second, _ = lines.chain_line(body if seal is None else seal.sealed(body, 1, digest), digest)

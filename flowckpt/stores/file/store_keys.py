@@ -105,7 +105,7 @@ def make_identity(filesystem: FileSystem, root: int) -> str:
 
 
 _TRIES = 100
-_LOOKS = 32
+_MOST_CHECKED = 32
 """Maximum runs checked for a seal in a store without an identity: each takes 40 µs, in every process that writes."""
 
 
@@ -246,7 +246,7 @@ class Guard:
         if filesystem.exists(root, IDENTITY):
             return True
         if not self._is_plain:
-            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_LOOKS):
+            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_MOST_CHECKED):
                 if filesystem.exists(root, IDENTITY):  # another process just made it, and then the rest
                     return True
                 raise lost_identity(filesystem, root)

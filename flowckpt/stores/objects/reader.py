@@ -223,7 +223,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote something, ascending."""
 
-        def look_once() -> list[int]:
+        def read_once() -> list[int]:
             keys = current_keys(self.bucket, workflow_id)
 
             def tail_at(number: int) -> AttemptTail:
@@ -242,16 +242,16 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 keys, workflow_id, [number for number, tail in tails.items() if tail.is_begun and number > last]
             )
 
-        return self._retried(workflow_id, "read", look_once)
+        return self._retried(workflow_id, "read", read_once)
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of a run."""
 
-        def look_once() -> Owner | None:
+        def read_once() -> Owner | None:
             keys = current_keys(self.bucket, workflow_id)
             return self._owner_at(workflow_id, keys) if keys.attempts else None
 
-        return self._retried(workflow_id, "read", look_once)
+        return self._retried(workflow_id, "read", read_once)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run: the content of the heartbeat of its newest attempt."""
@@ -275,13 +275,13 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
     def last_seen(self, workflow_id: str, attempt: int) -> datetime | None:
         """Return the time of an attempt's newest object."""
 
-        def look_once() -> datetime | None:
+        def read_once() -> datetime | None:
             keys = current_keys(self.bucket, workflow_id)
             if attempt not in keys.attempts:
                 return None
             return list_attempt(self.bucket, keys.at(attempt), workflow_id).last_sign
 
-        return self._retried(workflow_id, "read", look_once)
+        return self._retried(workflow_id, "read", read_once)
 
     def _server_time(self) -> datetime:
         """Return an estimate of the server's time: this machine's, or a later time proved by the objects.

@@ -174,7 +174,7 @@ class ObjectRunWriter(RunWriter):
         with self._alive:
             if self._is_closed or monotonic() - self.writer.wrote_at < interval:
                 return
-            if self.on_lost is not None and (fence := self.writer.look_for_end()) is not None:
+            if self.on_lost is not None and (fence := self.writer.find_end()) is not None:
                 self.on_lost(fence)
             else:
                 self._bucket.overwrite(self.writer.keys.alive, self._live, self.workflow_id, "renew")
@@ -331,7 +331,7 @@ class AttemptWriter:
             CheckpointStorageError: the request failed.
         """
         if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
-            if (fence := self.look_for_end()) is not None:  # it was cleared by flowckpt
+            if (fence := self.find_end()) is not None:  # it was cleared by flowckpt
                 self._fence = fence
                 raise fence
             self.is_poisoned, self._pending = True, None
@@ -380,7 +380,7 @@ class AttemptWriter:
         """Whether a save found that this attempt was fenced."""
         return self._fence is not None
 
-    def look_for_end(self) -> FencedError | None:
+    def find_end(self) -> FencedError | None:
         """Return the error of the next save if another owner has put an end after our last record.
 
         It makes one request for an object that normally does not exist.

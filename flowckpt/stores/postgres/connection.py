@@ -184,17 +184,17 @@ class OutageNotice:
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
-        self._has_told = False
+        self._has_warned = False
 
-    def tell(self, error: psycopg.Error, seconds: float) -> None:
+    def warn(self, error: psycopg.Error, seconds: float) -> None:
         """Warn that the server is unavailable, unless that was already reported.
 
         Args:
             error: the driver's error.
             seconds: how long to retry.
         """
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "the PostgreSQL store %s cannot be used now, retrying for %.0f s: %s",
                 self._address.shown,
@@ -204,7 +204,7 @@ class OutageNotice:
 
     def is_over(self) -> None:
         """End the outage: the next failure is reported again."""
-        self._has_told = False
+        self._has_warned = False
 
 
 class Retry:
@@ -269,7 +269,7 @@ class Retry:
                 self._outage.is_over()
                 return True
             if now - self._began > NOTICE_SECONDS:
-                self._outage.tell(error, self._end - now)
+                self._outage.warn(error, self._end - now)
         time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads concurrent retries
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         return False

@@ -34,16 +34,7 @@ from flowckpt.stores.postgres.connection import (
     refusal,
 )
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import (
-    Addition,
-    GroupingDatabase,
-    InterruptedWaits,
-    Item,
-    Outcome,
-    Row,
-    Work,
-    WriteSeparately,
-)
+from flowckpt.stores.sql.database import Addition, GroupingDatabase, Item, Outcome, Row, ShortWaits, Single, Work
 from flowckpt.stores.sql.layout import (
     MIGRATIONS,
     NEWEST_APPLIED,
@@ -94,7 +85,7 @@ _WITHOUT_RESULT = f"{_FENCED}, {_CHECKPOINT} SELECT count(*) FROM fenced".encode
 _WITH_RESULT = f"{_FENCED}, {_CHECKPOINT}, {_RESULT} SELECT count(*) FROM fenced".encode()  # noqa: S608
 
 
-def _given(columns: Mapping[str, str]) -> str:
+def _unnested(columns: Mapping[str, str]) -> str:
     values = ", ".join(f"%s::{_TYPES[kind]}[]" for kind in columns.values())
     return f"(SELECT * FROM unnest({values}) AS _ ({', '.join(columns)}))"  # noqa: S608
 
@@ -110,7 +101,7 @@ _MOST_RESULTS = 100
 _ITEM = {"item": "int"}
 _NO_RESULTS: list[Row] = [()] * (len(rows.RESULT_COLUMNS) + 1)
 _TOGETHER = f"""
-WITH given AS {_given({**rows.CHECKPOINT_COLUMNS, "writer": "text", **_ITEM})},
+WITH given AS {_unnested({**rows.CHECKPOINT_COLUMNS, "writer": "text", **_ITEM})},
 fenced AS (
   UPDATE runs SET last_sequence = given.sequence, latest_sequence = given.sequence, steps = given.steps,
     status = given.status, updated_at = given.saved_at
@@ -119,7 +110,7 @@ fenced AS (
   RETURNING item
 ),
 checkpointed AS {_all_added("checkpoints", rows.CHECKPOINT_COLUMNS, "given")},
-resulted AS {_all_added("step_results", rows.RESULT_COLUMNS, f"{_given({**rows.RESULT_COLUMNS, **_ITEM})} AS results")}
+resulted AS {_all_added("step_results", rows.RESULT_COLUMNS, f"{_unnested({**rows.RESULT_COLUMNS, **_ITEM})} AS results")}
 SELECT item FROM fenced
 """.encode()  # noqa: S608 - constants
 
@@ -361,7 +352,7 @@ class PostgresDatabase(GroupingDatabase):
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
         self._outage = OutageNotice(address)
-        self._hurry = InterruptedWaits()
+        self._hurry = ShortWaits()
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -417,7 +408,7 @@ class PostgresDatabase(GroupingDatabase):
         else:
             self._pool.give_back(connection)
             return outcomes
-        return [WriteSeparately(_again(each, is_uncertain=is_uncertain)) for each in items]
+        return [Single(_again(each, is_uncertain=is_uncertain)) for each in items]
 
     def _outcome(self, item: Item) -> Outcome:
         try:

@@ -205,6 +205,7 @@ class Database(ABC):
 
 # Concurrent writes share one transaction with one sync. Each save has its own fence in it, is acknowledged after the
 # commit, and fails on its own.
+#
 # There is no delay to fill a group: the next group gathers while one is written, so a single save never waits.
 
 _AT_ONCE = 256
@@ -219,7 +220,7 @@ _THREADS = 16
 
 
 @attrs.frozen
-class WriteSeparately:
+class Single:
     """The outcome of an item that must be written on its own, on another thread.
 
     Attributes:
@@ -331,7 +332,7 @@ class GroupCommit:
         alone: deque[_Waiting] = deque()
         answers: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
         for (_, end, future), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, WriteSeparately):
+            if isinstance(outcome, Single):
                 alone.append((outcome.item, end, future))
                 continue
             answer: Any = None
@@ -387,7 +388,7 @@ HURRIED_SECONDS = 1.0
 """Seconds to wait after an interrupted wait."""
 
 
-class InterruptedWaits:
+class ShortWaits:
     """Whether a wait for a database was interrupted, and no operation has succeeded since.
 
     Attributes:

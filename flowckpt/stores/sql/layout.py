@@ -487,7 +487,7 @@ class MigrationWait:
         self._store = store
         self._began = time.monotonic() if began is None else began
         self._pause = 0.02
-        self._has_told = False
+        self._has_warned = False
 
     def pause(self) -> None:
         """Wait for a moment.
@@ -503,12 +503,12 @@ class MigrationWait:
                 operation="wait for a migration",
                 remedy="Check that process, and try again after it has ended. Nothing was changed here.",
             )
-        if waited > NOTICE_SECONDS and not self._has_told:
+        if waited > NOTICE_SECONDS and not self._has_warned:
             _log.warning(
                 "another process is migrating the tables of %s to its version; waiting for it, at most %g s",
                 self._store,
                 PATIENCE_SECONDS,
             )
-            self._has_told = True
+            self._has_warned = True
         time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)

@@ -175,7 +175,7 @@ class _Repair:
                 result, blobs = result_from(json.loads(found[0][1]), self.fetch)
                 check_values([*blobs.values(), result.held_output])
             except Exception as error:  # database errors, too: the bytes may not be text
-                return good, _said(error)
+                return good, _message_of(error)
             good += found
         return good, None
 
@@ -198,7 +198,7 @@ class _Repair:
                     image.history = image.history.forked(proved)
                 check_values(image.data(self.session, row, self.fetch).held_values)
             except Exception as error:
-                self._drop_checkpoint(sequence, _said(error))
+                self._drop_checkpoint(sequence, _message_of(error))
             else:
                 proved = steps
 
@@ -265,7 +265,7 @@ class _Repair:
                 Signal.from_document(json.loads(text))
             except Exception as error:
                 self.session.change(f"DELETE FROM signals {place}", (self.run, signal_id))  # noqa: S608
-                self.lost.append(Loss(f"message {signal_id}", len(text), _said(error)))
+                self.lost.append(Loss(f"message {signal_id}", len(text), _message_of(error)))
 
     def _describe(self) -> None:
         """Update the row of the run from its checkpoints: its head is the newest attempt with a checkpoint."""
@@ -337,5 +337,5 @@ class _Repair:
         self.lost.append(Loss(f"checkpoint {sequence} of attempt {attempt}", int(size), detail))
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"

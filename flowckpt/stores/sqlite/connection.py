@@ -1,9 +1,10 @@
 """Durable connections to a database file: its location, its journal mode, and checks that it is flowckpt's.
 
-The journal ----------- Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the
-directory is not synced. WAL with FULL and TRUNCATE with EXTRA lose none. WAL is faster, but up to SQLite 3.51.2 it can
-corrupt a database with two open connections. So it is used from 3.51.3 on, with Python's own SQLite or that of
-`flowckpt[sqlite]` (`library`).
+The journal
+-----------
+Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the directory is not synced. WAL
+with FULL and TRUNCATE with EXTRA lose none. WAL is faster, but up to SQLite 3.51.2 it can corrupt a database with two
+open connections. So it is used from 3.51.3 on, with Python's own SQLite or that of `flowckpt[sqlite]` (`library`).
 """
 
 from __future__ import annotations
@@ -246,13 +247,16 @@ def check_library(version: Version | None = None) -> str:
     return f"SQLite {'.'.join(map(str, version))} is too old: 3.24 or newer is needed"
 
 
-# Databases that can be read but not written: on a read-only medium or directory, or another user's. SQLite writes even
-# when it reads: it creates a file of shared memory next to a database in WAL mode, and rolls back transactions that a
-# crash interrupted. If neither is possible, the file is still complete in these cases:
+# Databases that can be read but not written: on a read-only medium or directory, or another user's.
+#
+# SQLite writes even when it reads: it creates a file of shared memory next to a database in WAL mode, and rolls back
+# transactions that a crash interrupted. If neither is possible, the file is still complete in these cases:
+#
 # - in a journal mode other than WAL, without a transaction to roll back: a normal read, under SQLite's own locks;
 # - in WAL mode, with an existing WAL and shared memory: the same;
 # - in WAL mode, without a WAL, or with an empty one: everything is in the file. It is read as an immutable file, and
 #   checked for changes before and after each read.
+#
 # In all other cases the newest checkpoints could not be read, so nothing is read.
 
 
@@ -481,14 +485,12 @@ def error_of(
         remedy = "Find the program that has the file open, and end it."
     else:
         what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
-    message = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
-    message += "; whether it was saved is unknown" if is_outcome_unknown else ""
+    text = f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {what}"
+    text += "; whether it was saved is unknown" if is_outcome_unknown else ""
     if is_full(error):
-        return DiskFullError(
-            message, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown
-        )
+        return DiskFullError(text, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown)
     return CheckpointStorageError(
-        message, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
+        text, workflow_id=workflow_id, operation=operation, is_outcome_unknown=is_outcome_unknown, remedy=remedy
     )
 
 
@@ -504,7 +506,7 @@ def reports_missing_schema(error: BaseException) -> bool:
     return isinstance(error, sqlite3.Error) and _MISSING.search(str(error)) is not None
 
 
-_LOOKS = 3
+_MOST_TRIES = 3
 
 _examined: dict[Identity, int] = {}
 """Open databases, never closed: closing any descriptor of a file drops all locks that this process has on it."""
@@ -554,7 +556,7 @@ def _unreadable(path: Path) -> OSError | None:
 def _is_sound(path: Path) -> bool:
     """Check a whole database by new connections, more than once, because a disk may fail repeatedly."""
     found: list[tuple[str]] = []
-    for _ in range(_LOOKS):
+    for _ in range(_MOST_TRIES):
         before = found
         try:
             with contextlib.closing(

@@ -29,11 +29,11 @@ from flowckpt.stores.sql.database import (
     HURRIED_SECONDS,
     Addition,
     GroupingDatabase,
-    InterruptedWaits,
     Item,
     Outcome,
     Row,
     Session,
+    ShortWaits,
     Work,
 )
 from flowckpt.stores.sql.layout import (
@@ -164,7 +164,7 @@ class Retry:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.hurry = InterruptedWaits()
+        self.hurry = ShortWaits()
         self.reserve = reserve_of(path)
 
     def retry(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:

@@ -108,7 +108,7 @@ class LineSeal:
                 self._hints = Cipher(origin.derive(key, b"hints"))
 
     @property
-    def said(self) -> dict[str, Any]:
+    def header_fields(self) -> dict[str, Any]:
         """The header fields that describe the seal; empty without a key."""
         if self.key is None or self.origin is None:
             return {}

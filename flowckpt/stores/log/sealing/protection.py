@@ -89,7 +89,7 @@ class Seals:
         key, store_id = ring.newest, self._known_id()
         origin = sealing.lines.Origin(store_id, workflow_id, number, nonce)
         seal = sealing.lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
-        return seal.said, seal
+        return seal.header_fields, seal
 
     def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
         """Return the seals for a copy: encrypted records stay encrypted, under the newest encrypting key.
