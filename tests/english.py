@@ -25,18 +25,11 @@ PHRASES = {
     "in parallel": r"\bbeside each other\b",
     "crash loop": r"\bkeeps? dying\b",
     "previous owner, new owner": r"\brobbed\b|\bthie(?:f|ves)\b",
-}
-"""What stops a reader, as a pattern, by what to write instead."""
-
-PLAIN_ROOMS = ("core", "engine", "evidence", "execution")
-"""The rooms of the package in which these phrases are gone, too."""
-
-IN_PLAIN_ROOMS = {
     "return whether": r"^(?:Tell|Say) whether\b",
-    "endlessly, no limit": r"\bfor ever\b",
     "anyway, still": r"\ball the same\b",
     "cannot be used": r"\bmakes? no sense\b",
 }
+"""Patterns of phrases that stop a reader, by the replacement."""
 
 ALLOWED = {
     "plain English for 'does not exist'": r"\b[Tt]here (?:is|are|was|were) (?:no|none)\b",
@@ -45,13 +38,12 @@ ALLOWED = {
     "reasons lie behind a choice": r"\breasons? behind\b",
     "distinguished, not informed": r"\btold apart\b",
 }
-"""Phrases that look like those above and are fine, by the reason."""
+"""Acceptable phrases that match the patterns above, by the reason."""
 
 SUBJECT_FIRST = "put the subject first"
 _RELATIVE_START = re.compile(r"(?:Who|Whoever|What|Where) ")
 _ALLOWED = re.compile("|".join(ALLOWED.values()))
 _PATTERNS = {better: re.compile(pattern) for better, pattern in PHRASES.items()}
-_PLAIN_PATTERNS = {better: re.compile(pattern) for better, pattern in IN_PLAIN_ROOMS.items()}
 _SENTENCE_END = re.compile(r"(?<=[.!?:;|\n])[\s*_]+")
 _MARKER = re.compile(r"^[\s>|*_-]*(?:\d+\. )?[*_]*")
 _CODE_SPAN = re.compile(r"(`+)(.+?)\1")
@@ -108,10 +100,7 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
 def _in_package() -> Iterator[Finding]:
     for file in sorted(PACKAGE.rglob("*.py")):
         for line, text in texts_of(file.read_text("utf-8")):
-            found = phrases(text)
-            if file.relative_to(PACKAGE).parts[0] in PLAIN_ROOMS:
-                found += [better for better, pattern in _PLAIN_PATTERNS.items() if pattern.search(text)]
-            for better in found:
+            for better in phrases(text):
                 yield Finding(f"{file.relative_to(ROOT).as_posix()}:{line}", text, better)
 
 

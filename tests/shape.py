@@ -1,4 +1,4 @@
-"""Measure the shape of the package: `python -m tests.shape` prints the figures, `--details` also what they count.
+"""Measure the shape of the package: `python -m tests.shape` prints the figures, `--details` also the counted items.
 
 `tests/test_shape.py` holds them below bounds that only shrink.
 """
@@ -30,7 +30,7 @@ from flowckpt.errors import FlowckptError
 
 ROOT = Path(flowckpt.__file__).parent
 FIELDS, LONG, TOO_LONG = 15, 60, 80
-"""More fields than this make a large class; more lines than these a long function."""
+"""Classes with more fields count as large, functions with more lines as long."""
 
 LATER = {
     "reports, graphs, the local page": ("cli/commands/report", "cli/commands/ui", "cli/ui/*", "report/*"),
@@ -51,7 +51,7 @@ LATER = {
     "the default engine in one call": ("front",),
     "classes of the program in records": ("core/identity/classes",),
 }
-"""Features that are younger than the layout of the package, with the modules that each has to itself."""
+"""Features that are newer than the layout of the package, with the modules that only they need."""
 
 _NO_CODE = re.compile(r"\s*(#.*)?")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -67,7 +67,7 @@ class Module:
     text: str
     tree: ast.Module
     nodes: list[ast.AST] = attrs.field(init=False)
-    """All nodes of the tree: to walk it for each figure took half of the time."""
+    """All nodes of the tree, cached because walking it for each figure took half of the time."""
 
     @nodes.default
     def _walked(self) -> list[ast.AST]:
@@ -139,7 +139,7 @@ def large_classes() -> dict[str, int]:
 
 
 def fields_of(node: ast.ClassDef) -> set[str]:
-    """What an instance holds: annotated names of an attrs class, else what its methods assign to `self`."""
+    """Return the fields of a class: the annotated names of an attrs class, else the attributes that its methods assign."""
     if any(_last_name(each) in ("define", "frozen", "mutable", "dataclass") for each in node.decorator_list):
         annotated = (each for each in node.body if isinstance(each, ast.AnnAssign))
         return {
@@ -164,13 +164,13 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
 
 
 def _is_record(node: ast.ClassDef, module: Module) -> bool:
-    """A record is a frozen class among the records, the events, or the values that callers give and get."""
+    """Return whether a class is a frozen class among the records, the events, or the values of the public interface."""
     is_frozen = any("frozen" in ast.unparse(each) for each in node.decorator_list)
     return is_frozen and ({"records", "checkpoint", "events", "values"} & set(module.name.split(".")) != set())
 
 
 def long_functions(most: int) -> dict[str, int]:
-    """Return the functions of more lines, docstring included, as `module:function`."""
+    """Return the functions with more lines, including the docstring, as `module:function`."""
     return {
         f"{module.place}:{node.name}": length
         for module in modules().values()
@@ -191,7 +191,7 @@ def store_protocols() -> dict[str, str]:
 
 
 def store_checks() -> list[str]:
-    """Return the places where `isinstance` asks for a protocol of the stores."""
+    """Return the places where `isinstance` checks for a protocol of the stores."""
     protocols = set(store_protocols())
     return [
         f"{module.place}:{node.lineno}"
@@ -205,7 +205,7 @@ def store_checks() -> list[str]:
 
 
 def _last_name(node: ast.expr) -> str:
-    """The name in `name`, `package.name`, `name(…)` and `name[…]`."""
+    """Return the name in `name`, `package.name`, `name(…)` and `name[…]`."""
     match node:
         case ast.Call(func=inner) | ast.Subscript(value=inner):
             return _last_name(inner)
@@ -239,7 +239,7 @@ def lazy_imports() -> list[tuple[str, set[str]]]:
 
 
 def imports(module: Module) -> set[str]:
-    """Return the modules of the package that are imported while a module is: not for type checkers, not in functions."""
+    """Return the modules of the package that a module imports at its own import, not for type checkers or in functions."""
     found: set[str] = set()
     for node in _run_at_import(module.tree):
         if isinstance(node, ast.Import):
@@ -270,12 +270,12 @@ def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def import_cycles() -> list[list[str]]:
-    """Return the groups of modules that import each other in a circle, inside a package too."""
+    """Return the groups of modules in import cycles, also inside a package."""
     return circles({name: imports(module) for name, module in modules().items()})
 
 
 def lazy_cycles() -> list[list[str]]:
-    """Return the circles that are there when the lazy imports of modules count as well."""
+    """Return the import cycles if lazy imports count, too."""
     graph = {name: imports(module) for name, module in modules().items()}
     for name, imported in lazy_imports():
         graph[name] |= imported
@@ -316,12 +316,12 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-# --- the way of the data ----------------------------------------------------------------------------------------------
+# --- the path of the data ---------------------------------------------------------------------------------------------
 
 
 @attrs.define
 class Crossed:
-    """The modules whose functions are called, and how often the call is into another module than the call before."""
+    """The modules whose functions are called, and how often a call enters another module than the previous call."""
 
     modules: set[str] = attrs.field(factory=set)
     moves: int = 0
@@ -337,7 +337,7 @@ class Crossed:
 
 @functools.cache
 def _module_of(code: CodeType) -> str:
-    """The module of a function of the package; nothing for other code, and for the bodies of modules and classes."""
+    """Return the module of a function of the package; None for other code, and for bodies of modules and classes."""
     is_function = code.co_flags & 0x1  # CO_OPTIMIZED
     if not is_function or not code.co_filename.startswith(f"{ROOT}/"):
         return ""
@@ -346,7 +346,7 @@ def _module_of(code: CodeType) -> str:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Leave out the log of events, which the handlers of pytest would ask for."""
+    """Disable the log of events, which pytest's handlers would enable."""
     events = logging.getLogger("flowckpt.events")
     events.disabled = True
     try:
@@ -375,14 +375,14 @@ def _same(number: int) -> int:
 
 
 def crossed_by_a_step() -> Crossed:
-    """From `yield step(…)` to the value in the generator: the step is run, its checkpoint saved and acknowledged."""
+    """Measure a step from its `yield` to the value in the generator, with an acknowledged checkpoint."""
     recording = _recorded()
     crossed = Crossed()
 
     @workflow("crossing")
     def crossing() -> Iterator[Any]:
         nonlocal crossed
-        for number in range(3):  # what is imported or cached at a first step is there at the last
+        for number in range(3):  # the first step imports modules and fills caches
             made = step("work").python(_same, number).checkpoint()
             if number == 2:
                 crossed = recording.__enter__()
@@ -399,7 +399,7 @@ class _Stopped(BaseException):
 
 
 def crossed_by_a_resume() -> Crossed:
-    """The whole of `resume_sync`, from another engine: one step is restored, and one is run."""
+    """Measure `resume_sync` from another engine: one step is restored, and one is executed."""
     is_stopping = True
 
     def work(number: int) -> int:
@@ -413,14 +413,14 @@ def crossed_by_a_resume() -> Crossed:
             yield step("work").python(work, number).checkpoint()
 
     with tempfile.TemporaryDirectory() as directory, _unheard():
-        for name in ("warm", "measured"):  # what is imported or cached at a first resume is there at the second
+        for name in ("warm", "measured"):  # the first resume imports modules and fills caches
             is_stopping = True
             try:
                 WorkflowEngine(FileCheckpointStore(directory)).run_sync(crossing, workflow_id=name)
             except _Stopped:
                 is_stopping = False
             engine = WorkflowEngine(FileCheckpointStore(directory))
-            gc.collect()  # finalizers of what earlier tests left would count as moves
+            gc.collect()  # finalizers of objects of earlier tests would count as calls
             with _recorded() as crossed:
                 engine.resume_sync(crossing, workflow_id=name).unwrap()
     return crossed
@@ -496,7 +496,7 @@ def figures() -> dict[str, int]:
 
 
 def details() -> dict[str, Any]:
-    """Return what the figures count."""
+    """Return the items that the figures count."""
     return {
         "code lines of later features": {
             f"{feature} ({len(found)} modules)": sum(each.code_lines for each in found)

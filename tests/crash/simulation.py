@@ -1,18 +1,18 @@
 """A file system in memory that knows what a disk would hold, and can lose power at any point.
 
-What it models, and what a power cut may legally leave of it:
+The model, and the states that a power cut may leave:
 
 - A file's bytes are visible to every reader at once; the disk gets them when the file is synced. Until then any subset
   of the 512-byte sectors written since may have reached it (the others read as they were: zero, where they are new),
   and the file may have any size between the one synced and the one written.
 - A name that was made, moved or removed is on the disk when its directory was synced afterwards. Until then any subset
   of such changes may have been lost. A move is one change: the old name or the new one.
-- After a sync of a file that failed, the page cache lies: readers see the bytes, the disk does not hold them, and the
-  next sync succeeds without writing them. What was written anew since is written by it.
+- After a failed sync of a file, the page cache is wrong: readers see the bytes, the disk does not hold them, and the next
+  sync succeeds without writing them. It writes only bytes that were written since.
 - A directory whose sync failed keeps its changes pending: metadata goes through a journal, which either writes it later
   or stops the file system.
-- The mode of a file is seen at once; a power cut may leave the old one or the new one.
-- A killed process loses its descriptors and locks, and nothing else.
+- The mode of a file is visible at once; a power cut may leave the old one or the new one.
+- A killed process loses only its descriptors and locks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHANGES = frozenset(
         "set_writable",
     }
 )
-"""The calls that change something; a power cut is looked at before each of them."""
+"""The calls that change the disk; a power cut is simulated before each of them."""
 
 
 class Inode:
@@ -56,7 +56,7 @@ class Inode:
 
 
 class File(Inode):
-    """A file: what readers see, what the disk holds, and which sectors are on their way."""
+    """A file: its visible content, its content on the disk, and the sectors in between."""
 
     def __init__(self, role: str, disk: bytes = b"", number: int | None = None) -> None:
         super().__init__(role, number)
@@ -81,7 +81,7 @@ class File(Inode):
         self.dirty.update(range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1))
 
     def with_sectors(self, sectors, size: int) -> bytes:
-        """What the disk holds once these sectors have reached it, at a size."""
+        """Return the content of the disk once these sectors have reached it, at a size."""
         content = bytearray(self.disk.ljust(len(self.data), b"\0"))
         for sector in sectors:
             begin, end = sector * SECTOR, min((sector + 1) * SECTOR, len(self.data))
@@ -100,7 +100,7 @@ class File(Inode):
         self.is_size_dirty = False
 
     def legal(self, random: Random | None, choice: str) -> bytes:
-        """One of the contents that a power cut may leave."""
+        """Return one of the contents that a power cut may leave."""
         if choice == "nothing" or not (self.dirty or self.is_size_dirty):
             return self.disk
         if choice == "everything":
@@ -110,7 +110,7 @@ class File(Inode):
 
 
 class Directory(Inode):
-    """A directory: its names as seen, its names on the disk, and the changes between the two."""
+    """A directory: its visible names, its names on the disk, and the changes in between."""
 
     def __init__(self, role: str) -> None:
         super().__init__(role)
@@ -120,7 +120,7 @@ class Directory(Inode):
         self.is_removed = False
 
     def change(self, *changes: tuple[str, Inode | None]) -> None:
-        """Set or remove names, all at once."""
+        """Set or remove names in one change."""
         for name, inode in changes:
             if inode is None:
                 del self.names[name]
@@ -153,9 +153,9 @@ class Disk:
 
     Attributes:
         root: the store's directory, or None before it was made; durable as soon as `make_root` returned.
-        calls: the calls so far, as (name, role of what was called upon).
-        before_change: called before each call that changes something.
-        fail: asked at each call with its name and role; returns the error number to fail with, or 0.
+        calls: the calls so far, as (name, role of the file or directory).
+        before_change: called before each call that changes the disk.
+        fail: called at each call with its name and role; returns the error number to fail with, or 0.
     """
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Disk:
 
     @functools.cached_property
     def random(self) -> Random:
-        """Made where it is asked for: thousands of states are only looked at."""
+        """Created on first use: thousands of states are only read."""
         return Random(0)
 
     def mount(self, kind=None) -> SimulatedFileSystem:
@@ -189,14 +189,14 @@ class Disk:
         return disk
 
     def after_kill(self) -> Disk:
-        """Return a copy with cache and all, without the locks of the processes, which were killed."""
+        """Return a copy including the cache, without the locks of killed processes."""
         disk = Disk()
         if self.root is not None:
             disk.root = _copied(self.root, {})  # type: ignore[assignment]
         return disk
 
     def is_on_the_disk(self) -> bool:
-        """Whether a power cut could change nothing that is told of a run: its segments and large values are synced."""
+        """Return whether a power cut could not change a run: its segments and large values are synced."""
         places: list[Inode] = [] if self.root is None else [self.root]
         while places:
             inode = places.pop()
@@ -209,7 +209,7 @@ class Disk:
         return True
 
     def digest(self, *, with_cache: bool = False) -> bytes:
-        """Identify what is seen (and, with the cache, what the disk holds of it); random names count for nothing."""
+        """Return a token of the visible state (with the cache: also of the disk), without random names."""
         found = hashlib.sha256()
 
         def walk(place: str, inode: Inode) -> None:
@@ -235,19 +235,19 @@ _RANDOM = re.compile("-[0-9a-f]+$")
 
 @functools.lru_cache(4096)
 def _lasting(name: str) -> str:
-    """A name without its random end."""
+    """Return a name without its random suffix."""
     return _RANDOM.sub("", name)
 
 
 def _told_by(names: dict[str, Inode]) -> dict[str, Inode]:
-    """The names that say something of a run: neither the marks of a claim nor temporary files."""
+    """Return the names that matter to a run: neither the marks of a claim nor temporary files."""
     return {name: inode for name, inode in names.items() if name[0] != "."}
 
 
 def _left(
     directory: Directory, random: Random | None, choice: str, kept: Callable[[File], File], copies: dict[int, File]
 ) -> Directory:
-    """What a power cut leaves of a directory and of all below; a file has as many names as are left of it."""
+    """Return what a power cut leaves of a directory and everything below; a file keeps its remaining names."""
     left = Directory(directory.role)
     for name, inode in directory.legal(random, choice).items():
         if isinstance(inode, Directory):
@@ -284,14 +284,14 @@ def _copied(inode: Inode, copies: dict[int, Inode]) -> Inode:
 
 
 class SimulatedFileSystem:
-    """The calls of one process on a `Disk`: the port of `flowckpt.core.system.filesystem`, completely."""
+    """The calls of one process on a `Disk`: an implementation of the port of `flowckpt.core.system.filesystem`."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.open_files: dict[int, Inode] = {}
 
     def kill(self) -> None:
-        """End the process: its descriptors are closed, its locks given back."""
+        """End the process: close its descriptors and release its locks."""
         for number, inode in self.open_files.items():
             if isinstance(inode, File) and inode.lock == number:
                 inode.lock = None
@@ -336,7 +336,7 @@ class SimulatedFileSystem:
         return number
 
     def free(self, parent: int, name: str) -> Directory:
-        """The directory, where the name is free in it and it is there itself."""
+        """Return the directory if it exists and the name is free in it."""
         directory = self.directory(parent)
         if directory.is_removed:
             raise FileNotFoundError(errno.ENOENT, "the directory was removed", name)
@@ -394,7 +394,7 @@ class SimulatedFileSystem:
         return self.opened(inode)
 
     def open_append(self, parent: int, name: str) -> int:
-        """Not of the port: for a broken store that appends to a segment of another attempt."""
+        """Not part of the port: for a broken store that appends to a segment of another attempt."""
         return self.opened(self.named(parent, name))
 
     def open_lock(self, parent: int, name: str) -> int:
@@ -405,7 +405,7 @@ class SimulatedFileSystem:
         return self.opened(self.named(parent, name))
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
-        """Nothing in the lock file depends on a hint there; of the word in the head, a cut may leave the one before."""
+        """Ignore hints in the lock file, on which nothing depends; of the head, a power cut may leave the previous content."""
         inode = self.file(file)
         if inode.role == "head":
             self.called("write_at", inode.role)
