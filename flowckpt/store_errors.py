@@ -131,7 +131,7 @@ class WrongKeyError(FlowckptError):
 
 
 class UnauthenticatedRecordError(OfRun, FlowckptError):
-    """A record was written without the given key: before the key existed, or by somebody who does not have it."""
+    """A record was written without the given key: before the key existed, or by someone without it."""
 
     location: str = field("the file")
     message: str = derived("{location} of run {workflow_id!r} was written without a key, so anyone may have written it")

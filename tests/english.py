@@ -28,6 +28,10 @@ PHRASES = {
     "return whether": r"^(?:Tell|Say) whether\b",
     "anyway, still": r"\ball the same\b",
     "cannot be used": r"\bmakes? no sense\b",
+    "available": r"\bat hand\b",
+    "repair": r"\bmend(?:s|ed)?\b",
+    "migrate": r"\bbr(?:ing|ings|ought) (?:\w+ ){0,3}forward\b",
+    "all users, any process": r"\b[Ee]verybody\b|\b[Aa]nybody\b",
 }
 """Patterns of phrases that stop a reader, by the replacement."""
 

@@ -26,6 +26,8 @@ def test_nothing_stops_a_reader():
         ("It runs. Where nothing is said, it stops.", english.SUBJECT_FIRST),
         ("- **Where nothing is said**, it stops.", english.SUBJECT_FIRST),
         ("| What is new | two |", english.SUBJECT_FIRST),
+        ("The key is not at hand.", "available"),
+        ("Another process brings the tables forward.", "migrate"),
         ("What failed?", None),
         ("It is no longer there.", None),
         ("There are no more runs.", None),

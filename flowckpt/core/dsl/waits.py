@@ -119,7 +119,7 @@ class WaitAction(Waiting):
 
 @attrs.frozen
 class ApprovalAction(Waiting):
-    """Wait for somebody's approval.
+    """Wait for an approval.
 
     Attributes:
         approval: its name.

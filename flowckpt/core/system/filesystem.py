@@ -340,7 +340,7 @@ def _sync_names(directory: int) -> None:
 
 
 class PosixFileSystem:
-    """The calls of a POSIX system. No call is retried: after a failed sync the page cache lies (see docs/adr)."""
+    """The calls of a POSIX system. No call is retried: after a failed sync the page cache is unreliable (see docs/adr)."""
 
     def open_root(self, path: str) -> int:
         """Open the store's own directory."""

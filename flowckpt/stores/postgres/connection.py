@@ -208,7 +208,7 @@ class OutageNotice:
 
 
 class Retry:
-    """The tries of one operation.
+    """Retries one operation within time limits.
 
     Args:
         address: the address of the store.
