@@ -43,7 +43,7 @@ def summary_text(result: WorkflowResult) -> str:
         lines.append(f"figures: {figures_text(result.figures)}")
     lines.append(f"time: {duration_text(result.duration_ms)}")
     if result.is_removed:
-        lines.append("removed from the store: it has completed, and on_success is clear")
+        lines.append("removed: it has completed, and on_success is clear")
     return "".join(f"{line}\n" for line in lines)
 
 
