@@ -242,7 +242,7 @@ def _pack(claimed: ClaimedEvidence, given: Sequence[Evidence], place: str) -> Ev
         )
     if claimed.min_verified > len(given):
         raise EvidenceError(
-            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims could never hold",
+            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims can never hold",
             remedy="Add claims, or lower min_verified.",
         )
     return evidence.claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)

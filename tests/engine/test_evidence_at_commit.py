@@ -419,11 +419,11 @@ def test_nothing_succeeds_without_evidence_whatever_the_policy_allows(
 
 
 def test_more_claims_than_there_are_cannot_be_asked_for() -> None:
-    with pytest.raises(StepDefinitionError, match="could never hold"):
+    with pytest.raises(StepDefinitionError, match="can never hold"):
         step("a").python(note, 1).evidence(YES, min_verified=2)
     result = run(step("a").python(note, 1).evidence(lambda out: [YES], min_verified=2))
     assert result.error.failed_with(EvidenceError)
-    assert "with only 1 claims could never hold" in result.error.error_message
+    assert "with only 1 claims can never hold" in result.error.error_message
 
 
 # --- transient, ephemeral ---------------------------------------------------------------------------------------------
