@@ -129,10 +129,10 @@ def test_an_export_that_finds_the_disk_full_is_no_error_of_usage(filled, more):
 
 
 @pytest.mark.parametrize("place", [".", "a file/runs.db"], ids=["a directory", "below a file"])
-def test_what_can_be_no_file_of_a_store_is_told_so(filled, place):
+def test_a_store_at_a_path_that_cannot_be_a_file_is_refused(filled, place):
     (filled.directory / "a file").touch()
     ran = filled("list", "--store", f"sqlite:{filled.directory / place}").expect(13)
-    assert ran.err.splitlines()[1:] == ["Name the file of a store: --store sqlite:FILE."]
+    assert ran.err.splitlines()[1:] == ["Pass the file of a store: --store sqlite:FILE."]
 
 
 def test_clear(filled):
