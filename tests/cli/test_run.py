@@ -114,12 +114,15 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be 1 to 200 printable characters"),
         (["pipeline.py:naps", "--json", "--events"], "exclude each other"),
         (["pipeline.py:naps", "--bogus\x1b[1m"], "--bogus\\x1b[1m"),
+        (["jobs/nightly.py"], "belongs to a package: write jobs.nightly instead, in the directory"),
         (["exits.py"], "exits.py exits when it is imported (with 3)"),
     ],
 )
 def test_usage_errors_exit_2(flowckpt, arguments, said):
     (flowckpt.directory / "exits.py").write_text("import sys\nsys.exit(3)\n")
     (flowckpt.directory / "notes.md").write_text("Notes.\n")
+    (flowckpt.directory / "jobs").mkdir()
+    (flowckpt.directory / "jobs" / "nightly.py").write_text("from . import pipeline\n")
     ran = flowckpt("run", *arguments).expect(2)
     assert said in ran.err and "Traceback" not in ran.err and "\x1b" not in ran.err
     if "--json" in arguments:

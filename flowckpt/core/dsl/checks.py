@@ -153,9 +153,14 @@ def caller() -> str:
     return "" if is_own else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def public_names(cls: type) -> list[str]:
+    """Return the public attributes of a class, in order."""
+    return [each for each in dir(cls) if not each.startswith("_")]
+
+
 def suggestion(cls: type, name: str) -> str:
     """Return ` (did you mean 'checkpoint'?)` with the closest public name of a class; empty if none is close."""
-    names = [each for each in dir(cls) if not each.startswith("_")]
+    names = public_names(cls)
     return "".join(f" (did you mean {each!r}?)" for each in external.difflib.get_close_matches(name, names, 1, 0.75))
 
 

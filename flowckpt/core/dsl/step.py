@@ -24,6 +24,7 @@ from flowckpt.core.dsl.checks import (
     check_name,
     checked_unary,
     checked_undo,
+    public_names,
     refused_step,
     suggestion,
 )
@@ -197,7 +198,8 @@ class StepBase(FieldEquality):
     def _without(self, attribute: str, where: str) -> AttributeError:
         """Return the error for an attribute that the step does not have."""
         del where
-        near = suggestion(type(self), attribute)
+        known = ", ".join(each for each in public_names(type(self)) if each not in ("modifiers", "name"))
+        near = suggestion(type(self), attribute) or f" (it has {known})"
         return AttributeError(f"step {self.name!r} has no action or modifier {attribute!r}{near}")
 
     def _with(self, modifiers: Modifiers) -> Self:

@@ -121,9 +121,21 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
         raise TargetError(
             f"{shown} cannot be imported: {type(error).__name__}: {error}",
             target=shown,
-            remedy="Run it with python to see the whole traceback.",
+            remedy=_as_module(error, file) or "Run it with python to see the whole traceback.",
         ) from error
     raise TargetError(f"the record of {shown} has neither a file nor a module", target=shown)
+
+
+def _as_module(error: Exception, file: str | None) -> str:
+    """Return how to name a file of a package, if the file fails at a relative import; otherwise an empty text."""
+    if file is None or "attempted relative import" not in str(error):
+        return ""
+    module = [Path(file).parent.name, Path(file).stem]
+    top = Path(file).parent.parent
+    while (top / "__init__.py").is_file():
+        module.insert(0, top.name)
+        top = top.parent
+    return f"The file belongs to a package: write {'.'.join(module)} instead, in the directory {top}."
 
 
 class AsWritten(importlib.machinery.SourceFileLoader):
