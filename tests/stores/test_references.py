@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import attrs
 import pytest
 
 from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.errors import CheckpointStorageError, SaveConflictError
 from flowckpt.stores import (
     FileCheckpointStore,
     PostgresCheckpointStore,
@@ -166,6 +168,69 @@ async def test_a_run_that_came_to_its_end_leaves_no_file_beside_the_database(tmp
     assert await SqliteCheckpointStore(database).started_steps(RUN) == (2, ("b",))
     await store.clear(RUN)
     assert list((tmp_path / "runs.db-begun").iterdir()) == []
+
+
+class BrokenCommit:
+    """A connection whose COMMIT fails, once it is done."""
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, statement, parameters=()):
+        done = self._connection.execute(statement, parameters)
+        if statement == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return done
+
+
+async def test_a_note_holds_until_the_next_step_begins_after_a_save_that_is_known_to_be_done(database):
+    store = SqliteCheckpointStore(database)
+
+    async def begun(path):
+        store.note_started(RUN, path)
+        return (await store.started_steps(RUN))[1]
+
+    await store.acquire(RUN)
+    assert await begun("a") == ("a",)
+    await store.save(RUN, checkpoint(1))
+    assert await begun("b") == ("b",)
+    with pytest.raises(SaveConflictError):
+        await store.save(RUN, checkpoint(1))
+    assert await begun("c") == ("b", "c")
+    store.runs.save(RUN, checkpoint(2))
+    assert await begun("d") == ("d",)
+    assert await store.delete_checkpoint(RUN, checkpoint(1).checkpoint_id)
+    assert await begun("e") == ("d", "e")
+    opened = store.runs.database._connection
+    store.runs.database._connection = BrokenCommit(opened)
+    with pytest.raises(CheckpointStorageError) as failed:
+        await store.save(RUN, checkpoint(3))
+    assert failed.value.is_outcome_unknown
+    assert await begun("f") == ("d", "e", "f")
+    await store.renew(RUN, checkpoint(3).step_results)
+    assert await begun("g") == ("g",)
+    lease = await store.acquire(RUN, take_over=True)
+    assert await begun("h") == ("h",)
+    assert (await store.started_steps(RUN))[0] == lease.attempt == 2
+    store.close()
+    assert await SqliteCheckpointStore(database).started_steps(RUN) == (2, ("h",))
+
+
+async def test_a_step_that_begins_right_after_a_commit_is_noted_before_the_saver_knows_of_it(database):
+    store = SqliteCheckpointStore(database)
+    lease = await store.acquire(RUN)
+    store.note_started(RUN, "a")
+    saving = asyncio.ensure_future(store.save(RUN, checkpoint(1)))
+    await asyncio.sleep(0)  # it has handed the save in
+    with store.runs.owned[RUN]._one_at_a_time:  # which another thread has done once this is free
+        store.note_started(RUN, "b")
+    await saving
+    store.note_started(RUN, "c")
+    assert await store.started_steps(RUN) == (lease.attempt, ("b", "c"))
+    store.close()
 
 
 async def test_notes_never_raise_where_the_directory_cannot_be_had(tmp_path, database):

@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
@@ -22,9 +21,6 @@ from flowckpt.stores.sql.store import SqlCheckpointStore
 from flowckpt.stores.sqlite.connection import check_library
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.stores.sqlite.library import library
-
-if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData
 
 
 class SqliteCheckpointStore(SqlCheckpointStore):
@@ -76,7 +72,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         """Note in a file next to the database, without a sync, that a step starts."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
-            self._begun.add(workflow_id, owned.attempt, path)
+            self._begun.add(workflow_id, owned.attempt, owned.last_sequence, path)
 
     async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the latest attempt that noted steps, and these steps."""
@@ -91,11 +87,6 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     async def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run; see `StoreBase.live_note`."""
         return await run_blocking(lambda: self._begun.read_live(workflow_id))
-
-    async def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Add the checkpoint with its new results and commit; see `CheckpointStore.save`."""
-        await super().save(workflow_id, data)
-        self._begun.saved(workflow_id)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Release the run."""
@@ -121,7 +112,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     def _release_note(self, workflow_id: str, token: str = "") -> None:
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine and token in ("", owned.token):
-            self._begun.released(workflow_id)
+            self._begun.released(workflow_id, owned.last_sequence)
 
 
 # Notes of the steps started since the last checkpoint: small files next to the database, written without a sync.
@@ -142,7 +133,7 @@ class _Notes:
         self.attempt = attempt
         self.file = file
         self.started = StartedSteps(filesystem, file, attempt)
-        self.has_word = False
+        self.sequence = -1  # of the last checkpoint before the last note
 
 
 class StartedStepFiles:
@@ -157,12 +148,13 @@ class StartedStepFiles:
         self._filesystem = PosixFileSystem()
         self._notes: dict[str, _Notes] = {}
 
-    def add(self, workflow_id: str, attempt: int, path: str) -> None:
+    def add(self, workflow_id: str, attempt: int, sequence: int, path: str) -> None:
         """Note that a step starts; errors are ignored.
 
         Args:
             workflow_id: the run.
             attempt: the attempt that owns it.
+            sequence: the last checkpoint of the run; notes made before it no longer count.
             path: the step.
         """
         notes = self._notes.get(workflow_id)
@@ -171,21 +163,21 @@ class StartedStepFiles:
             with contextlib.suppress(OSError):
                 self._notes[workflow_id] = notes = _Notes(self._filesystem, self._made(workflow_id), attempt)
         if notes is not None and notes.attempt == attempt:
+            if notes.sequence != sequence:
+                notes.started.end = 0
+                notes.sequence = sequence
             notes.started.add(path)
-            notes.has_word = True
 
-    def saved(self, workflow_id: str) -> None:
-        """Clear the note after a checkpoint."""
-        notes = self._notes.get(workflow_id)
-        if notes is not None and notes.has_word:
-            notes.started.end = 0
-            notes.has_word = False
+    def released(self, workflow_id: str, sequence: int) -> None:
+        """Close the file of a run, and remove it if no step was noted since the last checkpoint.
 
-    def released(self, workflow_id: str) -> None:
-        """Close the file of a run, and remove it if no step was noted since the last checkpoint."""
+        Args:
+            workflow_id: the run.
+            sequence: the last checkpoint.
+        """
         notes = self._notes.get(workflow_id)
         self._close(workflow_id)
-        if notes is not None and not notes.has_word:
+        if notes is not None and notes.sequence != sequence:
             self.remove(workflow_id)
 
     def remove(self, workflow_id: str) -> None:
