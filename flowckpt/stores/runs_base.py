@@ -57,7 +57,7 @@ def refusal_of_field(error: Exception) -> EncodingError:
     """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
 
     Args:
-        error: a `TypeError`, `ValueError` or `RecursionError` of Python.
+        error: a `TypeError`, `ValueError`, `OverflowError` or `RecursionError` of Python.
     """
     return EncodingError(
         f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."

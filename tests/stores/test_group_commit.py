@@ -250,6 +250,30 @@ async def test_a_save_that_fails_fails_alone(store, spec):
     await store.save(RUNS[4], checkpoint(3, results("a", "b", "c")))
 
 
+@pytest.mark.parametrize("broken", [{"tries": 2**70}, {"duration_ms": 10**400}])
+async def test_a_number_that_no_column_holds_is_refused_and_the_next_save_succeeds(store, broken):
+    await store.acquire(RUNS[0])
+    with pytest.raises((EncodingError, CheckpointStorageError)):
+        await store.save(RUNS[0], checkpoint(1, [StepResult("a", **broken)]))
+    await store.save(RUNS[0], checkpoint(1, results("a")))
+
+
+async def test_a_result_of_hostile_texts_is_shown_with_signs_for_nul_and_refused_with_half_a_character(store):
+    run, fields = RUNS[0], ("name", "step_type", "path", "function", "version")
+    await store.acquire(run)
+    for field in fields:
+        result = attrs.evolve(StepResult("a"), **{field: "\ud800"})
+        with pytest.raises(EncodingError):
+            await store.save(run, checkpoint(1, [result]))
+    result = StepResult(**{field: f"{field}\0\\u0000" for field in fields})
+    await store.save(run, checkpoint(1, [result]))
+    (read,) = (await store.load_latest(run)).step_results
+    columns = ", ".join(fields)
+    rows = store.runs.database.read(run, "read", lambda it: it.execute(f"SELECT {columns} FROM step_results"))  # noqa: S608
+    assert read == result
+    assert rows == [tuple(f"{field}\u2400\\u0000" for field in fields)]
+
+
 async def test_each_save_has_a_fence_of_its_own(store, spec):
     await owned(store)
     other = open_store(spec)

@@ -455,6 +455,48 @@ def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
 
 
 @pytest.mark.usefixtures("sqlite_library")
+@pytest.mark.parametrize("is_save", [True, False], ids=["save", "deletion"])
+def test_an_interrupt_right_after_the_beginning_leaves_no_transaction_open(store, is_save):
+    store.runs.save(RUN, checkpoint(1))
+    store.runs.save(RUN, checkpoint(2))
+    database = store.runs.database
+    real = database._connection
+    database._connection = Failing(real, "BEGIN IMMEDIATE", KeyboardInterrupt(), does_it=True)
+    with pytest.raises(KeyboardInterrupt):
+        store.runs.save(RUN, checkpoint(3)) if is_save else store.runs.delete_sequences(RUN, [1])
+    database._connection = real
+    assert not real.in_transaction
+    assert [ref.sequence for ref in store.runs.references(RUN)] == [2, 1]
+    store.runs.release(RUN)
+    assert store.runs.owner(RUN) is None
+
+
+@pytest.mark.usefixtures("sqlite_library")
+def test_a_connection_stays_usable_after_a_failed_statement_and_keeps_the_rows_it_has_returned():
+    with contextlib.closing(library.library().open(":memory:", timeout=0)) as connection:
+        connection.execute("CREATE TABLE t (number INTEGER PRIMARY KEY)")
+        assert connection.execute("INSERT INTO t VALUES (1)").rowcount == 1
+        found = connection.execute("SELECT number FROM t")
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(sqlite3.OperationalError):
+            connection.execute("no statement")
+        for broken in (2**70, "\ud800"):
+            with pytest.raises((OverflowError, UnicodeEncodeError)):
+                connection.execute("INSERT INTO t VALUES (?)", (broken,))
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO t VALUES (?)", [(2,), (3,)])
+        assert connection.execute("UPDATE t SET number = number + 10").rowcount == 3
+        connection.execute("ROLLBACK")
+        assert found.fetchall() == connection.execute("SELECT number FROM t").fetchall() == [(1,)]
+        nothing = connection.execute("SELECT number FROM t WHERE number > 1")
+        nothing.fetchall().append((5,))
+        assert connection.execute("SELECT number FROM t WHERE number > 1").fetchall() == []
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("SELECT 1")
+
+
+@pytest.mark.usefixtures("sqlite_library")
 def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
     monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     monkeypatch.setattr(transaction, "BUSY_SECONDS", 0.1)

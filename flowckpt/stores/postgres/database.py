@@ -412,11 +412,13 @@ class PostgresDatabase(GroupingDatabase):
 
     def _outcome(self, item: Item) -> Outcome:
         try:
-            if isinstance(item, Work):
-                return self._do(item)
-            return self._add(item, is_uncertain=item.may_be_there)
+            return self._write_alone(item)
         except Exception as error:
             return error
+
+    def _write_alone(self, item: Item) -> Any:
+        """Write an item in its own transaction, and return its result."""
+        return self._do(item) if isinstance(item, Work) else self._add(item, is_uncertain=item.may_be_there)
 
     def _do(self, work: Work) -> Any:
         is_first = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, timedelta
 from functools import partial
 
 from flowckpt.core.codec import dumps, encode
@@ -22,7 +23,9 @@ from flowckpt.stores.sql.image import RunImage, last_record, refresh_run_row
 from flowckpt.stores.sql.rows import ADD_TAG, id_text, sql_time, tag_rows
 
 Statement = tuple[str, Sequence[Row]]
-_DIGEST = [*rows.CHECKPOINT_COLUMNS].index("digest")
+_Pending = tuple[
+    Addition, bool | None, list[Blob], Mapping[str, Blob], tuple[CheckpointData, HistoryView, frozenset[int]]
+]
 _IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "saved_at")
 
 
@@ -45,9 +48,8 @@ class SqlRunWriter(RunWriter):
         self._described: CheckpointData | None = None
         self._head = rows.head_digest("")
         self._is_poisoned = False
-        self._pending: tuple[Addition, bool | None, list[Blob], Mapping[str, Blob]] | None = None  # the last write
+        self._pending: _Pending | None = None  # the last write
         self._mark = database.mark()
-        self._unacknowledged: Callable[[], None] | None = None  # called once the last write is durable
         self._fence: FencedError | None = None
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class SqlRunWriter(RunWriter):
         """Return the document, the head for the first checkpoint of an attempt, and the large values."""
         data.checkpoint_id.encode()
         first = self._first
-        is_utc = data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
+        is_utc = data.saved_at.tzinfo is UTC or data.saved_at.utcoffset() == timedelta()
         if first is not None and is_utc and data.differs_only_in_position(first):
             return "{}", None, {}
         fields, blobs = encode_head(data, first)
@@ -148,15 +150,17 @@ class SqlRunWriter(RunWriter):
         size = len(document)
         added: list[Row] = []
         evidence: list[Row] = []
+        answer = self._is_verified
         for index, text in enumerate(history.encoded_between(held, count), held):
             result = history.results[index]
             size += len(text)
             added.append(rows.result_row(result, text, run, attempt, index + 1))
             if result.evidence is not None:
                 evidence += rows.evidence_rows(result, run, attempt, index + 1)
+                answer = verified_after(answer, [result])
         if evidence:
             others.append((rows.ADD_EVIDENCE, evidence))
-        blobs, missing = self._new_values(view, held, of_head)
+        blobs, missing = self._new_values(view, held, of_head) if of_head or history.blobs else ([], {})
         if missing:
             named = [(secrets.token_hex(16), blob) for blob in missing.values()]
             others.append((rows.ADD_CONTENT, [(name, blob.content()) for name, blob in named]))
@@ -169,22 +173,15 @@ class SqlRunWriter(RunWriter):
             moment = sql_time(data.saved_at)
             doomed = sorted(each for each in evicted if each < data.sequence)  # never the one being saved
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
-        answer = verified_after(self._is_verified, history.results[held:count])
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
-        _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
-        advance = (sequence, sequence, steps, status, saved_at, run, self.token, sequence)
-        digest = checkpoint[_DIGEST]
-        addition = Addition(
-            run, self.workflow_id, attempt, self.token, sequence, digest, advance, checkpoint, added, others
-        )
-        self._pending = addition, answer, blobs, missing
-        self._unacknowledged = partial(self._acknowledge, data, view, evicted)
+        addition = Addition(self.workflow_id, self.token, checkpoint, added, others)
+        self._pending = addition, answer, blobs, missing, (data, view, evicted)
         return addition
 
     def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
         super()._acknowledge(data, view, evicted)
         assert self._pending is not None, "it is set before each write"
-        _, self._is_verified, blobs, missing = self._pending
+        _, self._is_verified, blobs, missing, _ = self._pending
         self._image, self._described, self._pending = None, data, None
         self._have_values(blobs, missing)
 
@@ -211,9 +208,11 @@ class SqlRunWriter(RunWriter):
             addition = self._addition(data, *self._prepared(data))
             self._is_poisoned = True
             return self._database.later(addition, partial(self._end, addition))
-        except BaseException:  # nothing will be written
+        except BaseException as error:  # nothing will be written
             self._is_poisoned = was_poisoned
             self._one_at_a_time.release()
+            if isinstance(error, OverflowError):
+                raise refusal_of_field(error) from error
             raise
 
     def _end(self, addition: Addition, outcome: Outcome) -> None:
@@ -228,8 +227,9 @@ class SqlRunWriter(RunWriter):
             self._one_at_a_time.release()
 
     def _acknowledge_last(self) -> None:
-        assert self._unacknowledged is not None, "it is set before each write"
-        self._unacknowledged()
+        assert self._pending is not None, "it is set before each write"
+        *_, written = self._pending
+        self._acknowledge(*written)
 
     def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
         was_poisoned = self._is_poisoned

@@ -109,11 +109,11 @@ def in_transaction(
         sqlite3.Error: an error of SQLite.
     """
     with guard:
-        if begin is None:
-            connection.execute("BEGIN")
-        else:
-            begin(connection)
         try:
+            if begin is None:
+                connection.execute("BEGIN")
+            else:
+                begin(connection)
             done = act()
             if before_commit is not None:
                 before_commit()
@@ -224,10 +224,6 @@ _MAKES_ROOM = ("clear", "prune", "delete", "compact")
 
 _PAGES_AT_ONCE = 1000
 _PAGES_ON_A_FULL_DISK = 20
-
-
-class _FencedError(Exception):
-    """The fence of a save does not hold: its transaction is rolled back."""
 
 
 class _WalLostError(Exception):
@@ -419,16 +415,18 @@ class SqliteDatabase(GroupingDatabase):
     def _outcome(self, item: Item, *, is_unknown: bool) -> Outcome:
         """Write one item in its own transaction, unless it was written before."""
         try:
-            if isinstance(item, Work):
-                return self._write_one(item)
-            if is_unknown:
+            if is_unknown and not isinstance(item, Work):
                 return self._add(item, lambda: self._is_there(item) or self._add_once(item))
-            return self._add(item, lambda: self._add_once(item))
+            return self._write_alone(item)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = error.is_outcome_unknown or is_unknown
             return error
         except Exception as error:
             return error
+
+    def _write_alone(self, item: Item) -> Any:
+        """Write an item in its own transaction, and return its result."""
+        return self._write_one(item) if isinstance(item, Work) else self._add(item, partial(self._add_once, item))
 
     def _write_one(self, work: Work) -> Any:
         def write_once() -> Any:
@@ -530,18 +528,22 @@ class SqliteDatabase(GroupingDatabase):
     def _add_once(self, addition: Addition) -> bool:
         connection = self._opened(is_in_place=True)
         self._is_committing = False
-        try:
-            self._write_in(connection, partial(self._add_fenced, connection, addition))
-        except _FencedError:
-            return False
+        with self._guard or _NO_GUARD:
+            try:
+                self._begin(connection)
+                if not self._add_rows(connection, addition):
+                    connection.execute("ROLLBACK")
+                    return False
+                self._is_committing = True
+                commit(connection)
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
         if self._is_wal_lost():
             self._disconnect()
             return self._is_there(addition) or self._add_once(addition)
         return True
-
-    def _add_fenced(self, connection: sqlite3.Connection, addition: Addition) -> None:
-        if not self._add_rows(connection, addition):
-            raise _FencedError
 
     @staticmethod
     def _add_rows(connection: sqlite3.Connection, addition: Addition) -> bool:

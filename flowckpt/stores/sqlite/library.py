@@ -92,6 +92,8 @@ class ApswConnection:
         self._apsw = apsw
         self._inner: Any = None
         self._inner = self._call(apsw.Connection, path, flags)
+        self._execute = self._inner.cursor().execute
+        self._no_rows = Rows((), self._inner)
 
     @property
     def in_transaction(self) -> bool:
@@ -105,10 +107,10 @@ class ApswConnection:
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement to its end."""
         try:
-            found: list[tuple[Any, ...]] = self._inner.execute(statement, parameters).fetchall()
+            found: list[tuple[Any, ...]] = self._execute(statement, parameters).fetchall()
         except self._apsw.Error as error:
             raise self._translated(error) from error
-        return Rows(found, self._inner)
+        return Rows(found, self._inner) if found else self._no_rows
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement for each row."""
@@ -139,7 +141,7 @@ class ApswConnection:
         found: sqlite3.Error = sqlite3.OperationalError(str(error))
         if isinstance(error, apsw.ConstraintError):
             found = sqlite3.IntegrityError(str(error))
-        elif isinstance(error, apsw.ConnectionClosedError):
+        elif isinstance(error, (apsw.ConnectionClosedError, apsw.CursorClosedError)):
             found = sqlite3.ProgrammingError(str(error))
         found.sqlite_errorcode, found.sqlite_errorname = extended or code, name
         return found
@@ -150,7 +152,7 @@ class Rows:
 
     __slots__ = ("_connection", "_rows")
 
-    def __init__(self, rows: list[tuple[Any, ...]], connection: Any) -> None:
+    def __init__(self, rows: Sequence[tuple[Any, ...]], connection: Any) -> None:
         self._rows = rows
         self._connection = connection
 
@@ -164,7 +166,7 @@ class Rows:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows."""
-        return self._rows
+        return [*self._rows]
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the first row."""
@@ -212,10 +214,10 @@ class Guard:
         Raises:
             sqlite3.OperationalError: one of them is writing.
         """
-        _lock(self._files[0], fcntl.F_WRLCK, _WRITER)
+        _lock(self._files[0], _WRITING)
 
     def __exit__(self, *raised: object) -> None:
-        _lock(self._files[0], fcntl.F_UNLCK, _WRITER)
+        _lock(self._files[0], _WRITTEN)
 
     def close(self) -> None:
         """Release the locks."""
@@ -224,18 +226,20 @@ class Guard:
 
     def _hold(self, path: Path, place: tuple[int, int]) -> None:
         self._files.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-        _lock(self._files[-1], fcntl.F_RDLCK, place)
+        _lock(self._files[-1], _lock_of(fcntl.F_RDLCK, place))
 
 
-@functools.cache
 def _lock_of(kind: int, place: tuple[int, int]) -> bytes:
     start, length = place
     return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
 
 
-def _lock(file: int, kind: int, place: tuple[int, int]) -> None:
+_WRITING, _WRITTEN = _lock_of(fcntl.F_WRLCK, _WRITER), _lock_of(fcntl.F_UNLCK, _WRITER)
+
+
+def _lock(file: int, lock: bytes) -> None:
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of(kind, place))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise
