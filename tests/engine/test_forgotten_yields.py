@@ -192,7 +192,10 @@ def test_a_workflow_that_asks_a_step_for_an_attribute_of_its_output_is_told_to_y
     [
         (lambda: step("s").pyhton(add, 1), "step 's' has no action or modifier 'pyhton' (did you mean 'python'?)"),
         (lambda: step("s").chekpoint(), "step 's' has no action or modifier 'chekpoint' (did you mean 'checkpoint'?)"),
-        (lambda: step("s").shell("ls"), "step 's' has no action or modifier 'shell' (it has adopt, approval, at_most_once,"),
+        (
+            lambda: step("s").shell("ls"),
+            "step 's' has no action or modifier 'shell' (it has adopt, approval, at_most_once,",
+        ),
     ],
 )
 def test_a_workflow_with_a_misspelt_action_or_modifier_fails_with_a_similar_name_or_all_names(use, said):
