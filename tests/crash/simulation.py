@@ -148,21 +148,24 @@ class Directory(Inode):
         return found
 
 
+def nothing_fails(name: str, role: str) -> int:
+    """No call fails."""
+    return 0
+
+
 class Disk:
     """The medium and its cache, shared by the processes of one machine.
 
     Attributes:
         root: the store's directory, or None before it was made; durable as soon as `make_root` returned.
-        calls: the calls so far, as (name, role of the file or directory).
         before_change: called before each call that changes the disk.
         fail: called at each call with its name and role; returns the error number to fail with, or 0.
     """
 
     def __init__(self) -> None:
         self.root: Directory | None = None
-        self.calls: list[tuple[str, str]] = []
         self.before_change = lambda name, role: None
-        self.fail = lambda name, role: 0
+        self.fail: Callable[[str, str], int] = nothing_fails
         self.counter = itertools.count(100)
 
     @functools.cached_property
@@ -302,8 +305,8 @@ class SimulatedFileSystem:
     def called(self, name: str, role: str) -> None:
         if name in CHANGES:
             self.disk.before_change(name, role)
-        self.disk.calls.append((name, role))
-        if number := self.disk.fail(name, role):
+        fail = self.disk.fail
+        if fail is not nothing_fails and (number := fail(name, role)):
             raise OSError(number, errno.errorcode[number])
 
     def inode(self, file: int) -> Inode:
@@ -313,22 +316,21 @@ class SimulatedFileSystem:
             raise OSError(errno.EBADF, "bad file descriptor") from None
 
     def directory(self, file: int) -> Directory:
-        inode = self.inode(file)
-        if not isinstance(inode, Directory):
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
-        return inode
+        if isinstance(inode := self.open_files.get(file), Directory):
+            return inode
+        self.inode(file)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory")
 
     def file(self, file: int) -> File:
-        inode = self.inode(file)
-        if not isinstance(inode, File):
-            raise IsADirectoryError(errno.EISDIR, "is a directory")
-        return inode
+        if isinstance(inode := self.open_files.get(file), File):
+            return inode
+        self.inode(file)
+        raise IsADirectoryError(errno.EISDIR, "is a directory")
 
     def named(self, parent: int, name: str) -> Inode:
-        try:
-            return self.directory(parent).names[name]
-        except KeyError:
-            raise FileNotFoundError(errno.ENOENT, "no such file or directory", name) from None
+        if (found := self.directory(parent).names.get(name)) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", name)
+        return found
 
     def opened(self, inode: Inode) -> int:
         number = next(self.disk.counter)
@@ -446,8 +448,9 @@ class SimulatedFileSystem:
         inode.sync()  # type: ignore[attr-defined]
 
     def close(self, file: int) -> None:
-        inode = self.inode(file)
-        del self.open_files[file]
+        inode = self.open_files.pop(file, None)
+        if inode is None:
+            raise OSError(errno.EBADF, "bad file descriptor")
         if isinstance(inode, File) and inode.lock == file:
             inode.lock = None
 

@@ -35,7 +35,7 @@ from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
 from flowckpt.stores.file.layout import marked_segment, segment_name
 from flowckpt.stores.log.image import read_run
 from flowckpt.testing import FakeClock
-from tests.crash.simulation import CHANGES, Disk
+from tests.crash.simulation import CHANGES, Disk, nothing_fails
 
 RUN = "run"
 NOON = FakeClock().now()
@@ -310,7 +310,7 @@ class Workload:
         self.examine()
         if self.may_nest and len(self.flying) == 1 and self.random.random() < 0.25:
             self.may_nest = False
-            fail, self.disk.fail = self.disk.fail, lambda name, role: 0
+            fail, self.disk.fail = self.disk.fail, nothing_fails
             self.nested()
             self.disk.fail = fail
 
@@ -461,7 +461,7 @@ class Workload:
         for _ in range(self.random.randint(8, 22)):
             self.step()
             self.is_failing = False
-            self.disk.fail = lambda name, role: 0
+            self.disk.fail = nothing_fails
             self.examine()
 
     def step(self):
