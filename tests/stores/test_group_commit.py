@@ -299,6 +299,16 @@ async def test_a_cancelled_wait_does_not_lose_the_save(store, spec):
     assert newest(spec, [RUNS[2]]) == ["third"]
 
 
+async def test_a_save_in_the_main_thread_is_in_no_group_as_a_ctrl_c_there_must_not_affect_others(store, spec, groups):
+    await owned(store, RUNS[:2])
+    groups.clear()
+    store.runs.save(*second(RUNS[0]))
+    assert groups == []
+    await asyncio.to_thread(store.runs.save, *second(RUNS[1]))
+    assert groups == [[RUNS[1]]]
+    assert newest(spec, RUNS[:2]) == ["second", "second"]
+
+
 async def test_threads_share_commits_too(store, spec, groups):
     await owned(store)
     groups.clear()

@@ -8,8 +8,10 @@ import json
 import sqlite3
 import threading
 import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import attrs
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
@@ -788,6 +790,26 @@ def test_evidence_of_any_form_is_kept(store):
         assert list(store.runs.load_latest(f"run-{sequence}").step_results) == steps
 
 
+def test_a_save_waits_for_another_copy_of_sqlite_that_writes(store, path, monkeypatch):
+    if not library.has_guard():
+        pytest.skip("no other copy of SQLite, or no WAL")
+    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
+    store.runs.save(RUN, checkpoint(1))
+    other = library.Guard(path)
+    with other, pytest.raises(CheckpointStorageError, match="kept it locked"):
+        store.runs.save(RUN, checkpoint(2))
+    other.close()
+    store.runs.save(RUN, checkpoint(2))
+
+
+@pytest.mark.parametrize("zone", [None, UTC, timezone(timedelta()), timezone(timedelta(hours=2))], ids=str)
+def test_the_time_of_a_later_checkpoint_keeps_its_zone(store, zone):
+    given = datetime(2026, 11, 20, 15, 30, tzinfo=zone)
+    for sequence in (1, 2):
+        store.runs.save(RUN, attrs.evolve(checkpoint(sequence), saved_at=given))
+    assert store.runs.load_latest(RUN).saved_at.isoformat() == given.isoformat()
+
+
 def test_a_fenced_writer_says_so_for_good(store, path):
     store.runs.save(RUN, checkpoint(1))
     thief = SqliteCheckpointStore(path)
@@ -795,6 +817,8 @@ def test_a_fenced_writer_says_so_for_good(store, path):
     for sequence in (2, 3):
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(sequence))
+        assert not store.runs.database._connection.in_transaction  # others could not write
+    thief.runs.save(RUN, checkpoint(2, attempt=2))
     thief.close()
 
 
