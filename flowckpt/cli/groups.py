@@ -201,7 +201,7 @@ class CommandGroup(click.Group):
 # find the store of this one, `with_store` adds `--store`.
 
 _GIVEN = "flowckpt.given_store"
-_WITHOUT_STORE = ("store key", "config", "completion")
+_WITHOUT_STORE = ("store key", "config", "completion", "init")
 _QUOTED = r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)"""
 """A command between quotes, which may contain shell quotes."""
 

@@ -482,8 +482,8 @@ class MemoryRuns(RunsBase[MemoryRunWriter]):
             return stores.queries.Compacted()
         if writer is not None:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {writer.attempt}")
-        before, records = run.size, run.now.records
-        run.now.records = [each for each in records if _SEQUENCE(each) not in run.deleted or each is records[-1]]
+        before, newest = run.size, run.now.records[-1:]
+        run.now.records = [each for each in run.now.records if _SEQUENCE(each) not in run.deleted or [each] == newest]
         run.drop_unnamed_values()
         freed = before - run.size
         return stores.queries.Compacted(freed > 0, freed)

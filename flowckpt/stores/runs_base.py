@@ -353,7 +353,7 @@ class RunsBase(Medium[W]):
 
     def __init__(self, seconds: float) -> None:
         self.owned: dict[str, W] = {}
-        self._heartbeat = Heartbeat(self.maintain_owned, seconds)
+        self._heartbeat = Heartbeat(self.renew_leases, seconds)
 
     def close(self) -> None:
         """Release every run that this process owns."""
@@ -365,7 +365,7 @@ class RunsBase(Medium[W]):
         """Return the size of the whole store in bytes; None if that needs reading everything."""
         return None
 
-    def maintain_owned(self) -> bool:
+    def renew_leases(self) -> bool:
         """Send heartbeats for owned runs, report lost ones, and return whether any are owned."""
         return bool(self.owned)
 

@@ -164,6 +164,16 @@ def test_every_page_can_be_reached_from_the_first():
     assert [shown(page) for page in DOCS.rglob("*.md") if page not in reached] == []
 
 
+def test_every_page_is_in_the_table_of_contents():
+    text = (DOCS / "index.md").read_text("utf-8")
+    listed = {line for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.DOTALL) for line in block.splitlines()}
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
+    in_a_directory = {
+        page for page in pages if page.startswith(("adr/", "reference/api/")) and not page.endswith("/index")
+    }
+    assert pages - {"index"} - in_a_directory == listed & pages
+
+
 def resolves(dotted: str) -> bool:
     """Tell whether a dotted name can be imported: a module, or something in one."""
     parts = dotted.split(".")

@@ -141,6 +141,12 @@ def test_a_second_action_is_refused():
     assert caught.value.where == here(-1)
 
 
+def test_every_action_is_refused_after_another():
+    for name in ("python", "command", "map", "workflow", "start", "signal", "reply", "sleep", "wait", "approval"):
+        with pytest.raises(StepDefinitionError, match=r"it has an action already: .python\(\)"):
+            getattr(step("s").python(work), name)()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -297,13 +297,13 @@ def test_signs_of_life_are_given_while_it_is_brought(driver, monkeypatch):
 
     def checkpoints():
         for data in history():
-            is_brought = store.runs.maintain_owned()
+            is_brought = store.runs.renew_leases()
             assert is_brought == ("runs/run/000001.000000000004/alive" in keys(driver))
             yield data
 
     done(store.receive_run("run", checkpoints))
     assert "runs/run/000001.000000000004/alive" in keys(driver)
-    assert not store.runs.maintain_owned()
+    assert not store.runs.renew_leases()
 
 
 def test_a_long_run_is_brought_to_s3_in_few_requests_and_back_and_is_the_same(s3):

@@ -220,6 +220,8 @@ def test_a_large_value_is_found_again_whatever_was_done_to_it(method, use):
                 reader.opened(name, wrong, digest, len(content))
         with pytest.raises(SealBrokenError):
             reader.opened(name, data, "cd" * 32, len(content))
+        with pytest.raises(SealBrokenError, match="packed in a way that this version does not know: 'aes-siv'"):
+            reader.opened(name, data.replace(b'"packed":"', b'"packed":"aes-siv","was":"', 1), digest, len(content))
 
 
 def test_the_packed_file_of_a_value_is_one_that_zcat_reads(tmp_path):

@@ -117,7 +117,7 @@ def test_every_method_that_writes_is_a_door():
         "claimed_by",
         "live_note",
     }
-    reading |= {"trust_report", "plain_runs", "has_leases", "maintain_owned", "call_when_lost"}
+    reading |= {"trust_report", "plain_runs", "has_leases", "renew_leases", "call_when_lost"}
     of_an_owned_run = {
         "release",
         "close",

@@ -39,7 +39,7 @@ async def test_a_long_step_is_seen_to_live(store, tmp_path):
     store.note_started("run", "train")
     age(store, tmp_path)
     assert await store.last_seen("run", 1) == LONG_AGO
-    assert store.runs.maintain_owned()  # as the thread does every ten seconds
+    assert store.runs.renew_leases()  # as the thread does every ten seconds
     assert await store.last_seen("run", 1) > datetime.now(UTC) - timedelta(days=1)
     assert await store.last_seen("run", 2) is None is await store.last_seen("other", 1)
     assert await store.started_steps("run") == (1, ("train",))
@@ -53,6 +53,6 @@ async def test_a_sign_does_not_attribute_the_steps_of_an_earlier_attempt_to_a_ne
         if lease.attempt == 1:
             store.note_started("run", "train")
             await store.release("run")
-    store.runs.maintain_owned()
+    store.runs.renew_leases()
     assert await store.started_steps("run") == (1, ("train",)) and await store.last_seen("run", 2) is None
     store.close()

@@ -125,7 +125,7 @@ def test_the_next_save_says_that_the_store_is_gone(is_looked_after, removable):
         store.call_when_lost(RUN, lost.append)
         remove()
         if is_looked_after:
-            look = store.runs.maintain_owned
+            look = store.runs.renew_leases
             try:
                 look()
             except CheckpointStorageError:

@@ -359,7 +359,7 @@ def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as
 
 def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
     try:
-        with chdir(Path.cwd()):  # the run is planned in its own directory
+        with chdir(Path.cwd()):  # planning changes to the directory of the run
             plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
     except FlowckptError as error:
         return RunVerdict(info, code_of_error(error), error.message)

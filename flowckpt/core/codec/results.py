@@ -52,7 +52,7 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
         said = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
     if duration[-1] not in "0123456789":  # nan, inf or no number: the record could not be read again
-        raise _no_field(result, "duration_ms", result.duration_ms)
+        raise _not_finite(result, "duration_ms", result.duration_ms)
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
@@ -109,7 +109,7 @@ _COMMON = frozenset(
 """The fields that nearly every fresh result has, and no others: see `Recorder.record`."""
 
 
-def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
+def _not_finite(result: StepResult, name: str, value: object) -> EncodingError:
     return EncodingError(
         f"{result.path}: {name} is {value!r:.80}, which is not a finite number",
         place=f"{result.path}: {name}",

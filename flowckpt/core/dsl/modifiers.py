@@ -308,7 +308,7 @@ class RetryPolicy(FieldEquality):
 
     attempts: int | None
     backoff: float = 0.0
-    max_delay: float = 60.0
+    max_delay: float = DEFAULT_MAX_DELAY
     jitter: float = 0.0
     on: tuple[RetryOn, ...] = (Exception,)
     deadline: float | None = None

@@ -56,6 +56,7 @@ class Action:
     modifies_members: ClassVar[bool] = False
     """Whether the step's modifiers apply to each of those steps."""
     is_patch: ClassVar[bool] = False
+    """Whether it is a mark of `patched`, which records which code a run uses."""
     is_saved: ClassVar[bool] = False
     """Whether its result is made durable as if the step had a `.checkpoint()`."""
     is_waiting: ClassVar[bool] = False
@@ -511,7 +512,7 @@ class Step(StepBase, Generic[T_co]):
         del args, kwargs
         raise self._second_action()
 
-    command = map = workflow = sleep = wait = approval = python
+    command = map = workflow = start = signal = reply = sleep = wait = approval = python
 
     if not TYPE_CHECKING:  # type checkers report these mistakes by themselves
 

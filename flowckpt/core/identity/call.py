@@ -74,9 +74,9 @@ _END_OF_URL = r"(://[^\s?#]*)[?#]\S*"
 
 
 NONE = KnownSecrets()
+"""The secrets of a call outside a run: only values wrapped as `Secret` are secret."""
 
 tags.use_program_classes(classes)
-"""The secrets of a call outside a run: only values wrapped as `Secret` are secret."""
 
 
 def recorded_arguments(

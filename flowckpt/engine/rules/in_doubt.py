@@ -78,7 +78,7 @@ def open_question(
     is_moved: bool,
     is_in_doubt: bool = False,
 ) -> Question:
-    """Return the question to answer before a step runs; None if there is none.
+    """Return the question to answer before a step runs; `Question.NONE` if there is none.
 
     Args:
         step: the step as it is yielded now.

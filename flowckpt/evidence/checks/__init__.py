@@ -1,4 +1,4 @@
-"""The checks, one module per kind, and the table from kinds to checks.
+"""The checks, in modules of related kinds, and the table from kinds to checks.
 
 Plugins add kinds through the entry-point group `flowckpt.evidence`: the entry's name is the kind, its object a `Check`
 or a class of one. Plugins cannot replace flowckpt's own kinds. A record can only name an installed kind: it is looked

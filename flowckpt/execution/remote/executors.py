@@ -102,20 +102,20 @@ class ExecutorPool:
         found = self._places.get(placement.executor)
         if found is None:
             raise UnknownExecutorError(
-                f"step {path!r} is to run on executor {placement.executor!r}, and there is none of that name",
+                f"step {path!r} names the executor {placement.executor!r}, which does not exist",
                 executor=placement.executor,
                 path=path,
                 known=sorted(self._places),
-                remedy=f"There are {', '.join(sorted(self._places))}. Give it by --executor {placement.executor}=… "
+                remedy=f"There are {', '.join(sorted(self._places))}. Define it with --executor {placement.executor}=… "
                 f'or WorkflowEngine(executors={{"{placement.executor}": …}}).',
             )
         if placement.resources and not isinstance(found, RunExecutor):
             raise UnknownExecutorError(
-                f"step {path!r} asks for resources {dict(placement.resources)}, and executor {found!r} knows none",
+                f"step {path!r} asks for resources {dict(placement.resources)}, which executor {found!r} does not have",
                 executor=placement.executor,
                 path=path,
                 known=sorted(self._places),
-                remedy="Resources are for executors of several machines, as dask.",
+                remedy="Only an executor of several machines, such as Dask, has resources.",
             )
         return found
 

@@ -395,7 +395,9 @@ class RunExecutor:
         except ExecutorError:
             return  # the tries of the step report the error
         if not isinstance(executor, TakesResources):
-            raise self.refused(path, f"asks for resources {dict(resources)}, and executor {self.name!r} knows none")
+            raise self.refused(
+                path, f"asks for resources {dict(resources)}, which executor {self.name!r} does not have"
+            )
 
     async def close(self) -> None:
         """End the executor, if the run has created it."""
@@ -547,7 +549,7 @@ class RunExecutor:
     def refused(self, path: str, why: str) -> UnknownExecutorError:
         """Return the error of a step that cannot run on this executor."""
         return UnknownExecutorError(
-            f"step {path!r} {why}", executor=self.name, path=path, remedy="Give it another executor by .on(…)."
+            f"step {path!r} {why}", executor=self.name, path=path, remedy="Choose another executor with .on(…)."
         )
 
 

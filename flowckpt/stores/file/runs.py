@@ -85,7 +85,7 @@ class FileRuns(FileReader):
         self._group = SyncGroup()
         self.room = Room(self.owned, self._clock)
 
-    def maintain_owned(self) -> bool:
+    def renew_leases(self) -> bool:
         """Report lost runs; return whether any are owned. Locks need no renewal."""
         owned = [each for each in [*self.owned.values()] if each.is_mine]
         for each in owned:

@@ -189,7 +189,7 @@ class ObjectRuns(ObjectReader):
         found = current_keys(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
-    def maintain_owned(self) -> bool:
+    def renew_leases(self) -> bool:
         """Send heartbeats for all owned runs, report lost ones, and return whether any are owned."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None

@@ -180,7 +180,7 @@ class SqlRuns(SqlReader):
             writer.workflow_id, "release", lambda session: give_up(session, dialect.lock, run, token), statements
         )
 
-    def maintain_owned(self) -> bool:
+    def renew_leases(self) -> bool:
         """Renew the leases of all owned runs, report lost ones, and return whether any are owned."""
         mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:

@@ -318,7 +318,7 @@ class ValueSeal:
         if key is None or key.use != ENCRYPT:
             return digest + _SUFFIXES.get(method, ""), data
         nonce = token_hex(32)
-        said = {"flowckpt": "value", "key": key.id, "nonce": nonce, "packed": f"{method},aes-gcm".lstrip(",")}
+        said = {"flowckpt": "value", "key": key.id, "nonce": nonce, "packed": f"{method},{_CIPHER}".lstrip(",")}
         head = json.dumps(said, separators=(",", ":")).encode() + b"\n"
         return self._name(key, digest), head + self._cipher(key, nonce).encrypted(data, 0, head + digest.encode())
 
@@ -378,8 +378,12 @@ class ValueSeal:
         except (ValueError, LookupError, TypeError) as error:
             raise SealBrokenError("the head of a sealed value is damaged") from error
         key = None if self._ring is None else self._ring.get(key_id)
-        if key is None or methods.pop() != "aes-gcm" or len(methods) > 1:
+        if key is None:
             raise SealBrokenError("the head of a sealed value names a key that is not available")
+        if methods.pop() != _CIPHER or len(methods) > 1:
+            raise SealBrokenError(
+                f"a sealed value was packed in a way that this version does not know: {said['packed']!r:.40}"
+            )
         found = self._cipher(key, nonce).decrypted(rest, 0, head + line_end + digest.encode())
         return unpacked(found, methods[0], size) if methods else found
 
