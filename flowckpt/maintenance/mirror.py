@@ -3,9 +3,9 @@
 The first store, the primary, is the truth. It alone has the claims and the messages of a run, and decides what is removed.
 The mirror gets each checkpoint after the primary has it, in the order of the primary, and nothing is ever removed there.
 
-The mirror of a run is *level* if it has the newest checkpoint of the primary. Its own attempts are claims of the mirror's
-own: a writer that lost the run is fenced there too, and a mirror that was unavailable receives the missing checkpoints in its
-own attempt, so that their attempt numbers may differ there; nothing else does. The mirror must hold an earlier state of the
+The mirror of a run is *level* if it has the newest checkpoint of the primary. The attempts in the mirror are claims made
+there. So a writer that lost the run is fenced there, too, and a mirror that was unavailable gets the missing checkpoints in
+an attempt of its own. Attempt numbers may differ there; nothing else does. The mirror must hold an earlier state of the
 primary's run: a mirror with another history is left unchanged, because it may be the last copy.
 """
 
@@ -161,7 +161,7 @@ class MirroredStore(StoreBase):
         self.abilities = self.primary.abilities
         self.live_seconds = self.primary.live_seconds
         self._clock: Clock = clock or SystemClock()
-        self._waits = on_error == "fail"
+        self._fails_with_mirror = on_error == "fail"
         self._runs: dict[str, _MirroredRun] = {}
         self._failed: set[str] = set()  # runs whose last save failed only in the mirror
         self._differing: set[str] = set()
@@ -203,7 +203,7 @@ class MirroredStore(StoreBase):
             MirrorError: the mirror cannot take it, with `on_error="fail"`.
         """
         run = self._runs.setdefault(workflow_id, _MirroredRun())
-        if not self._waits:
+        if not self._fails_with_mirror:
             if self._later.pending >= _MOST_PENDING:
                 run.has_skipped = True
             elif not self._later.put(partial(self._try, workflow_id, run, data)):
@@ -240,7 +240,7 @@ class MirroredStore(StoreBase):
                 except FencedError:
                     pass  # another process has written there: read its current state
                 except Exception:
-                    if self._waits or data is None:
+                    if self._fails_with_mirror or data is None:
                         raise
                     data = None  # its large values may be gone from the primary, which has continued: read the primary's current state
                 else:
@@ -421,7 +421,7 @@ class MirroredStore(StoreBase):
         self._differing.discard(workflow_id)
         self._runs[workflow_id] = _MirroredRun(lease.token, lease.last_sequence)
         try:
-            if lease.latest is None and not self._waits:
+            if lease.latest is None and not self._fails_with_mirror:
                 await self._refuse_known(workflow_id)
             await self._mirrored(workflow_id, lease.latest)
         except BaseException:
@@ -475,7 +475,7 @@ class MirroredStore(StoreBase):
         if run is None or (token and run.owner not in ("", token)):
             return
         del self._runs[workflow_id]
-        await (self._let_go(run) if self._waits else self._finish(workflow_id, run))
+        await (self._let_go(run) if self._fails_with_mirror else self._finish(workflow_id, run))
 
     async def _let_go(self, run: _MirroredRun) -> None:
         async with run.one_at_a_time:
@@ -517,14 +517,14 @@ class MirroredStore(StoreBase):
         """
         run = self._runs.pop(workflow_id, None)
         if run is not None:
-            await (self._let_go(run) if self._waits else self._finish(workflow_id, run))
+            await (self._let_go(run) if self._fails_with_mirror else self._finish(workflow_id, run))
         try:
-            if self._waits:
+            if self._fails_with_mirror:
                 await self._clear_mirror(workflow_id)
             elif not await self._later.done(partial(self._clear_mirror, workflow_id)):
                 raise CheckpointStorageError("it does not answer")
         except FlowckptError as error:
-            if self._waits:
+            if self._fails_with_mirror:
                 raise self._refusal(workflow_id, error) from error
             _log.warning("the mirror %s may keep run %s: %s", _name(self.mirror), workflow_id, error.message)
         await self.primary.clear(workflow_id)  # last, so that a second call finishes an interrupted one

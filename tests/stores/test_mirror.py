@@ -48,6 +48,22 @@ def patient(monkeypatch):
     monkeypatch.setattr(mirror_module, "_PATIENCE_SECONDS", 60.0)
 
 
+ONLY_OF_THE_PRIMARY = """
+    claimed_by owner call_when_lost list_runs describe_run find_runs survey_runs unreadable_runs figures
+    total_bytes medium attempts list_attempt load_attempt read_attempt share_values send_signal signals
+    remove_signals announcements note_started started_steps last_seen note_live note_live_all live_note
+    delete_checkpoint evict_with_next_save delete_sequences pin unpin pinned compactable compact page_runs
+    stored_bytes clear_unchanged tidy use_reserve read_index write_index clear_index
+"""
+
+
+def test_no_method_of_a_store_skips_the_mirror_unless_that_was_decided():
+    forwarded = set(mirror_module._ANSWERED_BY_THE_PRIMARY)
+    assert forwarded == set(ONLY_OF_THE_PRIMARY.split()), (
+        "a new method of StoreBase: define it in MirroredStore, or list it"
+    )
+
+
 class TestMirroredStore(RetentionContract, CheckpointStoreContract):
     def make_store(self):
         return MirroredStore(MemoryCheckpointStore(), MemoryCheckpointStore())

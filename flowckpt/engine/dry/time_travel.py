@@ -89,17 +89,17 @@ class _Travel(DryResponder):
     _replays: dict[str, Replay] = attrs.field(factory=dict)
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | None:
-        if not self._continues(replay, command.path, command.step, command.result):
+        if not self._visit_if_wanted(replay, command.path, command.step, command.result):
             return None
         return recorded_answer(command.step, command.result)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
-        if not self._continues(replay, command.path, command.step, None):
+        if not self._visit_if_wanted(replay, command.path, command.step, None):
             return None
         return self._answered(replay, command, await super().execute(replay, command))
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
-        if not self._continues(replay, command.path, command.step, command.result):
+        if not self._visit_if_wanted(replay, command.path, command.step, command.result):
             return None
         return self._answered(replay, command, await self.composite(replay, command))
 
@@ -113,11 +113,12 @@ class _Travel(DryResponder):
         return answer
 
     async def member(self, replay: Replay, member: Enter) -> Answer | None:
-        if not self._continues(replay, member.path, member.step, member.result):
+        if not self._visit_if_wanted(replay, member.path, member.step, member.result):
             return None
         return await super().member(replay, member)
 
-    def _continues(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
+    def _visit_if_wanted(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
+        """Call the visitor if the step is the wanted one; return whether to go on."""
         self._replays[replay.prefix] = replay
         if path in self.wanted and not self.is_over:
             self.wanted = frozenset()
