@@ -62,7 +62,7 @@ def test_without_evidence_somebody_must_say(killed):
         "in doubt  pay" in text
         and "If it was done (with =JSON: its output): flowckpt resume --done pay one" in text
         and "If it was not done, run it: flowckpt resume --not-done pay one" in text
-        and "1 reused, 0 run again, 1 in doubt" in text
+        and "1 reused, 0 to run again, 1 in doubt" in text
     )
     ran = command("resume", "one").expect(15)
     assert "may have had its effect" in ran.err and "flowckpt resume --done pay one" in ran.err

@@ -97,7 +97,7 @@ def test_what_moved_is_seen_and_the_resume_does_what_the_plan_says(shop, change,
         why = shop("plan", "one", path, "--json").document
         assert why["stale"] and why["reasons"] == planned["reasons"] and why["recorded"]["attempt"] == 1
     else:
-        assert "3 reused, 1 run again (it took " in text
+        assert "3 reused, 1 to run again (it took " in text
     assert shop.stored() == before and shop.log() == []  # nothing was run, nothing was written
     ended = shop("resume", "one", "--json").expect(0).document
     assert shop.log() == ran
@@ -115,7 +115,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
     assert shop.decisions(code=10) == FROM_CLEAN
     text = shop("plan", "one").expect(10).out
     assert "The resume would stop: clean: code: clean(), or code of the project that it uses, was edited" in text
-    assert "1 reused, 3 run again (they took " in text
+    assert "1 reused, 3 to run again (they took " in text
     assert "again: flowckpt resume --on-code-change rerun one" in text
     before = shop.stored()
     refused = shop("resume", "one").expect(10)
@@ -449,7 +449,7 @@ def test_a_map_that_runs_again_counts_once_in_the_time(flowckpt):
         for step in sorted(flowckpt(*words, "--json").document["steps"], key=lambda step: step["path"])
         if step["path"].startswith("double")
     )
-    assert f"3 run again (they took {duration_text(min(whole, sum(members)))})" in flowckpt(*words).out
+    assert f"3 to run again (they took {duration_text(min(whole, sum(members)))})" in flowckpt(*words).out
 
 
 def test_the_plan_says_once_that_the_resume_may_stop(flowckpt):

@@ -160,7 +160,7 @@ def test_a_person_is_asked_where_a_function_was_edited(shop):
         return terminal
 
     terminal = asked()
-    assert "1 reused, 3 run again" in terminal.text and "code: clean()" in terminal.text  # the plan
+    assert "1 reused, 3 to run again" in terminal.text and "code: clean()" in terminal.text  # the plan
     assert "attempt 2" not in terminal.text
     for keys in ("s\n", "\n", "\x04"):
         terminal.type("what\n")

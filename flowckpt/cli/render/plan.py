@@ -182,7 +182,9 @@ def _summary(plan: ResumePlan) -> str:
     rerun = [step for step in plan.steps if step.decision is Decision.RERUN]
     took = duration_text(_time_of(rerun))
     parts = [f"{plan.count(Decision.REUSE)} reused"]
-    parts.append(f"{len(rerun)} run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else ""))
+    parts.append(
+        f"{len(rerun)} to run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else "")
+    )
     for decision, word in (
         (Decision.CACHED, "cached"),
         (Decision.NEW, "new"),
@@ -326,7 +328,7 @@ class RunVerdict:
         if self.why or self.plan is None:
             return f"stops ({int(self.code)}): {self.why}"
         again = self.plan.count(Decision.RERUN)
-        return f"resumes; {again} run again" if again else "resumes"
+        return f"resumes; {again} to run again" if again else "resumes"
 
 
 def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool) -> ExitCode:
