@@ -124,6 +124,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute(f"PRAGMA synchronous = {level}")
+        connection.execute("PRAGMA wal_autocheckpoint = 300")  # pages; a sync takes longer while the WAL still grows
         found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
         if found != mode:
             raise foreign_journal(path, found)
