@@ -118,7 +118,7 @@ class _Travel(DryResponder):
         return await super().member(replay, member)
 
     def _visit_if_wanted(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> bool:
-        """Call the visitor if the step is the wanted one; return whether to go on."""
+        """Call the visitor if the step is the wanted one; return False once the visits are over."""
         self._replays[replay.prefix] = replay
         if path in self.wanted and not self.is_over:
             self.wanted = frozenset()
