@@ -88,10 +88,10 @@ def is_memory(place: Path) -> bool:
 def pytest_xdist_auto_num_workers(config):
     """Run the whole suite on several workers, and named tests in this process, where they can be debugged.
 
-    Two workers for each processor, because a test waits half of its time for a disk or another process.
+    Three workers for each processor, because a test waits much of its time for a disk or another process.
     """
     is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
-    return min(2 * (os.cpu_count() or 1), 8) if is_whole else 0
+    return min(3 * (os.cpu_count() or 1), 8) if is_whole else 0
 
 
 @pytest.hookimpl(wrapper=True)
