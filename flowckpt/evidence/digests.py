@@ -39,7 +39,7 @@ def signature_of(found: os.stat_result) -> Signature:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def is_settled(found: os.stat_result, now: datetime) -> bool:
+def is_signature_reliable(found: os.stat_result, now: datetime) -> bool:
     """Return whether a later change would show in the signature.
 
     A change within the same tick of the file system's clock would not. So a fresh signature is not recorded, and the

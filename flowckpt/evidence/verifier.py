@@ -544,7 +544,7 @@ class EvidenceVerifier:
 
     async def _here(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         answers = await run_blocking(partial(verify_all, claims, self._context(settings), self._checks))
-        return [await _settled(answer) for answer in answers]
+        return [await _outcome_of(answer) for answer in answers]
 
     async def _shipped(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         try:
@@ -562,7 +562,7 @@ class EvidenceVerifier:
                 answers = await run_blocking(verify)
         except TimeoutError as error:
             return outcome_of(error)
-        return await _settled(answers[0])
+        return await _outcome_of(answers[0])
 
     async def _quorum(self, claim: Evidence, check: Check | None, settings: Settings) -> list[Outcome]:
         if check is None:
@@ -607,7 +607,7 @@ def _for_people(text: str, secrets: frozenset[str]) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-async def _settled(answer: Answer) -> Outcome:
+async def _outcome_of(answer: Answer) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     try:

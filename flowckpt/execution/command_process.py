@@ -431,11 +431,11 @@ class CommandProcess:
         if self.feed is not None:
             self.feed.finish()
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self._set_ended)
         if self.end.is_left_behind and not self.end.has_exited:
             self._process.wait()
 
-    def _settle(self) -> None:
+    def _set_ended(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -227,7 +227,7 @@ class Evictor:
 # The handling of a completed run, after the completion was reported: nothing, a compaction, or its removal.
 
 
-async def settle_completed(store: StoreBase, workflow_id: str, retention: Retention) -> bool:
+async def apply_to_completed(store: StoreBase, workflow_id: str, retention: Retention) -> bool:
     """Apply `on_success` to a completed run; return whether the run was removed.
 
     Never raises: the run has succeeded; a failure is logged.

@@ -373,7 +373,7 @@ class TaskLog:
         committed: all committed steps, in their order.
         live: the checkpoints that the store holds: the id there, to the index of the step.
         begun: the steps that were begun and not committed: the id in the store, to the step.
-        settled: the ids in the store of begin records that are no longer needed.
+        obsolete_begins: the ids in the store of begin records that are no longer needed.
         plan: the planned steps, or None.
         head: the index of the last step that counts; -1 for none.
         base_path: the recorded base of relative paths in evidence; empty if not given.
@@ -384,7 +384,7 @@ class TaskLog:
     committed: list[CommittedStep] = attrs.field(factory=list)
     live: dict[str, int] = attrs.field(factory=dict)
     begun: dict[str, StartedStep] = attrs.field(factory=dict)
-    settled: list[str] = attrs.field(factory=list)
+    obsolete_begins: list[str] = attrs.field(factory=list)
     plan: tuple[str, ...] | None = None
     head: int = -1
     base_path: str = ""
@@ -551,9 +551,9 @@ class TaskLog:
         begun = map(sequence_in_marker, self.begun)
         return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
 
-    def settle(self, local_ids: Iterable[str]) -> None:
+    def mark_begins_obsolete(self, local_ids: Iterable[str]) -> None:
         """Note that begun steps are no longer in doubt, without being committed."""
-        self.settled += (gone := list(local_ids))
+        self.obsolete_begins += (gone := list(local_ids))
         self.begun = self.without_begun(gone)
 
     def to_remove(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
@@ -688,7 +688,7 @@ async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None
         local_id = next((each for each in markers if path_in_marker(each) == path), marker_id(path, 0))
         log.begun[local_id] = await _begun_step(store, task_id, local_id, path, latest)
     held = {local_part(step.step_id, task_id) for step in log.live_steps()}
-    log.settle(each for each in reversed(markers) if each not in log.begun and each not in held)
+    log.mark_begins_obsolete(each for each in reversed(markers) if each not in log.begun and each not in held)
     return log
 
 

@@ -190,7 +190,7 @@ class RunWriter(ABC):
         """Record that large values are durable, and free their bytes."""
         self._values.update(missing)
         for blob in blobs:
-            blob.settle(self._fetch)
+            blob.release_content(self._fetch)
 
     def _check_process(self) -> None:
         """Refuse a forked child before it waits for a lock that its parent held."""
@@ -210,7 +210,7 @@ class RunWriter(ABC):
             self._check_usable()
             yield
 
-    def settle(self) -> None:  # noqa: B027 - only if a medium can repeat a save
+    def repeat_unknown_save(self) -> None:  # noqa: B027 - only if a medium can repeat a save
         """Repeat a save whose outcome is unknown, so that the next one can follow; a save that succeeded is not done twice.
 
         Raises:
@@ -452,10 +452,10 @@ class RunsBase(Medium[W]):
             self._give_up(writer)
 
     def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Settle a failed save, so that the same attempt can continue; the next save holds the history."""
+        """Repeat a save whose outcome is unknown, so that the same attempt can continue; the next save holds the history."""
         writer = self.owned.get(workflow_id)
         if writer is not None and writer.is_mine:
-            writer.settle()
+            writer.repeat_unknown_save()
         return None
 
     def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:

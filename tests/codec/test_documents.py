@@ -384,7 +384,7 @@ def test_a_blob_is_read_from_its_store_once_the_store_has_it_and_a_reference_of_
     append_result(history, StepResult("a", output={"big": "x" * 70_000}))
     (blob,) = history.blobs[0].values()
     held[blob.digest] = blob.content()
-    blob.settle(lambda digest, size: held[digest][:size])
+    blob.release_content(lambda digest, size: held[digest][:size])
     assert history.results[0].output == {"big": "x" * 70_000}
     found, blobs = decode_result(json.loads(history.encoded[0]), lambda digest, size: held[digest])
     assert found.output == {"big": "x" * 70_000}

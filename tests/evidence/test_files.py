@@ -30,7 +30,7 @@ from flowckpt.evidence import (
     file_sha256,
 )
 from flowckpt.evidence.checks.base import Deadline, UncheckableClaimError
-from flowckpt.evidence.digests import digest_path, is_settled
+from flowckpt.evidence.digests import digest_path, is_signature_reliable
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 from tests.open_files import open_below
 
@@ -499,7 +499,7 @@ def file_for_directory(root):
 @pytest.mark.parametrize("change", CHANGES)
 async def test_every_change_of_a_tree_shows_and_is_named(base, change, mode):
     make_tree(base / "t")
-    settle(*(base / "t").iterdir(), base / "t" / "sub" / "b.txt")
+    make_old(*(base / "t").iterdir(), base / "t" / "sub" / "b.txt")
     verifier = EvidenceVerifier(base, mode=mode)
     captured = await verifier.capture(directory_digest("t"))
     assert (await verifier.verify_evidence(captured)).verified
@@ -596,7 +596,7 @@ async def test_an_executor_that_is_gone_answers_nothing_and_raises_nothing(base)
 # --- stat against hash -----------------------------------------------------------------------------------------------
 
 
-def settle(*files):
+def make_old(*files):
     """Age files, so that their signatures can be trusted: their last change lies more than a clock's tick back."""
     until = max(file.lstat().st_ctime_ns for file in files) + 60_000_000
     while time.time_ns() < until:
@@ -605,7 +605,7 @@ def settle(*files):
 
 async def test_stat_skips_an_untouched_file_and_hash_never_does(base):
     (base / "f").write_text("abc")
-    settle(base / "f")
+    make_old(base / "f")
     stat_mode, hash_mode = EvidenceVerifier(base, mode="stat"), EvidenceVerifier(base)
     captured = await hash_mode.capture(file_sha256("f"))
     assert len(captured.captured.signature) == 5
@@ -615,7 +615,7 @@ async def test_stat_skips_an_untouched_file_and_hash_never_does(base):
 
 async def test_stat_skips_an_untouched_tree(base):
     make_tree(base / "t")
-    settle(base / "t" / "link-out", base / "t" / "sub" / "b.txt", base / "t")
+    make_old(base / "t" / "link-out", base / "t" / "sub" / "b.txt", base / "t")
     verifier = EvidenceVerifier(base, mode="stat")
     captured = await verifier.capture(directory_digest("t"))
     assert (await verifier.verify_evidence(captured)).method == "stat"
@@ -636,7 +636,7 @@ async def test_stat_skips_an_untouched_tree(base):
 async def test_stat_reads_a_file_that_was_touched(base, change):
     file = base / "f"
     file.write_text("1")
-    settle(file)
+    make_old(file)
     verifier = EvidenceVerifier(base, mode="stat")
     captured = await verifier.capture(file_sha256("f"))
     change(file)
@@ -648,7 +648,7 @@ async def test_a_signature_is_of_one_content_only(base):
     import attrs
 
     (base / "f").write_text("abc")
-    settle(base / "f")
+    make_old(base / "f")
     verifier = EvidenceVerifier(base, mode="stat")
     captured = await verifier.capture(file_sha256("f"))
     other = attrs.evolve(captured, expected={"path": "f", "sha256": "0" * 64})
@@ -661,7 +661,7 @@ async def test_a_fresh_signature_is_not_recorded(base):
     for nanoseconds, after_ms, expected in [(5, 10, False), (5, 30, True), (0, 1000, False), (0, 2500, True)]:
         status = _Status(found, mtime_ns=10**18 + nanoseconds, ctime_ns=10**18 + nanoseconds)
         now = datetime.fromtimestamp(10**9 + after_ms / 1000, UTC)
-        assert is_settled(status, now) is expected, (nanoseconds, after_ms)
+        assert is_signature_reliable(status, now) is expected, (nanoseconds, after_ms)
 
 
 @pytest.mark.parametrize(("milliseconds", "is_recorded"), [(1, False), (1000, True)])

@@ -71,7 +71,7 @@ async def test_a_worker_killed_in_the_middle_of_a_map_loses_no_member(engine, tm
 
 
 def test_a_step_that_kills_each_of_its_workers_fails_in_the_end_and_the_cluster_lives(engine, cluster, monkeypatch):
-    monkeypatch.setattr(dask, "TRIES_WHEN_LOST", 2)
+    monkeypatch.setattr(dask, "MOST_TRIES_WHEN_LOST", 2)
 
     @workflow("deadly")
     def deadly():

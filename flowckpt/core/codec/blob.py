@@ -113,7 +113,7 @@ class Blob(LazyValue):
             )
         return self._fetch(self.digest, self.size)
 
-    def settle(self, fetch: Fetch) -> None:
+    def release_content(self, fetch: Fetch) -> None:
         """Release the content: the store has saved it, and `fetch` reads it."""
         self._fetch = fetch
         self._content = None

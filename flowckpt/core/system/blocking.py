@@ -180,12 +180,12 @@ class ResultDelivery:
                 return
             self._given[loop] = [(future, result, failure)]
         try:
-            loop.call_soon_threadsafe(self._settle, loop)
+            loop.call_soon_threadsafe(self._set_results, loop)
         except RuntimeError:  # the loop has ended meanwhile
             with self._lock:
                 self._given.pop(loop, None)
 
-    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _set_results(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             given = self._given.pop(loop, [])
         for future, result, failure in given:

@@ -333,9 +333,9 @@ def _sync_names(directory: int) -> None:
     status = os.fstat(directory)
     key, changed_at = (status.st_dev, status.st_ino), status.st_ctime_ns
     if _synced.get(key) != changed_at:
-        is_settled = changed_at < time.time_ns() - 1_000_000_000  # otherwise another change could have the same time
+        is_old = changed_at < time.time_ns() - 1_000_000_000  # otherwise another change could have the same time
         os.fsync(directory)
-        if is_settled:
+        if is_old:
             _synced[key] = changed_at
 
 

@@ -373,7 +373,7 @@ class CheckpointManager:
         async with self._tasks.changing(task_id) as task:
             find_begun(task.log, step_id, local_id)
             await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
-            task.log.settle([local_id])
+            task.log.mark_begins_obsolete([local_id])
         self._exit_codes.pop(step_id, None)
 
     async def in_doubt(self, task_id: str) -> tuple[StartedStep, ...]:
@@ -488,7 +488,7 @@ class CheckpointManager:
             async with self._put_back(log, data.partial):
                 await self._claims.refuse_stale(log, index)
                 await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
-            log.settle(log.begun)
+            log.mark_begins_obsolete(log.begun)
             log.head, log.is_finished = index, False
         return snapshot
 
@@ -635,18 +635,18 @@ class CheckpointManager:
         return is_removed
 
     async def _remove_surplus(self, task: OwnedTask, most: int) -> None:
-        """Remove the checkpoints above the limit, and the records of started steps that are settled.
+        """Remove the checkpoints above the limit, and the records of started steps that are no longer needed.
 
         A failure is only logged: the committed step is durable.
         """
         log = task.log
-        if len(log.live) <= most and not log.settled:
+        if len(log.live) <= most and not log.obsolete_begins:
             return
         try:
             # including the states of steps that an earlier attempt started, and that were started again
-            while log.settled:
-                await self.store.delete_checkpoint(log.task_id, log.settled[0])
-                del log.settled[0]
+            while log.obsolete_begins:
+                await self.store.delete_checkpoint(log.task_id, log.obsolete_begins[0])
+                del log.obsolete_begins[0]
             if len(log.live) <= most:
                 return
             steps = log.live_steps()

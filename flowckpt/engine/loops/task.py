@@ -361,7 +361,7 @@ async def begin(
     await task.save(
         Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description, files=files
     )
-    log.settle(gone)
+    log.mark_begins_obsolete(gone)
     log.begun, log.is_finished = begun, False
     return step
 

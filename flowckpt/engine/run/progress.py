@@ -181,7 +181,7 @@ class RunServices:
         self.is_used = True
         await self._saves.save_recorded(now, tree)
 
-    async def settle(self, path: str) -> None:
+    async def wait_for_reports(self, path: str) -> None:
         """Wait until all reports and saves of a step are processed, before its end is emitted.
 
         Args:
@@ -190,8 +190,8 @@ class RunServices:
         Raises:
             FlowckptError: a save failed, which ends the run even if the step handled the error.
         """
-        await self._saves.settle()
-        await self._reporting.settle(path)
+        await self._saves.wait()
+        await self._reporting.flush(path)
 
     def forget(self, path: str) -> None:
         """Forget a step that is no longer in flight."""
@@ -327,7 +327,7 @@ class Reporting:
         except Exception as failure:  # the listener has failed: raised when the step ends
             self._failure = failure
 
-    async def settle(self, path: str) -> None:
+    async def flush(self, path: str) -> None:
         """Emit the last report of a step before its end.
 
         Args:
@@ -478,7 +478,7 @@ class PartialSaves:
         partial = self._services.recorder.checkpointer.partial.get(path)
         return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
 
-    async def settle(self) -> None:
+    async def wait(self) -> None:
         """Wait for saves in progress.
 
         Raises:

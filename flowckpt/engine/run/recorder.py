@@ -281,17 +281,17 @@ class Recorder:
         if checkpointer.partial and failure is None:
             checkpointer.partial.pop(path, None)
         if (earlier := self.superseded.by_path) and path in earlier and LEAVES_EARLIER.isdisjoint(marks):
-            self.settle(path)
+            self.forget_superseded(path)
 
     def restore(self, result: StepResult) -> None:
         """Put a result that was set aside and is still valid back into the history."""
         append_result(self.checkpointer.history, result)
-        self.settle(result.path)
+        self.forget_superseded(result.path)
 
-    def settle(self, path: str) -> None:
+    def forget_superseded(self, path: str) -> None:
         """Forget the earlier result of a step that has a new one."""
         if path in self.superseded:
-            self.superseded.settle(path)
+            self.superseded.forget(path)
             self._write_down_superseded()
 
     def drop_stale(self) -> None:
@@ -410,7 +410,7 @@ class Recorder:
     async def mark_in_doubt(self, path: str) -> None:
         """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
         self.in_doubt.add(path)
-        self.settle(path)
+        self.forget_superseded(path)
         await self.emit_saved(await self._group.saved(lambda: self._save(Reason.IN_DOUBT)))
 
     async def checkpoint_wait(self) -> None:

@@ -271,9 +271,9 @@ class Session:
         folds = (
             folds_restored or on_event is None
         ) and not wants_each  # a log has one line for consecutive restored steps
-        result = await self._driven(emit, folds_restored=folds)
+        result = await self._drive_run(emit, folds_restored=folds)
         assert result is not None
-        is_removed = await self._settled(result)
+        is_removed = await self._apply_retention(result)
         return attrs.evolve(result, is_removed=True) if is_removed else result
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -288,9 +288,9 @@ class Session:
                 yield event
 
     async def _run(self, emit: EventSink) -> None:
-        await self._settled(await self._driven(self._sink(emit)))
+        await self._apply_retention(await self._drive_run(self._sink(emit)))
 
-    async def _driven(self, emit: EventSink | None, *, folds_restored: bool = False) -> WorkflowResult | None:
+    async def _drive_run(self, emit: EventSink | None, *, folds_restored: bool = False) -> WorkflowResult | None:
         """Take the run's lease, drive its generations, and return how the last one ended."""
         async with self._taken() as drive:
             await drive.run(emit, folds_restored=folds_restored)
@@ -352,12 +352,12 @@ class Session:
             is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
             await finish_despite_cancel(given_back(store, self._lease, is_away=is_away), is_last=True)
 
-    async def _settled(self, result: WorkflowResult | None) -> bool:
+    async def _apply_retention(self, result: WorkflowResult | None) -> bool:
         """Apply the retention to a completed run, and return whether it was removed."""
         retention = self._ports.saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            settling = maintenance.evict.settle_completed(self._ports.store, self._workflow_id, retention)
-            return await finish_despite_cancel(settling, is_last=True)
+            removal = maintenance.evict.apply_to_completed(self._ports.store, self._workflow_id, retention)
+            return await finish_despite_cancel(removal, is_last=True)
         return False
 
     async def _begun(self, lease: Lease) -> Drive | RecordedEnd:

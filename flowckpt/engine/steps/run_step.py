@@ -358,7 +358,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         started_ns = _started(run, call)
         end = _ended(run, call, await run.runner.attempt(call), started_ns)
     else:
-        call, found = await _settled_try(run, call)
+        call, found = await _prepare_and_try(run, call)
         if isinstance(found, StepResult):
             return await _reuse(run, call, found)
         end = found
@@ -374,7 +374,7 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     return (end.outcome.value, None) if end.failure is None else (None, _failure(run, path, end.failure, end.outcome))
 
 
-async def _settled_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
+async def _prepare_and_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepEnd | StepResult]:
     """Prepare and run a step that is not plain, or is the first of its attempt.
 
     Returns:
@@ -389,7 +389,7 @@ async def _settled_try(run: RunContext, call: StepCall) -> tuple[StepCall, StepE
         if modifiers.retry is not None and run.waits.all:
             call, since = steps.tries.after_earlier_tries(run, call)
         if modifiers.is_at_most_once or path in recorder.superseded.by_path:
-            found = await _settle(run, call)
+            found = await _resolve_doubt(run, call)
             if found is not None and found.reused is not None:
                 return call, found.reused
         if not recorder.start_saved or modifiers.is_at_most_once or saves.partial or run.notifier.dropped_states:
@@ -406,7 +406,7 @@ async def _record_used(run: RunContext, call: StepCall, end: StepEnd) -> None:
     end.more = {**end.more, **_filled(figures=figures, published=published)}
     recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, disappears or fails
-        await services.settle(path)
+        await services.wait_for_reports(path)
     finally:
         recorder.in_flight.pop(path, None)
         services.forget(path)
@@ -433,7 +433,7 @@ def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) 
     return failure
 
 
-async def _settle(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
+async def _resolve_doubt(run: RunContext, call: StepCall) -> attempts.in_doubt.Resolution | None:
     """Resolve what an earlier call of the step left behind; return None if the step simply runs."""
     found = await run.in_doubt_resolver().before(call)
     if run.notifier.emit is not None and found.report is not None and found.report.verdicts:

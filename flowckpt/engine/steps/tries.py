@@ -244,7 +244,7 @@ class RetryLoop:
         run.waits.begin(Wait(call.path, WaitKind.RETRY, name, since, due_at, arguments=arguments))
         run.recorder.in_flight.pop(call.path, None)
         if run.services.is_used:
-            await run.services.settle(call.path)
+            await run.services.wait_for_reports(call.path)
         if run.waits.fan_outs and run.waits.is_worth_a_save(run.waits.those_of([call.path])[0]):
             await run.recorder.checkpoint_wait()
         raise Suspended([call.path])

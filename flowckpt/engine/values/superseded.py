@@ -98,7 +98,7 @@ class Superseded:
         found = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
         self.by_path.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
 
-    def settle(self, path: str) -> None:
+    def forget(self, path: str) -> None:
         """Forget the result of a step that has a new one.
 
         Args:

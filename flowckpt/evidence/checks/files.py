@@ -37,7 +37,7 @@ from flowckpt.evidence.digests import (
     content_digest,
     digest_file,
     file_digests,
-    is_settled,
+    is_signature_reliable,
     list_tree,
     signature_of,
     stat_digest,
@@ -86,7 +86,7 @@ class FileSha256(Check):
         if wanted is not None and found.sha256 != wanted:
             return claim  # the verdict reports it; a signature of other content must not be recorded
         now = context.clock.now()
-        signature = signature_of(found.status) if is_settled(found.status, now) else None
+        signature = signature_of(found.status) if is_signature_reliable(found.status, now) else None
         return attrs.evolve(
             claim,
             expected={**claim.expected, "sha256": wanted or found.sha256},
@@ -210,7 +210,7 @@ class DirectoryDigest(Check):
             return claim  # the verdict reports it
         now = context.clock.now()
         facts: dict[str, Any] = {"digest": digest, "entries": len(entries)}
-        if all(is_settled(entry.status, now) for entry in entries):
+        if all(is_signature_reliable(entry.status, now) for entry in entries):
             facts["stat_digest"] = stat_digest(entries)
         if len(entries) <= MOST_RECORDED:
             facts["contents"] = _contents(entries, contents)

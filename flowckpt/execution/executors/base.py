@@ -45,7 +45,7 @@ waits for one."""
 
 
 class HearsWork(Protocol):
-    """Its work can send messages while it runs, through `flowckpt.executors.way_up` in the worker.
+    """Its work can send messages while it runs, through `flowckpt.way_up` in the worker.
 
     The messages arrive in order, and before the future of the work ends.
     """

@@ -31,7 +31,7 @@ from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWork
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
-TRIES_WHEN_LOST = 4
+MOST_TRIES_WHEN_LOST = 4
 """How often a step is tried if its worker is lost, on a cluster that does not retry by itself."""
 
 _ANSWER_SECONDS = 10.0
@@ -118,7 +118,7 @@ class DaskExecutor(Executor):
     @property
     def tries_when_lost(self) -> int:
         """How often a step without `.retry()` is tried if its worker is lost."""
-        return 1 if self._allowed_failures else TRIES_WHEN_LOST
+        return 1 if self._allowed_failures else MOST_TRIES_WHEN_LOST
 
     def connect(self) -> None:
         """Connect to the cluster or start it, if not done yet.
@@ -177,7 +177,7 @@ class DaskExecutor(Executor):
                 watch = threading.Thread(target=self._watch_over, name="flowckpt-dask", daemon=True)
                 watch.start()
                 self._watch = watch
-        remote.add_done_callback(functools.partial(self._settle, future))
+        remote.add_done_callback(functools.partial(self._set_result, future))
         return future
 
     def stop(self, future: Future[Any], /) -> None:
@@ -286,7 +286,7 @@ class DaskExecutor(Executor):
         with self._lock:
             return self._pending.pop(future, (None, None))[0]
 
-    def _settle(self, future: Future[Any], remote: Any) -> None:
+    def _set_result(self, future: Future[Any], remote: Any) -> None:
         if self._taken(future) is None:
             return  # this answer is no longer awaited
         try:

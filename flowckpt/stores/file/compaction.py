@@ -123,17 +123,17 @@ class Orphans:
         for name in self._moved:
             found = orphaned(name)
             assert found is not None, "`find` was called before"
-            self._settle(name, *found)
+            self._remove_or_put_back(name, *found)
         for value, file in self._files.items():
             inode = filesystem.status(file).inode
             name = orphan_name(inode, value)
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rename(directory, value, name)
-                self._settle(name, inode, value)
+                self._remove_or_put_back(name, inode, value)
         if self._files or self._moved:
             filesystem.sync(directory)
 
-    def _settle(self, name: str, inode: int, value: str) -> None:
+    def _remove_or_put_back(self, name: str, inode: int, value: str) -> None:
         """Remove a renamed orphan, or move it back if it belongs to a new owner."""
         filesystem, directory = self._filesystem, self._directory
         with held_open(filesystem, filesystem.open_read(directory, name)) as file:

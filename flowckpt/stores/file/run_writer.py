@@ -363,7 +363,7 @@ class FileRunWriter(RunWriter):
 # ---------------------------
 # After a failed write or sync it is unknown what is on the disk: the kernel reports the error once, the next sync
 # succeeds without writing, and reads return the new bytes from the page cache. So there is no retry, no truncation and
-# no further save on this handle; it is *poisoned*. Only a new segment can settle the fate of the record, because it
+# no further save on this handle; it is *poisoned*. Only a new segment can decide the fate of the record, because it
 # copies the last line that it adopts to its own file.
 #
 # Why the fence is checked after the sync

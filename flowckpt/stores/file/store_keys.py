@@ -122,7 +122,7 @@ class Guard:
         self._store_id = store_id
         self._is_plain = False
         self._is_reader_known = False
-        self._settled: str | None = None
+        self._store_with_key: str | None = None
 
     def check_writer(self, root: int, workflow_id: str) -> None:
         """Refuse a write without a key of the store; note a new key that precedes a known one.
@@ -142,7 +142,7 @@ class Guard:
             return
         if ring is None:
             raise KeyMissingError(workflow_id, key_id=self._newest_key(root))
-        self._settle_keys(root, ring, workflow_id)
+        self._ensure_key_is_known(root, ring, workflow_id)
 
     def check_reader(self, root: int, workflow_id: str) -> None:
         """Refuse to read with foreign keys. Without a key, everything that is not encrypted can be read.
@@ -188,20 +188,20 @@ class Guard:
             if is_sealed and not filesystem.exists(root, IDENTITY):  # otherwise another process just made it
                 raise lost_identity(filesystem, root)
             make_identity(filesystem, root)
-        self._settle_keys(root, ring, workflow_id)
+        self._ensure_key_is_known(root, ring, workflow_id)
 
-    def _settle_keys(self, root: int, ring: KeyRing, workflow_id: str) -> None:
+    def _ensure_key_is_known(self, root: int, ring: KeyRing, workflow_id: str) -> None:
         """Ensure that the store knows the key for writing, which must be its own or come with one that is."""
         filesystem = self._filesystem
         store_id = read_identity(filesystem, root)
-        if store_id is None or store_id == self._settled:
+        if store_id is None or store_id == self._store_with_key:
             return
         for _ in range(_TRIES):
             known = read_known(filesystem, root)
             if known:
                 check_ring(ring, known, store_id, workflow_id)
                 if any((each.id, each.use) == (ring.newest.id, ring.newest.use) for each in known):
-                    self._settled = store_id
+                    self._store_with_key = store_id
                     return
                 keys = [ring.newest]
             else:

@@ -76,7 +76,7 @@ class Contents:
     with_bundles: bool
     known: dict[str, AttemptContent]
     begun: int = 0
-    _settled: set[int] = attrs.field(init=False, factory=set)
+    _final: set[int] = attrs.field(init=False, factory=set)
 
     def of(self, number: int) -> AttemptContent:
         """Return the content of an attempt.
@@ -91,10 +91,10 @@ class Contents:
         held = self.known.get(root)
         if held is None:
             self._read_from(number)
-        elif held.end is None and number < self.begun and number not in self._settled:
+        elif held.end is None and number < self.begun and number not in self._final:
             self.known[root] = self._read(number)
         if number < self.begun:
-            self._settled.add(number)
+            self._final.add(number)
         return self.known[root]
 
     def text(self, number: int) -> bytes:

@@ -117,13 +117,13 @@ class ObjectRunWriter(RunWriter):
         self._started_at = self._started_at or start_of_run(data.metadata) or data.saved_at
         self._last = data
 
-    def settle(self) -> None:
-        """Repeat a save whose outcome is unknown; see `RunWriter.settle`."""
+    def repeat_unknown_save(self) -> None:
+        """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""
         with self._one_at_a_time:
             if self._is_closed or self.writer.is_fenced:
                 return
             was_unknown = self.writer.is_poisoned
-            self.writer.settle()
+            self.writer.repeat_unknown_save()
             if was_unknown and self._unacknowledged is not None:
                 self._unacknowledged()
 
@@ -306,7 +306,7 @@ class AttemptWriter:
         self._pending = self._sealed(bodies)
         self._put_pending()
 
-    def settle(self) -> None:
+    def repeat_unknown_save(self) -> None:
         """Repeat the last record, whose outcome is unknown. Its number can hold nothing else, so repeating is harmless.
 
         It makes one request, without retries. If no outcome is unknown, it only checks that the run exists.

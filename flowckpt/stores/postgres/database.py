@@ -434,7 +434,7 @@ class PostgresDatabase(GroupingDatabase):
 
         return self._retried(work.workflow_id, work.operation, do_once)
 
-    def settle(self, addition: Addition) -> bool:
+    def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save with unknown outcome, unless they exist; return whether the fence holds."""
         return self._add(addition, is_uncertain=True, patience=0.0)
 

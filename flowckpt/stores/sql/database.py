@@ -158,7 +158,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def settle(self, addition: Addition) -> bool:
+    def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save with an unknown outcome unless they exist, with a short wait for the database.
 
         Args:

@@ -243,11 +243,11 @@ class SqlRunWriter(RunWriter):
         if not holds:
             raise self._fenced()
 
-    def settle(self) -> None:
-        """Repeat a save whose outcome is unknown; see `RunWriter.settle`."""
+    def repeat_unknown_save(self) -> None:
+        """Repeat a save whose outcome is unknown; see `RunWriter.repeat_unknown_save`."""
         with self._one_at_a_time:
             if self._is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
-                self._commit(self._database.settle, self._pending[0])
+                self._commit(self._database.write_once, self._pending[0])
                 self._acknowledge_last()
             else:
                 self._database.probe()

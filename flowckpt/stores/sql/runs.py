@@ -655,9 +655,9 @@ class OneTransaction(Database):
 
     def now(self, item: Item) -> Any:
         """Write a save or other work."""
-        return item.do(self._session) if isinstance(item, Work) else self.settle(item)
+        return item.do(self._session) if isinstance(item, Work) else self.write_once(item)
 
-    def settle(self, addition: Addition) -> bool:
+    def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save; within one transaction, no outcome is unknown."""
         change = self._session.change
         if not change(rows.ADVANCE, addition.advance):

@@ -463,7 +463,7 @@ class SqliteDatabase(GroupingDatabase):
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def settle(self, addition: Addition) -> bool:
+    def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save with an unknown outcome unless they exist; return whether the fence holds.
 
         Refused after a failed sync, because reads and later syncs are not reliable then.
