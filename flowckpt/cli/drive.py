@@ -13,7 +13,7 @@ import click
 from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result, code_of_signal
 from flowckpt.cli.next_steps import (
     CODE,
-    STOPS,
+    NEEDS_A_DECISION,
     ResumeLine,
     kinds_of,
     mismatch_ways,
@@ -182,7 +182,7 @@ def follow(
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
     _note_stop(result.error, session, workflow_id, resuming, attempt=result.attempt)
-    if isinstance(result.error, STOPS) and line is not None:
+    if isinstance(result.error, NEEDS_A_DECISION) and line is not None:
         show_stop(result.error, line)
     elif code is ExitCode.SUSPENDED:
         show_ways_on(workflow_id, result.waits, store)
@@ -197,7 +197,7 @@ def _show_refusal(
     """Show why a run could not be started or resumed, and what to do; note if it needs a person."""
     line = None if resuming is None else resuming.line
     _note_stop(error, session, workflow_id, resuming)
-    if isinstance(error, STOPS) and line is not None:
+    if isinstance(error, NEEDS_A_DECISION) and line is not None:
         show_stop(error, line)
         return
     if isinstance(error, SecretMissingError) and line is not None:

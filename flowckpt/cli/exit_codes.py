@@ -9,6 +9,7 @@ from flowckpt import errors
 
 if TYPE_CHECKING:
     from flowckpt.engine import WorkflowResult
+    from flowckpt.engine.rules.plan import ResumePlan
 
 
 class ExitCode(IntEnum):
@@ -126,3 +127,24 @@ def code_of_signal(signal_name: str) -> ExitCode:
         signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
     """
     return _BY_SIGNAL[signal_name]
+
+
+def code_of_plan(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of a plan: that of the resume if it would stop, else whether anything is stale."""
+    if plan.stops:
+        return code_of_stop(plan)
+    return ExitCode.STALE if plan.stale else ExitCode.DONE
+
+
+def code_of_stop(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of a resume that would stop."""
+    if plan.is_crash_loop:
+        return ExitCode.IN_DOUBT
+    if plan.is_final:
+        return ExitCode.WORKFLOW_FAILED
+    if plan.is_undoing:
+        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
+    step = plan.step(plan.stopped_by)
+    if step is None:
+        return ExitCode.MISMATCH
+    return ExitCode.IN_DOUBT if step.decision == "in_doubt" else ExitCode.STALE

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.cli.arguments import ask_for_secrets, convert_inputs, recorded_target, target_in_words, typed_target
 from flowckpt.cli.notices import warn
-from flowckpt.cli.runs import chosen_run, latest_of, opened
-from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.runs import chosen_run, latest_of, opened, waited
+from flowckpt.cli.settings import StoreChoice, command_settings
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
 from flowckpt.core.system.secret import MARK
+from flowckpt.engine import undo
 from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
+
+if TYPE_CHECKING:
+    from flowckpt.engine import RunOptions
+    from flowckpt.engine.undo.plan_resume import PlannedResume
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -208,3 +213,19 @@ def program_at_need(
     is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
     base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None
     return ProgramAtNeed(workflow_id, latest, typed, base_path)
+
+
+def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
+    """Plan the resume of a run without running or saving anything.
+
+    Raises:
+        InputMismatchError: an input differs from the recorded one.
+        WorkflowChangedError: it is another workflow.
+        StepNotFoundError: the step to continue from is not in the record.
+    """
+    most = command_settings()["max_crashes"]
+    return waited(
+        undo.plan_resume.plan_resume(
+            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
+        )
+    )

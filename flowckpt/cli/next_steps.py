@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 CODE = "code"
-STOPS = (StaleStepError, StepInDoubtError, CrashLoopError, NotUndoableError)
+NEEDS_A_DECISION = (StaleStepError, StepInDoubtError, CrashLoopError, NotUndoableError)
 """The errors at which a resume stops until a person decides."""
 
 
@@ -82,7 +82,7 @@ class ResumeLine(FieldEquality):
     def place_words(self) -> list[str]:
         """Return the options that name the program and its directory, if they were typed."""
         target = [] if self.target is None else ["--target", self.target]
-        return [*target, *["--here"] * (self.options.base_path is not None)]
+        return target if self.options.base_path is None else [*target, "--here"]
 
     def _typed(self) -> Iterable[tuple[str, str]]:
         options = self.options
@@ -119,7 +119,9 @@ def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list
         kinds: what moved.
         path: the step, if a rerun repeats an effect that happened once.
     """
-    options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
+    options = ["--on-code-change"] if CODE in kinds else []
+    if any(kind != CODE for kind in kinds):
+        options.append("--on-stale")
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
     is_asked = bool(path) and set(kinds) == {
         CODE
@@ -214,7 +216,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     """Show on standard error why a resume stopped, and the commands that continue.
 
     Args:
-        error: one of `STOPS`.
+        error: one of `NEEDS_A_DECISION`.
         line: the resume.
     """
     if isinstance(error, StaleStepError):

@@ -35,7 +35,9 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
     say(f"flowckpt: {escaped(error.message)}")
     if isinstance(error, StepNotFoundError) and (near := near_words(error.step, error.known)):
         say(f"Did you mean {escaped(repr(near[0]))}?")
-    for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
+    if remedies is None:
+        remedies = [escaped(error.remedy)] if error.remedy else []
+    for remedy in remedies:
         say(with_store(remedy))
 
 

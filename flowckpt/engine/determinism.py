@@ -54,7 +54,7 @@ from flowckpt.events import Event
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import NullStepServices, StepCall
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import Nondeterminism, StepRunner
+from flowckpt.execution.runner import StepRunner, WorldSources
 from flowckpt.stores.memory import MemoryCheckpointStore
 
 _LATER_SECONDS = 100_000
@@ -406,7 +406,7 @@ class SecondDrive:
         self.compared = 0
         self._place = place
         self._secrets = secrets
-        world = Nondeterminism(SystemClock(), random.random, uuid4)
+        world = WorldSources(SystemClock(), random.random, uuid4)
         self._runner = StepRunner(Interrupts(), ClaimChecker(), secrets, world)
 
     async def driven(

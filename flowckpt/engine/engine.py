@@ -127,7 +127,7 @@ class WorkflowEngine:
         check_ports(verifier, clock)
         self._clock = clock or SystemClock()
         self._new_id = new_id
-        self._world = execution.runner.Nondeterminism(self._clock, random, new_uuid)
+        self._world = execution.runner.WorldSources(self._clock, random, new_uuid)
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:

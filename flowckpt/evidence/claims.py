@@ -247,8 +247,12 @@ class Evidence:
         """Show the claim without its secrets: a repr ends in logs."""
         hidden = self.hidden_names
         parts = [f"{self.evidence_type!s}: {redacted_text(self.description)!r}", f"{redacted(self.expected, hidden)!r}"]
-        parts += [f"metadata={redacted(self.metadata, hidden)!r}"] * bool(self.metadata)
-        parts += [str(self.state)] * (self.state is not State.STATED) + ["transient"] * self.is_transient
+        if self.metadata:
+            parts.append(f"metadata={redacted(self.metadata, hidden)!r}")
+        if self.state is not State.STATED:
+            parts.append(str(self.state))
+        if self.is_transient:
+            parts.append("transient")
         return f"Evidence({', '.join(parts)})"
 
     def to_document(self) -> dict[str, Any]:

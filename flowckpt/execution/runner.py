@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from flowckpt.execution.remote.submit import RunExecutor
 
 
-STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """Errors that end a run from outside; any other error of a step is its failure."""
 _NEVER_AWAITED = frozenset({int, str, float, bool, type(None), list, dict, tuple, bytes})
 
 
 @attrs.frozen(eq=False, repr=False)
-class Nondeterminism:
+class WorldSources:
     """The clock and the sources of ids and random numbers of a run, injected for tests.
 
     Attributes:
@@ -105,7 +105,7 @@ class StepRunner:
         interrupts: Interrupts,
         checker: claims.ClaimChecker,
         secrets: KnownSecrets,
-        world: Nondeterminism,
+        world: WorldSources,
         executors: Mapping[str, Given] | None = None,
         act: Callable[[Any, StepCall], Awaitable[Any]] | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class StepRunner:
             if call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
                 return Outcome(value, value)
             return Outcome(*self._recorded(call, value))
-        except STOPS as stop:
+        except INTERRUPTIONS as stop:
             if not _is_raised_by_step(stop):
                 raise
             return Outcome(error=stop)
@@ -249,7 +249,7 @@ class StepRunner:
             if is_vouched:
                 return Outcome(value, tree)
             return await self._committed(step, path, value, tree, is_adopted=True)
-        except STOPS as stop:
+        except INTERRUPTIONS as stop:
             if not _is_raised_by_step(stop):
                 raise
             return Outcome(error=stop)

@@ -189,7 +189,7 @@ MANY_FILES = (
 )
 
 
-class Room:
+class RunLimit:
     """Limits how many runs a process owns to what its limit of open files allows; further claims wait.
 
     Without this limit, the claims of a thousand runs use up the descriptors that running ones need, and all fail.
@@ -215,7 +215,7 @@ class Room:
         if workflow_id in self._owned:
             yield
             return
-        if self._waiting or not self._is_taken():  # earlier waiters come first
+        if self._waiting or not self._try_reserve():  # earlier waiters come first
             with self._lock:
                 self._waiting += 1
             try:
@@ -231,7 +231,7 @@ class Room:
             with self._lock:
                 self._claiming -= 1
 
-    def _is_taken(self) -> bool:
+    def _try_reserve(self) -> bool:
         """Reserve room for a run if there is any; return whether it was reserved."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         others = max(limit // 4, min(limit // 2, 64))  # for everything else, such as steps that run commands
@@ -242,7 +242,7 @@ class Room:
         return is_free
 
     async def _wait(self, workflow_id: str, since_ns: int) -> None:
-        while not self._is_taken():
+        while not self._try_reserve():
             now = self._clock.elapsed_ns()
             if (held := frozenset([*self._owned])) != self._held:
                 self._held, self._changed_ns = held, now

@@ -33,7 +33,7 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.stores.base import Finding, Lease, RunSurvey, StoreBase, refuse_failed
-from flowckpt.stores.leases import Heartbeat, Room
+from flowckpt.stores.leases import Heartbeat, RunLimit
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.blob import Blob, Fetch
@@ -348,7 +348,7 @@ class RunsBase(Medium[W]):
 
     has_leases: ClassVar[bool] = True
     """Whether owned runs need heartbeats from the moment of the claim."""
-    room: Room | None = None
+    run_limit: RunLimit | None = None
     """Limits the owned runs; None if an owned run keeps no file open."""
 
     def __init__(self, seconds: float) -> None:
@@ -576,9 +576,9 @@ class BlockingStore(StoreBase, Generic[R]):
 
     async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
         """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
-        if self.runs.room is None:
+        if self.runs.run_limit is None:
             return await self._acquired(workflow_id, take_over)
-        async with self.runs.room.for_claim(workflow_id):
+        async with self.runs.run_limit.for_claim(workflow_id):
             return await self._acquired(workflow_id, take_over)
 
     async def _acquired(self, workflow_id: str, take_over: bool) -> Lease:

@@ -93,7 +93,7 @@ class CrashReport:
             f"{self.workflow_name}: {counted(self.steps, 'step')}, {self.histories} histories with a crash or a failure"
         )
         lines = [tried, *map(str, self.findings), *(f"note: {each}" for each in self.notes)]
-        return "\n".join([*lines, *["no difference"] * (not self.findings)])
+        return "\n".join(lines if self.findings else [*lines, "no difference"])
 
 
 class CrashesFoundError(AssertionError):

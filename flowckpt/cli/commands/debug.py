@@ -28,7 +28,7 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.terminal import escaped, json_text, write
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.engine.dry.time_travel import Moment, RunHistory, Stop, open_history
+from flowckpt.engine.dry.time_travel import Moment, Pause, RunHistory, open_history
 from flowckpt.engine.values.placeholders import PlanStopped
 
 _LONGEST = 2_000
@@ -145,9 +145,9 @@ class _Session:
         finally:
             sys.settrace(None)
 
-    def _stop(self, stop: Stop) -> bool:
+    def _stop(self, pause: Pause) -> bool:
         sys.settrace(None)
-        debugger, moment = self._debugger, stop.moment
+        debugger, moment = self._debugger, pause.moment
         if debugger.quitting:
             return False
         write(f"{_headline(self._history, moment.path, moment.location)}\n")
@@ -157,7 +157,7 @@ class _Session:
             write("the step has no recorded result: the history ends here\n")
         if moment.function is not None:
             write("_step.call() calls its function by hand; _step.args and _step.kwargs are its arguments\n")
-        debugger.stand_at(stop)
+        debugger.stand_at(pause)
         if debugger.quitting or not moment.is_recorded:
             return False
         if debugger.is_followed:
@@ -179,14 +179,14 @@ def _debugger_class() -> Any:
         moment: Moment | None = None
         is_followed = quitting = False
 
-        def stand_at(self, stop: Stop) -> None:
+        def stand_at(self, pause: Pause) -> None:
             """Take commands in a generator suspended at a `yield`."""
-            self.frames, self.moment = stop.frames, stop.moment
+            self.frames, self.moment = pause.frames, pause.moment
             self.reset()
             self.botframe = sys._getframe()
-            for frame in stop.frames:
+            for frame in pause.frames:
                 frame.f_trace = self.trace_dispatch
-            self.interaction(None if stop.traceback else stop.frames[-1], stop.traceback)
+            self.interaction(None if pause.traceback else pause.frames[-1], pause.traceback)
 
         def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
             """Return the frames of the program, without those of the driver."""

@@ -130,8 +130,13 @@ def _row(
 ) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    marks = ["stale"] * (is_stale and not is_crash_loop) + ["crash loop"] * is_crash_loop
-    marks += ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
+    marks = []
+    if is_crash_loop:
+        marks.append("crash loop")
+    elif is_stale:
+        marks.append("stale")
+    if info.workflow_name == MANAGED and info.status is not Status.COMPLETED:
+        marks.append("task")
     status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
     return [
         info.workflow_id,

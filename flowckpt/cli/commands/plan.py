@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from flowckpt.cli.arguments import run_options_of
-from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.arguments import run_options_of, typed_target
+from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_plan
+from flowckpt.cli.loaded_run import RecordedRun, planned_run, recorded_run
+from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
@@ -21,8 +26,30 @@ from flowckpt.cli.options import (
     store_option,
     without_repeats,
 )
-from flowckpt.cli.render.plan import show_all, show_plan, show_step
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.render.plan import explained_step, plan_text
+from flowckpt.cli.render.tables import draws_colors, show_table
+from flowckpt.cli.render.terminal import escaped, say, write, write_document
+from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out
+from flowckpt.cli.settings import StoreChoice, choose_store, color_allowed
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
+from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.rules.reasons import OnStale
+from flowckpt.errors import FlowckptError, StaleStepError
+
+if TYPE_CHECKING:
+    from flowckpt.engine import RunOptions
+
+
+_ANSWERS = {
+    "r": OnStale.RERUN,
+    "run": OnStale.RERUN,
+    "rerun": OnStale.RERUN,  # the word of the option
+    "u": OnStale.REUSE,
+    "reuse": OnStale.REUSE,
+    "s": None,
+    "stop": None,
+}
 
 
 @click.command("plan", cls=Command)
@@ -81,3 +108,139 @@ def plan_command(
     if step is not None:
         return show_step(found, options, step, as_json=as_json)
     return show_plan(found, options, as_json=as_json)
+
+
+def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCode:
+    """Show the plan of a run on standard output, and return its exit code.
+
+    Args:
+        run: the run.
+        options: how it would be resumed.
+        as_json: whether to write a JSON document.
+    """
+    owner = owner_of(run.store, run.workflow_id)
+    if owner is not None:
+        say(f"flowckpt: the run is running now, in {escaped(str(owner))}: this is the plan from its newest checkpoint")
+    plan = planned_run(run, options).plan
+    if as_json:
+        write_document(plan.to_document())
+    else:
+        line = ResumeLine(run.workflow_id, run.choice, options, run.target)
+        write(plan_text(plan, line, is_colored=draws_colors()))
+    return code_of_plan(plan)
+
+
+@attrs.frozen
+class RunVerdict:
+    """Whether a run could be resumed with the current code.
+
+    Attributes:
+        info: the run.
+        code: the exit code of its plan.
+        why: why its resume would stop; empty if it would not.
+        plan: its plan; None if there is none.
+    """
+
+    info: RunInfo
+    code: ExitCode
+    why: str = ""
+    plan: ResumePlan | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the verdict as plain JSON."""
+        return {
+            "workflow_id": self.info.workflow_id,
+            "workflow_name": self.info.workflow_name,
+            "status": self.info.status.value,
+            "stops": bool(self.why),
+            "why": self.why,
+            "exit_code": int(self.code),
+            "stale": 0 if self.plan is None else self.plan.stale,
+            "plan": None if self.plan is None else self.plan.to_document(),
+        }
+
+    @property
+    def said(self) -> str:
+        """The verdict, in words."""
+        if self.why or self.plan is None:
+            return f"stops ({int(self.code)}): {self.why}"
+        again = self.plan.count(Decision.RERUN)
+        return f"resumes; {again} to run again" if again else "resumes"
+
+
+def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool) -> ExitCode:
+    """Show for each unfinished run whether its resume would stop; return the exit code of the first that would.
+
+    Args:
+        choice: the store.
+        options: how the runs would be resumed.
+        target: the workflow whose runs are planned, as typed; None for all runs with their recorded targets.
+        as_json: whether to write a JSON document.
+    """
+    name = None if target is None else typed_target(target)[0].name
+    wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
+    survey = surveyed_runs(opened(choice), wanted)
+    runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
+    verdicts = [_verdict(choice, info, options, target) for info in runs]
+    if as_json:
+        write_document([each.to_document() for each in verdicts])
+    elif verdicts:
+        rows = [
+            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
+            for each in verdicts
+        ]
+        show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",))
+    else:
+        say(f"flowckpt: no unfinished run in {choice.shown}")
+    left_out = tell_left_out(survey.unreadable)
+    return next((each.code for each in verdicts if each.why), ExitCode(left_out))
+
+
+def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
+    try:
+        with chdir(Path.cwd()):  # planning changes to the directory of the run
+            plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
+    except FlowckptError as error:
+        return RunVerdict(info, code_of_error(error), error.message)
+    except Exception as error:  # its program cannot be imported; the other runs are planned
+        return RunVerdict(info, ExitCode.USAGE, f"{type(error).__name__}: {error}"[:300])
+    return RunVerdict(info, code_of_plan(plan), plan.stops, plan)
+
+
+def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool) -> ExitCode:
+    """Show on standard output why a resume would run a step again or reuse it, and return the exit code of the plan."""
+    planned = planned_run(run, options)
+    explanation = explained_step(run.workflow_id, step, run.latest, planned)
+    if as_json:
+        write_document(explanation.to_document(run.workflow_id))
+    else:
+        lines = explanation.lines(is_colored=draws_colors())
+        write("".join(f"{line}\n" for line in lines))
+    return code_of_plan(planned.plan)
+
+
+def ask_about_code(error: StaleStepError, run: RecordedRun, options: RunOptions) -> RunOptions | None:
+    """Show the plan and ask how to continue; return the options to resume with, or None to stop.
+
+    Args:
+        error: the error that stopped the resume.
+        run: the run.
+        options: the options of the stopped resume.
+    """
+    plan = planned_run(run, options).plan
+    line = ResumeLine(run.workflow_id, run.choice, options, run.target)
+    say(plan_text(plan, line, is_colored=color_allowed()).rstrip("\n"))
+    question = f"[r]un again from '{escaped(error.path)}' / re[u]se / [s]top"
+    while True:
+        try:
+            typed = click.prompt(question, default="s", show_default=False, err=True)
+        except click.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            say("")  # the end of the input
+            return None
+        answer = str(typed).strip().lower()
+        if answer in _ANSWERS:
+            chosen = _ANSWERS[answer]
+            return None if chosen is None else attrs.evolve(options, on_code_change=chosen)
+        say("flowckpt: answer with r, u or s")

@@ -12,10 +12,9 @@ import attrs
 import click
 
 from flowckpt.cli.arguments import convert_inputs, typed_target
-from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.loaded_run import planned_run, recorded_run
 from flowckpt.cli.options import Command, RunName, input_option, store_option, without_repeats
 from flowckpt.cli.render.documents import run_history
-from flowckpt.cli.render.plan import planned_run
 from flowckpt.cli.render.terminal import escaped, say, write
 from flowckpt.cli.runs import chosen_run, opened_run, opened_store, waited, write_output
 from flowckpt.cli.settings import choose_store

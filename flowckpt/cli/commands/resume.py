@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowckpt.cli import drive, recoverer, render
+from flowckpt.cli import commands, drive, recoverer
 from flowckpt.cli.arguments import run_options_of
 from flowckpt.cli.drive import Form, Resuming, follow, form_options
 from flowckpt.cli.loaded_run import RecordedRun, recorded_run
@@ -114,7 +114,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run = recorded.workflow_id
     options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
-        return render.plan.show_plan(recorded, options, as_json=form.as_json)
+        return commands.plan.show_plan(recorded, options, as_json=form.as_json)
     shown = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
     line = ResumeLine(run, choice, options, target, on_save_error, shown)
     resuming = Resuming(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
@@ -128,7 +128,7 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _ask(error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine) -> tuple[Session, Resuming] | None:
     """Ask what to do about edited code; return the session for the answer, or None to stop."""
-    chosen = render.plan.ask_about_code(error, recorded, line.options)
+    chosen = commands.plan.ask_about_code(error, recorded, line.options)
     if chosen is None:
         return None
     line = ResumeLine(line.workflow_id, line.choice, chosen, line.target, line.on_save_error)

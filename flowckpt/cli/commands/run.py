@@ -249,7 +249,8 @@ def _check_text(report: DeterminismReport) -> str:
     for each in report.differences:
         lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
         lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]
-    lines += [f"note: {escaped(report.note)}"] * bool(report.note)
+    if report.note:
+        lines.append(f"note: {escaped(report.note)}")
     count = len(report.differences)
     lines.append(f"{count} difference{'s' * (count != 1)}" if count else "no difference")
     return "".join(f"{line}\n" for line in lines)

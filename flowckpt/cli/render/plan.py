@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import chdir
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
-from flowckpt.cli.arguments import typed_target
-from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.cli.loaded_run import RecordedRun, recorded_run
+from flowckpt.cli.exit_codes import ExitCode, code_of_stop
 from flowckpt.cli.next_steps import (
     ResumeLine,
     changed_ways,
@@ -25,23 +21,20 @@ from flowckpt.cli.next_steps import (
     stale_ways,
 )
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
-from flowckpt.cli.render.tables import draws_colors, duration_text, moment_text, show_table
-from flowckpt.cli.render.terminal import escaped, escaped_lines, say, shortened, write, write_document
-from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out, waited
-from flowckpt.cli.settings import StoreChoice, color_allowed, command_settings
+from flowckpt.cli.render.tables import duration_text, moment_text
+from flowckpt.cli.render.terminal import escaped, escaped_lines, shortened
+from flowckpt.cli.runs import waited
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records import CheckpointData, Status, StepResult
-from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
+from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.system.numbers import counted, listed
-from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.paths import nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
-from flowckpt.engine.rules.reasons import OnStale, ReasonKind
-from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
+from flowckpt.engine.rules.reasons import ReasonKind
+from flowckpt.engine.undo.plan_resume import PlannedResume
 from flowckpt.engine.values.failures import recorded_failure
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.errors import FlowckptError, StaleStepError, StepFailedError, StepNotFoundError
+from flowckpt.errors import StepFailedError, StepNotFoundError
 from flowckpt.evidence.report import Verdict, VerificationReport
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
@@ -159,10 +152,12 @@ def _sentence(begin: str, why: str) -> str:
 
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
     """Return the lines of a resume that only undoes steps."""
-    lines = [_sentence("The plan ends here", plan.ends_at)] * bool(plan.ends_at)
+    lines = [_sentence("The plan ends here", plan.ends_at)] if plan.ends_at else []
     lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that continues")
     undoes = line.options.rolls_back
-    words = [*["--force"] * line.options.force, *["--no-rollback"] * (not undoes)]
+    words = ["--force"] if line.options.force else []
+    if not undoes:
+        words.append("--no-rollback")
     lines.append(f"{'Undo the remaining steps' if undoes else 'End the run without that'}: {line.command(*words)}")
     return lines
 
@@ -227,159 +222,10 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
 
 
-def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
-    """Plan the resume of a run without running or saving anything.
-
-    Raises:
-        InputMismatchError: an input differs from the recorded one.
-        WorkflowChangedError: it is another workflow.
-        StepNotFoundError: the step to continue from is not in the record.
-    """
-    most = command_settings()["max_crashes"]
-    return waited(
-        plan_resume(
-            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
-        )
-    )
-
-
-def code_of_plan(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of a plan: that of the resume if it would stop, else whether anything is stale."""
-    if plan.stops:
-        return code_of_stop(plan)
-    return ExitCode.STALE if plan.stale else ExitCode.DONE
-
-
-def code_of_stop(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of a resume that would stop."""
-    if plan.is_crash_loop:
-        return ExitCode.IN_DOUBT
-    if plan.is_final:
-        return ExitCode.WORKFLOW_FAILED
-    if plan.is_undoing:
-        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
-    step = plan.step(plan.stopped_by)
-    if step is None:
-        return ExitCode.MISMATCH
-    return ExitCode.IN_DOUBT if step.decision is Decision.IN_DOUBT else ExitCode.STALE
-
-
 def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
     """Return the reasons for which the step that stops the resume is stale."""
     step = plan.step(plan.stopped_by)
     return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)
-
-
-def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCode:
-    """Show the plan of a run on standard output, and return its exit code.
-
-    Args:
-        run: the run.
-        options: how it would be resumed.
-        as_json: whether to write a JSON document.
-    """
-    owner = owner_of(run.store, run.workflow_id)
-    if owner is not None:
-        say(f"flowckpt: the run is running now, in {escaped(str(owner))}: this is the plan from its newest checkpoint")
-    plan = planned_run(run, options).plan
-    if as_json:
-        write_document(plan.to_document())
-    else:
-        line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-        write(plan_text(plan, line, is_colored=draws_colors()))
-    return code_of_plan(plan)
-
-
-# The plans of all unfinished runs.
-
-
-@attrs.frozen
-class RunVerdict:
-    """Whether a run could be resumed with the current code.
-
-    Attributes:
-        info: the run.
-        code: the exit code of its plan.
-        why: why its resume would stop; empty if it would not.
-        plan: its plan; None if there is none.
-    """
-
-    info: RunInfo
-    code: ExitCode
-    why: str = ""
-    plan: ResumePlan | None = None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the verdict as plain JSON."""
-        return {
-            "workflow_id": self.info.workflow_id,
-            "workflow_name": self.info.workflow_name,
-            "status": self.info.status.value,
-            "stops": bool(self.why),
-            "why": self.why,
-            "exit_code": int(self.code),
-            "stale": 0 if self.plan is None else self.plan.stale,
-            "plan": None if self.plan is None else self.plan.to_document(),
-        }
-
-    @property
-    def said(self) -> str:
-        """The verdict, in words."""
-        if self.why or self.plan is None:
-            return f"stops ({int(self.code)}): {self.why}"
-        again = self.plan.count(Decision.RERUN)
-        return f"resumes; {again} to run again" if again else "resumes"
-
-
-def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool) -> ExitCode:
-    """Show for each unfinished run whether its resume would stop; return the exit code of the first that would.
-
-    Args:
-        choice: the store.
-        options: how the runs would be resumed.
-        target: the workflow whose runs are planned, as typed; None for all runs with their recorded targets.
-        as_json: whether to write a JSON document.
-    """
-    name = None if target is None else typed_target(target)[0].name
-    wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
-    survey = surveyed_runs(opened(choice), wanted)
-    runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
-    verdicts = [_verdict(choice, info, options, target) for info in runs]
-    if as_json:
-        write_document([each.to_document() for each in verdicts])
-    elif verdicts:
-        rows = [
-            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
-            for each in verdicts
-        ]
-        show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",))
-    else:
-        say(f"flowckpt: no unfinished run in {choice.shown}")
-    left_out = tell_left_out(survey.unreadable)
-    return next((each.code for each in verdicts if each.why), ExitCode(left_out))
-
-
-def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
-    try:
-        with chdir(Path.cwd()):  # planning changes to the directory of the run
-            plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
-    except FlowckptError as error:
-        return RunVerdict(info, code_of_error(error), error.message)
-    except Exception as error:  # its program cannot be imported; the other runs are planned
-        return RunVerdict(info, ExitCode.USAGE, f"{type(error).__name__}: {error}"[:300])
-    return RunVerdict(info, code_of_plan(plan), plan.stops, plan)
-
-
-def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool) -> ExitCode:
-    """Show on standard output why a resume would run a step again or reuse it, and return the exit code of the plan."""
-    planned = planned_run(run, options)
-    explanation = explained_step(run.workflow_id, step, run.latest, planned)
-    if as_json:
-        write_document(explanation.to_document(run.workflow_id))
-    else:
-        lines = explanation.lines(is_colored=draws_colors())
-        write("".join(f"{line}\n" for line in lines))
-    return code_of_plan(planned.plan)
 
 
 # The explanation of one step: everything that is compared, with the results.
@@ -442,7 +288,8 @@ class StepExplanation:
         if step.assumes:
             lines.append(f"  this holds if {_assumption_text(step)}")
         if result is None:
-            lines += [f"yielded: {escaped(step.location)}"] * bool(step.location)
+            if step.location:
+                lines.append(f"yielded: {escaped(step.location)}")
             return lines
         when = "" if result.started_at is None else f"{moment_text(result.started_at)} "
         ended = "" if result.success else ", and failed"
@@ -450,7 +297,8 @@ class StepExplanation:
         if self.failure is not None:
             lines.append(f"error: {escaped(f'{self.failure.error_type}: {self.failure.error_message}')}")
             lines += [f"  {line}" for line in escaped_lines(self.failure.trace).splitlines()]
-        lines += [f"yielded: {escaped(result.location)}"] * bool(result.location)
+        if result.location:
+            lines.append(f"yielded: {escaped(result.location)}")
         moved = {reason.kind for reason in step.reasons}
         if result.function:
             if ReasonKind.CODE in moved:
@@ -567,41 +415,3 @@ def _recorded_verdict(claim: RecordedClaim) -> str:
 
 
 # The prompt of a resume at a terminal if a step's function was edited.
-
-
-_ANSWERS = {
-    "r": OnStale.RERUN,
-    "run": OnStale.RERUN,
-    "rerun": OnStale.RERUN,  # the word of the option
-    "u": OnStale.REUSE,
-    "reuse": OnStale.REUSE,
-    "s": None,
-    "stop": None,
-}
-
-
-def ask_about_code(error: StaleStepError, run: RecordedRun, options: RunOptions) -> RunOptions | None:
-    """Show the plan and ask how to continue; return the options to resume with, or None to stop.
-
-    Args:
-        error: the error that stopped the resume.
-        run: the run.
-        options: the options of the stopped resume.
-    """
-    plan = planned_run(run, options).plan
-    line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-    say(plan_text(plan, line, is_colored=color_allowed()).rstrip("\n"))
-    question = f"[r]un again from '{escaped(error.path)}' / re[u]se / [s]top"
-    while True:
-        try:
-            typed = click.prompt(question, default="s", show_default=False, err=True)
-        except click.Abort as abort:
-            if isinstance(abort.__context__, KeyboardInterrupt):
-                raise
-            say("")  # the end of the input
-            return None
-        answer = str(typed).strip().lower()
-        if answer in _ANSWERS:
-            chosen = _ANSWERS[answer]
-            return None if chosen is None else attrs.evolve(options, on_code_change=chosen)
-        say("flowckpt: answer with r, u or s")

@@ -57,7 +57,7 @@ def checked_number(
     """
     if (value is None and is_optional) or (type(value) is int and value >= least):
         return value
-    limit = ", or None for no limit" * is_optional
+    limit = ", or None for no limit" if is_optional else ""
     problem = f"{setting} must be a whole number from {least}{limit}, got {value!r:.80}"
     raise SettingError(problem, setting=setting, remedy=remedy)
 

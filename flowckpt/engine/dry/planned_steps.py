@@ -50,7 +50,7 @@ MOST_ASSUMED = 8
 
 
 @attrs.frozen
-class Stop:
+class PlanEnd:
     """Why a resume would stop; empty if no reason is known.
 
     Attributes:
@@ -112,7 +112,7 @@ class PlannedSteps(DryResponder):
     again: Reruns = attrs.field(init=False, factory=Reruns)
     unknown: tuple[str, ...] = attrs.field(init=False, default=())
     seen: set[str] = attrs.field(init=False, factory=set)
-    stop: Stop = attrs.field(init=False, default=Stop())
+    stop: PlanEnd = attrs.field(init=False, default=PlanEnd())
     taken: dict[str, StepResult] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
@@ -220,7 +220,7 @@ class PlannedSteps(DryResponder):
     def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
         """Note why and where the resume would stop, unless it stops earlier."""
         if not self.stop.why:
-            self.stop = Stop(f"{path}: {why}", path, repeats_effect)
+            self.stop = PlanEnd(f"{path}: {why}", path, repeats_effect)
 
     async def _done(
         self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
@@ -270,7 +270,7 @@ class PlannedSteps(DryResponder):
         """Plan a step that would run; return the output to continue with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         is_saved = not self.again.paths and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
-        of_state = of_state or (CONTINUES,) * is_saved
+        of_state = of_state or ((CONTINUES,) if is_saved else ())
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
         # registers the secrets that it passes, so that they are not shown
         identify(step.action, resumption.judge.secrets)

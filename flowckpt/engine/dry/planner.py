@@ -34,7 +34,7 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.dry.planned_steps import PlannedSteps, Stop
+from flowckpt.engine.dry.planned_steps import PlanEnd, PlannedSteps
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
     UNDOABLE,
@@ -125,15 +125,15 @@ class Planning(PlannedSteps):
         except PlanStopped as stop:
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which runs at each resume but not in a plan"
         except WorkflowChangedError as error:
-            self.stop = Stop(secrets.text(error.message), secrets.text(error.yielded))
+            self.stop = PlanEnd(secrets.text(error.message), secrets.text(error.yielded))
             ends_at = "the workflow does not follow the record"
         finally:
             replay.close()
         self._add_unseen(replay, is_finished=ends_at in ("", NEXT_GENERATION))
         if resumption.crash_loop is not None:
-            self.stop = Stop(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
+            self.stop = PlanEnd(crash_loop_error(self.workflow_id, resumption.crash_loop).message)
         if resumption.final is not None:
-            self.stop = Stop(secrets.text(resumption.final.message))
+            self.stop = PlanEnd(secrets.text(resumption.final.message))
         return ResumePlan(
             self.workflow_id,
             self.workflow.name,

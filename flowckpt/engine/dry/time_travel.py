@@ -66,7 +66,7 @@ class Moment:
 
 
 @attrs.frozen(eq=False)
-class Stop:
+class Pause:
     """A moment with the frames of the suspended generators, outermost first, and the traceback of an error."""
 
     moment: Moment
@@ -74,7 +74,7 @@ class Stop:
     traceback: TracebackType | None = None
 
 
-Visit = Callable[[Stop], bool]
+Visit = Callable[[Pause], bool]
 """Called when the wanted step is yielded; returns whether to follow the history further."""
 
 
@@ -108,7 +108,7 @@ class _Travel(DryResponder):
         if answer is None and not self.is_over:
             self.last = command
             if not self.wanted:
-                self.visit(self.stop(replay, command.path, command.step, None))
+                self.visit(self.pause(replay, command.path, command.step, None))
                 self.is_over = True
         return answer
 
@@ -122,10 +122,10 @@ class _Travel(DryResponder):
         self._replays[replay.prefix] = replay
         if path in self.wanted and not self.is_over:
             self.wanted = frozenset()
-            self.is_over = not self.visit(self.stop(replay, path, step, result))
+            self.is_over = not self.visit(self.pause(replay, path, step, result))
         return not self.is_over
 
-    def stop(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> Stop:
+    def pause(self, replay: Replay, path: str, step: Step[Any], result: StepResult | None) -> Pause:
         outer = [each for prefix, each in self._replays.items() if replay.prefix.startswith(prefix)]
         frames = [frame for each in sorted(outer, key=lambda one: len(one.prefix)) for frame in each.frames()]
         action = step.action
@@ -141,7 +141,7 @@ class _Travel(DryResponder):
             is_recorded=result is not None,
             error=error,
         )
-        return Stop(moment, frames)
+        return Pause(moment, frames)
 
 
 @attrs.frozen(eq=False)
@@ -202,10 +202,10 @@ class RunHistory:
             WorkflowChangedError: the workflow no longer follows the record; the error says where.
             FlowckptError: the workflow needs a value that no record has.
         """
-        found: list[Stop] = []
+        found: list[Pause] = []
 
-        def keep(stop: Stop) -> bool:
-            found.append(stop)
+        def keep(pause: Pause) -> bool:
+            found.append(pause)
             return False
 
         self.travel(step, keep)
@@ -266,7 +266,7 @@ def _driven(replay: Replay, responder: _Travel) -> Command:
     raise AssertionError("a responder that answers from the record never waits")
 
 
-def _raised(error: BaseException) -> Stop:
+def _raised(error: BaseException) -> Pause:
     """Return the place in the workflow where it raised its own error."""
     place, frames = error.__traceback__, []
     while place is not None:
@@ -279,7 +279,7 @@ def _raised(error: BaseException) -> Stop:
     location = f"{frame.f_code.co_filename}:{line}"
     text = f"{type(error).__name__}: {error}"
     moment = Moment("", location, MappingProxyType({**frame.f_locals}), error=text, is_recorded=False)
-    return Stop(moment, [each for each, _ in frames], error.__traceback__)
+    return Pause(moment, [each for each, _ in frames], error.__traceback__)
 
 
 def _unknown(stop: PlanStopped) -> FlowckptError:

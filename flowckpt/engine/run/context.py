@@ -25,7 +25,7 @@ from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import Nondeterminism, StepRunner
+from flowckpt.execution.runner import StepRunner, WorldSources
 
 LOOK_NS = 1_000_000_000
 """The shortest interval at which the owner of a run looks for requests."""
@@ -53,7 +53,7 @@ class RunContext:
         generation: the number of the run's generation.
     """
 
-    world: Nondeterminism
+    world: WorldSources
     clock: Clock
     interrupts: Interrupts
     recorder: Recorder

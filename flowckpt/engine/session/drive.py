@@ -46,7 +46,7 @@ from flowckpt.errors import (
 )
 from flowckpt.execution.current_step import call_now, set_call
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
-from flowckpt.execution.runner import STOPS
+from flowckpt.execution.runner import INTERRUPTIONS
 
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Wait
@@ -179,7 +179,7 @@ class Ending:
             failure=error,
             save_error=unsaved,
             handled=handled,
-            undoable=self._undoable() if isinstance(ending, STOPS) else (),
+            undoable=self._undoable() if isinstance(ending, INTERRUPTIONS) else (),
         )
         if isinstance(ending, RunInterrupted):
             ending.result = result
@@ -237,7 +237,7 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
     """
     if ending is None:
         return Reason.COMPLETED, None
-    if isinstance(ending, STOPS):
+    if isinstance(ending, INTERRUPTIONS):
         return Reason.SUSPENDED, None
     if isinstance(ending, RunCancelledError):
         return Reason.CANCELLED, None
@@ -423,7 +423,7 @@ class Drive:
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        is_stopped = decided is None and isinstance(ending, STOPS)
+        is_stopped = decided is None and isinstance(ending, INTERRUPTIONS)
         repeated = None if is_refused or run.recorder.start_saved else self._repeated(output, ending)
         undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
         if ending is not None and not undoes_nothing and not is_refused and not is_stopped:

@@ -90,7 +90,7 @@ from flowckpt.errors import (
 from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import Nondeterminism, StepRunner
+from flowckpt.execution.runner import StepRunner, WorldSources
 from flowckpt.stores.base import Ability, Lease, StoreBase
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Ports:
     """
 
     store: StoreBase
-    world: Nondeterminism
+    world: WorldSources
     verifier: EvidenceVerifier | None
     saving: Saving
     executors: Mapping[str, Given]
@@ -405,7 +405,7 @@ class Session:
             metadata[LIMITS] = options.asked_limits
         claims = ClaimChecker(self._ports.verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
-        return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
+        return self._drive(lease, _AttemptStart(bound, History(), metadata, claims, judge))
 
     async def _next_generation(self, drive: Drive, bound: BoundInputs) -> Drive:
         """Return the drive that starts the next generation of the run."""
@@ -447,7 +447,7 @@ class Session:
         claims = ClaimChecker(self._ports.verifier, options.verify, metadata["base_path"], options.allow_network)
         judge = Judge(ResumePolicy(takes_cached=not options.no_cache), secrets=bound.known_secrets())
         self._inputs, self._bound = {}, bound
-        origin = _Origin(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
+        origin = _AttemptStart(bound, History(), metadata, claims, judge, waits=Waits.of(metadata))
         following = self._drive(lease, origin)
         following.former = drive.ended
         former, context = drive.context, following.context  # a generation may end before it first looks for requests
@@ -506,7 +506,7 @@ class Session:
         waits = Waits.of(latest.metadata)
         dropped = (result for result, _ in resumption.cut.values())
         waits.drop_stale(dropped, takes_later=mode is ReuseMode.PREFIX)
-        origin = _Origin(
+        origin = _AttemptStart(
             resumption.bound,
             resumption.history,
             self._metadata_of(resumption),
@@ -563,7 +563,7 @@ class Session:
         metadata = crash_count.written_to(
             options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
         )
-        origin = _Origin(
+        origin = _AttemptStart(
             undoing.bound,
             kept_history(as_view(latest.step_results), ()),
             metadata,
@@ -595,7 +595,7 @@ class Session:
             raise error
         return crash_count
 
-    def _drive(self, lease: Lease, origin: _Origin, undoing: undo.compensate.Undoing | None = None) -> Drive:
+    def _drive(self, lease: Lease, origin: _AttemptStart, undoing: undo.compensate.Undoing | None = None) -> Drive:
         workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
@@ -677,7 +677,7 @@ class Session:
         """Wait while another run of this loop may still end a wait; return whether a wait can end."""
         return self._has_acted and self._stays and await session.outbox.loop_runs().rest(self, can_end)
 
-    def _checkpointer(self, lease: Lease, origin: _Origin, code: str) -> Checkpointer:
+    def _checkpointer(self, lease: Lease, origin: _AttemptStart, code: str) -> Checkpointer:
         bound, run_id, saving = origin.bound, lease.workflow_id, self._ports.saving
         facts = RunFacts(run_id, self._workflow.name, bound.hash, bound.recorded, code)
         policy = SavePolicy(saving.trigger_of(origin.metadata.get("saving", {})), saving.continue_on_save_error)
@@ -703,7 +703,7 @@ class Session:
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Origin:
+class _AttemptStart:
     """The start of an attempt: its inputs alone, or the newest checkpoint of its run.
 
     Attributes:

@@ -384,7 +384,8 @@ def _statement(
     for column in columns:
         value, size = column.selected(quoted[column.name]), column.size(quoted[column.name])
         parts.append(f"CASE WHEN {size} > {limit} THEN NULL ELSE {value} END" if size else value)
-        too_large += [f"{size} > {limit}"] * bool(size)
+        if size:
+            too_large.append(f"{size} > {limit}")
     parts.append(f"({' OR '.join(too_large) or 'false'}) IS TRUE")
     conditions = [known[name].condition(quoted[name], value) for name, value in query.where.items()]
     text = f"SELECT {', '.join(parts)} FROM {_quoted(connection, schema, table)}"  # noqa: S608 - of the catalogue

@@ -50,7 +50,7 @@ from flowckpt.stores.file.layout import (
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.reader import FileReader
 from flowckpt.stores.file.run_writer import FileRunWriter
-from flowckpt.stores.leases import LeaseTimes, Room
+from flowckpt.stores.leases import LeaseTimes, RunLimit
 from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.sealing.protection import PLAIN
 
@@ -83,7 +83,7 @@ class FileRuns(FileReader):
         super().__init__(path, **options)
         self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
         self._group = SyncGroup()
-        self.room = Room(self.owned, self._clock)
+        self.run_limit = RunLimit(self.owned, self._clock)
 
     def renew_leases(self) -> bool:
         """Report lost runs; return whether any are owned. Locks need no renewal."""
