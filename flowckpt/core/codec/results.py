@@ -17,14 +17,13 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.codec import tags
 from flowckpt.core.codec.blob import Blob, Fetch, Line, Recorded, pack, unpack
 from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_itself
 from flowckpt.core.records import History, HistoryView, StepError, StepResult
 from flowckpt.core.records.result import UNREAD, decoded_value, result_of
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
+from flowckpt.errors import DecodingError, EncodingError
 
 Blobs = Mapping[str, Blob]
 
@@ -525,40 +524,3 @@ _last_second = [(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=U
 def plain_tree(held: Any, place: str) -> Json:
     """Return the tree of a recorded value, reading a large one from its store."""
     return held.tree if isinstance(held, Recorded | Blob) else encode(decoded_value(held), place)
-
-
-# Failures of steps as values: a map that tolerates failures returns them in its list, which later steps may record.
-#
-# They contain only recorded facts, so these are all there is to keep.
-
-
-_TEXTS = ("path", "error_type", "error_message", "traceback", "remedy")
-
-
-def _apart(error: StepFailedError) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: text for name in _TEXTS if (text := getattr(error, name))}
-    if error.error_bases:
-        plain["error_bases"] = list(error.error_bases)
-    if error.tries != 1:
-        plain["tries"] = error.tries
-    if isinstance(error, FanOutFailedError) and error.causes:
-        plain["causes"] = list(error.causes)
-    return plain
-
-
-def _built(cls: type[StepFailedError]) -> Any:
-    def build(plain: Any) -> StepFailedError:
-        given = {"path": "", "error_type": "", "error_message": "", **plain}
-        path, tries, causes = given.pop("path"), given.get("tries", 1), given.get("causes", ())
-        texts = (path, *(given.get(name, "") for name in _TEXTS[1:]), *given.get("error_bases", ()))
-        if type(tries) is not int or any(type(text) is not str for text in texts):
-            raise ValueError("a failure consists of texts and a number of tries")
-        if any(not isinstance(cause, StepFailedError) for cause in causes):
-            raise ValueError("the causes of a failure are failures")
-        return cls(path, **given)
-
-    return build
-
-
-tags.add_nested("$failure", StepFailedError, _apart, _built(StepFailedError))
-tags.add_nested("$failures", FanOutFailedError, _apart, _built(FanOutFailedError))

@@ -31,7 +31,7 @@ from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.declared import declared_class, shown, type_name
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
-from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError
+from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, SecretMissingError, StepFailedError
 
 T = TypeVar("T")
 Json: TypeAlias = Any
@@ -660,3 +660,40 @@ def _inside(value: Any) -> Any:
         return (known.parts or known.to_plain)(value) if known else value
     except Exception:
         return value
+
+
+# Failures of steps as values: a map that tolerates failures returns them in its list, which later steps may record.
+#
+# They contain only recorded facts, so these are all there is to keep.
+
+
+_FAILURE_TEXTS = ("path", "error_type", "error_message", "traceback", "remedy")
+
+
+def _failure_parts(error: StepFailedError) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: text for name in _FAILURE_TEXTS if (text := getattr(error, name))}
+    if error.error_bases:
+        plain["error_bases"] = list(error.error_bases)
+    if error.tries != 1:
+        plain["tries"] = error.tries
+    if isinstance(error, FanOutFailedError) and error.causes:
+        plain["causes"] = list(error.causes)
+    return plain
+
+
+def _failure_builder(cls: type[StepFailedError]) -> Any:
+    def build(plain: Any) -> StepFailedError:
+        given = {"path": "", "error_type": "", "error_message": "", **plain}
+        path, tries, causes = given.pop("path"), given.get("tries", 1), given.get("causes", ())
+        texts = (path, *(given.get(name, "") for name in _FAILURE_TEXTS[1:]), *given.get("error_bases", ()))
+        if type(tries) is not int or any(type(text) is not str for text in texts):
+            raise ValueError("a failure consists of texts and a number of tries")
+        if any(not isinstance(cause, StepFailedError) for cause in causes):
+            raise ValueError("the causes of a failure are failures")
+        return cls(path, **given)
+
+    return build
+
+
+add_nested("$failure", StepFailedError, _failure_parts, _failure_builder(StepFailedError))
+add_nested("$failures", FanOutFailedError, _failure_parts, _failure_builder(FanOutFailedError))
