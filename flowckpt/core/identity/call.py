@@ -90,12 +90,12 @@ def recorded_arguments(
         kwargs: the keyword arguments; defaults are code, and not applied.
         secrets: the secrets of the run; secrets among the arguments are added.
     """
-    return {name: _kept(value, secrets) for name, value in _named(function, args, kwargs)}
+    return {name: _recorded_form(value, secrets) for name, value in _named(function, args, kwargs)}
 
 
 def recorded_value(value: Any) -> Json:
     """Return the recorded form of one argument."""
-    return _kept(value, NONE)
+    return _recorded_form(value, NONE)
 
 
 def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: KnownSecrets) -> dict[str, Json]:
@@ -112,7 +112,7 @@ def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: Know
         if type(value) is int and _LOWEST <= value < _LIMIT and not secrets.is_any:
             kept[name] = value
         else:
-            kept[name] = _kept(value, secrets)
+            kept[name] = _recorded_form(value, secrets)
     return kept
 
 
@@ -287,7 +287,7 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _kept(value: Any, secrets: KnownSecrets) -> Json:
+def _recorded_form(value: Any, secrets: KnownSecrets) -> Json:
     kind = type(value)
     if secrets.is_any and (kind is int or kind is float) and secrets.is_number(value):
         value = Secret(value)
