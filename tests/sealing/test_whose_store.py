@@ -104,7 +104,7 @@ def test_every_method_that_writes_is_a_door():
     """What is added to the store is either known to read only, or is tried above."""
     reading = {"load", "owner", "list_runs", "describe_run", "load_attempt", "attempts", "list_attempt", "place"}
     reading |= {"read_attempt", "check", "signals", "pinned", "compactable", "page_runs", "stored_bytes", "survey_runs"}
-    reading |= {"total_bytes", "room"}
+    reading |= {"total_bytes", "run_limit"}
     reading |= {
         "unreadable_runs",
         "load_latest",
