@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowckpt.stores.leases import Heartbeat
 from flowckpt.stores.sqlite import database, library
 
 WITHOUT_APSW = Path(__file__).with_name("without_apsw")
@@ -38,15 +39,26 @@ def sqlite_library(request):
 
 @pytest.fixture(autouse=True)
 def closed_databases(monkeypatch):
-    """Close the databases of a test: since Python 3.13, a connection that is dropped while open fails a later test."""
-    connections = []
-    connect = database.connect
+    """Close the databases of a test, and end its heartbeats.
+
+    Since Python 3.13, a connection that is dropped while open fails a later test. A heartbeat that finds its connection
+    closed logs an error, which a later test would count as one of its own.
+    """
+    connections, heartbeats = [], []
+    connect, start = database.connect, Heartbeat.start
 
     def remembered(*arguments, **options):
         connections.append(connect(*arguments, **options))
         return connections[-1]
 
+    def start_remembered(heartbeat):
+        heartbeats.append(heartbeat)
+        start(heartbeat)
+
     monkeypatch.setattr(database, "connect", remembered)
+    monkeypatch.setattr(Heartbeat, "start", start_remembered)
     yield
+    for heartbeat in heartbeats:
+        heartbeat.stop()
     for connection in connections:
         connection.close()

@@ -496,6 +496,8 @@ def test_a_connection_stays_usable_after_a_failed_statement_and_keeps_the_rows_i
         assert connection.execute("SELECT number FROM t WHERE number > 1").fetchall() == []
     with pytest.raises(sqlite3.ProgrammingError):
         connection.execute("SELECT 1")
+    with pytest.raises(sqlite3.ProgrammingError):
+        print(connection.in_transaction)
 
 
 @pytest.mark.usefixtures("sqlite_library")

@@ -98,7 +98,7 @@ class ApswConnection:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""
-        return bool(self._inner.in_transaction)
+        return bool(self._call(getattr, self._inner, "in_transaction"))
 
     def set_busy_timeout(self, seconds: float) -> None:
         """Set the maximum wait for a lock."""
