@@ -39,8 +39,12 @@ def mapped():
     yield step("each").map(divide, [1, 0, 3, 2, 4, 6], tolerate=0)
 
 @workflow
+def in_order():
+    yield step("each").map(divide, [1, 0, 3, 2, 4, 6], concurrency=1)  # else any member may fail first
+
+@workflow
 def nested():
-    yield step("inside").workflow(mapped)
+    yield step("inside").workflow(in_order)
 
 @workflow
 def handled():
@@ -50,6 +54,19 @@ def handled():
         raise RuntimeError("no result") from error
 """
 FRAMES = ['pipeline.py", line 9, in divide', 'pipeline.py", line 6, in inner', "# the line"]
+WAITING = """
+import asyncio
+from flowckpt import step, workflow
+
+async def fail(number):
+    if number == 0:
+        raise ValueError("zero")
+    await asyncio.sleep(600)
+
+@workflow
+def waiting():
+    yield step("each").map(fail, [0, 1])
+"""
 
 
 @pytest.fixture
@@ -64,18 +81,17 @@ def program(flowckpt):
         ("single", "divide"),
         ("apart", "divide"),
         ("threaded", "divide"),
-        ("mapped", "each"),
-        ("mapped", "each/[1]"),
+        ("in_order", "each"),
+        ("in_order", "each/[1]"),
         ("nested", "inside/each"),
         ("handled", "divide"),
     ],
 )
 def test_the_frames_of_the_user_are_shown(program, target, path):
-    in_order = ("--executor", "engine") if target in ("mapped", "nested") else ()  # else any member may fail first
-    ran = program("run", f"pipeline.py:{target}", "--id", "r", *in_order).expect(1)
+    ran = program("run", f"pipeline.py:{target}", "--id", "r").expect(1)
     shown = program("show", "r").expect(0).out
     planned = program("plan", "r", path).out
-    logged = program("resume", "r", *in_order, "--log-level", "info").expect(1).err
+    logged = program("resume", "r", "--log-level", "info").expect(1).err
     for text in (ran.err, shown, planned, logged):
         assert all(frame in text for frame in FRAMES), text
         assert "site-packages" not in text and "/flowckpt/engine" not in text and "/flowckpt/execution" not in text
@@ -86,6 +102,13 @@ def test_the_frames_of_the_user_are_shown(program, target, path):
 def test_a_failed_map_shows_the_first_cause_and_counts_the_others(program):
     ran = program("run", "pipeline.py:mapped", "--id", "r", "--executor", "engine").expect(1)
     assert len(re.findall(r"each/\[[1345]\] failed:\nTraceback \(most recent call last\):", ran.err)) == 1
+
+
+def test_nobody_says_that_a_process_died_when_a_member_was_stopped_because_another_failed(flowckpt):
+    (flowckpt.directory / "pipeline.py").write_text(WAITING)
+    flowckpt("run", "pipeline.py:waiting", "--id", "r").expect(1)
+    text = flowckpt("plan", "r", "each/[1]").expect(0).out
+    assert text.startswith("each/[1]: interrupted") and "it was running when the run stopped; it runs again" in text
 
 
 def fail(number):

@@ -15,7 +15,7 @@ import attrs
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
-from flowckpt.core.records import StepResult
+from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
 from flowckpt.core.replay import Answer, Execute, Replay, Restore
 from flowckpt.engine.dry.recorded_drive import DryResponder
@@ -302,7 +302,8 @@ class PlannedSteps(DryResponder):
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
             self.again.paths.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
-            reason = Reason(ReasonKind.STARTED, "it was running when its process died; it runs again")
+            end = "its process died" if resumption.latest.status is Status.RUNNING else "the run stopped"
+            reason = Reason(ReasonKind.STARTED, f"it was running when {end}; it runs again")
             decision = Decision.RERUN if of_state not in ((), (CONTINUES,)) else Decision.INTERRUPTED
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:

@@ -23,7 +23,7 @@ class Decision(StrEnum):
         RERUN: it was recorded and runs again.
         NEW: it was not recorded and runs.
         IN_DOUBT: it is to be done at most once, and was started or done; the reasons say what follows.
-        INTERRUPTED: it was running when its process died, and runs again.
+        INTERRUPTED: it was running when its process died or the run stopped, and runs again.
         CACHED: it takes the result of an equal call; the reason names the run.
         ORPHANED: it was recorded, and the workflow no longer yields it.
         UNDO: it is undone, because the run stopped during a rollback.

@@ -167,7 +167,7 @@ class Resumption:
         superseded: dropped results, of this and earlier reruns, that their steps must check.
         in_doubt: the steps with a recorded start and no recorded end.
         spare: results of earlier attempts that their steps may reuse, by path.
-        begun: the steps that were running when the process died, as far as it noted them: only a hint.
+        begun: the steps that were running when the process died or the run stopped, as far as it noted them: only a hint.
         crash_loop: how often the run crashed, if a resume would refuse it because of that.
         messages: the unconsumed messages to a waiting run.
         is_guarded: whether the run has effects that are not repeated by default.
