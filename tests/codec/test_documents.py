@@ -276,6 +276,11 @@ def test_arguments_are_written_as_json_writes_them(arguments):
         {"extra": {"x": object()}},
         {"extra": {"x": float("nan")}},
         {"output": object()},
+        {"figures": {"loss": float("nan")}},
+        {"figures": {"loss": "low"}},
+        {"source": {"workflow_id": "other"}},
+        {"published": {"done": 5}},
+        {"published": {"done": {"value": 5, "at": "soon"}}},
     ],
     ids=stable,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from json.encoder import encode_basestring as quote  # the C version of what dumps() does to a string
 from typing import Any
@@ -75,12 +75,13 @@ def _seldom(result: StepResult) -> str:
         text += f',"marks":{dumps(list(result.marks))}'
     if result.signal:
         text += f',"signal":{quote(result.signal)}'
-    if result.figures:
-        text += f',"figures":{dumps(_figures(result.figures))}'
-    if result.source:
-        text += f',"source":{dumps(dict(result.source))}'
-    if result.published:
-        text += f',"published":{dumps(_published(result.published))}'
+    for name, checked in _CHECKED_FIELDS.items():
+        if given := getattr(result, name):
+            try:
+                text += f',"{name}":{dumps(checked(given))}'
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                place = f"{result.path}: {name}"
+                raise EncodingError(f"{place}: {error}", place=place, type_name=type_name(type(given))) from error
     if result.argument_values:
         text += f',"argument_values":{dumps(checked_extra(result.argument_values))}'
     if result.extra:
@@ -181,6 +182,10 @@ def _published(found: Mapping[str, Any]) -> dict[str, dict[str, Json]]:
             raise ValueError(f"{name!r:.80} was not published as a value and a time")
         datetime.fromisoformat(said["at"])
     return {name: {"value": said["value"], "at": said["at"]} for name, said in found.items()}
+
+
+_CHECKED_FIELDS: dict[str, Callable[[Any], Any]] = {"figures": _figures, "source": _source, "published": _published}
+"""The fields that have the same form before writing and after reading, with the functions that check it."""
 
 
 def _name_in(path: str) -> str:
