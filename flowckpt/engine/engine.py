@@ -664,7 +664,7 @@ class WorkflowEngine:
         return session.session.Session(ports, workflow, run, options or RunOptions(), inputs=inputs, **how)
 
     async def _drive_started(self, workflow: Workflow[..., Any], workflow_id: str) -> WorkflowResult:
-        return await self.prepare_resume(workflow, workflow_id, None, {}).joined()
+        return await self.prepare_resume(workflow, workflow_id, None, {}).join()
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:

@@ -158,7 +158,7 @@ def _private_copy(value: object) -> Any:
 _LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 
 
-def _checked_count(claim: Evidence, field: attrs.Attribute[int], value: object) -> None:
+def _check_count(claim: Evidence, field: attrs.Attribute[int], value: object) -> None:
     if type(value) is not int or value < 1:
         what, remedy = {
             "workers": ("a quorum is a number of workers", "Write .quorum(3)."),
@@ -167,7 +167,7 @@ def _checked_count(claim: Evidence, field: attrs.Attribute[int], value: object) 
         raise EvidenceError(f"{what}, not {value!r:.80}", evidence_type=str(claim.evidence_type), remedy=remedy)
 
 
-def _checked_backoff(claim: Evidence, _: object, value: object) -> None:
+def _check_backoff(claim: Evidence, _: object, value: object) -> None:
     if not is_finite_number(value) or value < 0:
         raise EvidenceError(
             f"backoff is a number of seconds, not {value!r:.80}",
@@ -202,9 +202,9 @@ class Evidence:
     metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_private_copy)
     state: State = attrs.field(default=State.STATED, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
-    workers: int = attrs.field(default=1, kw_only=True, validator=_checked_count)
-    attempts: int = attrs.field(default=1, kw_only=True, validator=_checked_count)
-    backoff: float = attrs.field(default=0.0, kw_only=True, validator=_checked_backoff)
+    workers: int = attrs.field(default=1, kw_only=True, validator=_check_count)
+    attempts: int = attrs.field(default=1, kw_only=True, validator=_check_count)
+    backoff: float = attrs.field(default=0.0, kw_only=True, validator=_check_backoff)
     captured: Capture | None = attrs.field(default=None, kw_only=True)
     role: str = attrs.field(default="", kw_only=True)
     extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -287,12 +287,12 @@ def _claims(value: Any) -> tuple[Evidence, ...]:
     return claims
 
 
-def _checked_flag(_: EvidencePack, field: attrs.Attribute[bool], value: object) -> None:
+def _check_flag(_: EvidencePack, field: attrs.Attribute[bool], value: object) -> None:
     if type(value) is not bool:
         raise EvidenceError(f"{field.name} is True or False, not {value!r:.80}", remedy="Write True or False.")
 
 
-def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
+def _check_minimum(pack: EvidencePack, _: object, value: object) -> None:
     if type(value) is not int or value < 0:
         raise EvidenceError(f"min_verified is a number of claims, not {value!r:.80}", remedy="Write 0, 1, 2 …")
     if value > len(pack.evidence_list):
@@ -315,9 +315,9 @@ class EvidencePack(FieldEquality):
     """
 
     evidence_list: Sequence[Evidence] = attrs.field(converter=_claims)
-    require_all: bool = attrs.field(default=True, validator=_checked_flag)
-    allow_partial: bool = attrs.field(default=False, validator=_checked_flag)
-    min_verified: int = attrs.field(default=0, validator=_checked_minimum)
+    require_all: bool = attrs.field(default=True, validator=_check_flag)
+    allow_partial: bool = attrs.field(default=False, validator=_check_flag)
+    min_verified: int = attrs.field(default=0, validator=_check_minimum)
     extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
 
     def __len__(self) -> int:

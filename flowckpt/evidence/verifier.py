@@ -403,7 +403,7 @@ class EvidenceVerifier:
         Raises:
             EvidenceCaptureError: the facts do not exist.
         """
-        found = (await self._captured([evidence]))[0]
+        found = (await self._capture([evidence]))[0]
         if isinstance(found, Evidence):
             return found
         verdict = self._verdict(evidence, outcome_of(found), self._clock.now())
@@ -427,7 +427,7 @@ class EvidenceVerifier:
         """
         claims = list(pack.evidence_list)
         started_ns = self._clock.elapsed_ns()
-        outcomes = await self._with_retries(claims, partial(self._committed, facts=facts))
+        outcomes = await self._with_retries(claims, partial(self._commit, facts=facts))
         now, took_ms = self._clock.now(), (self._clock.elapsed_ns() - started_ns) / 1e6
         verdicts = [
             self._verdict(claim, outcome, now, took_ms) for claim, outcome in zip(claims, outcomes, strict=True)
@@ -435,9 +435,9 @@ class EvidenceVerifier:
         recorded = attrs.evolve(pack, evidence_list=claims)
         return recorded, decided(recorded, verdicts)
 
-    async def _committed(self, claims: list[Evidence], *, facts: StepFacts) -> list[Outcome]:
+    async def _commit(self, claims: list[Evidence], *, facts: StepFacts) -> list[Outcome]:
         """Check claims, and replace those in the list by claims with facts."""
-        captured = await self._captured(claims)
+        captured = await self._capture(claims)
         outcomes: dict[int, Outcome] = {}
         for index, found in enumerate(captured):
             if isinstance(found, Exception):
@@ -476,7 +476,7 @@ class EvidenceVerifier:
             done += 1
         return outcomes
 
-    async def _captured(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
+    async def _capture(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
         # A file with given facts is read too, to record its signature.
         wanted = [index for index, claim in enumerate(claims) if claim.state in (State.UNCAPTURED, State.STATED)]
         found: list[Evidence | Exception] = list(claims)
@@ -536,7 +536,7 @@ class EvidenceVerifier:
                 at_once = max(1, min(_MANY, len(shippable) // (4 * THREADS)))  # distributes even a few large files
                 for begin in range(0, len(shippable), at_once):
                     some = shippable[begin : begin + at_once]
-                    work.append(keep(some, self._shipped(executor, [claims[index] for index in some], settings)))
+                    work.append(keep(some, self._ship(executor, [claims[index] for index in some], settings)))
             if quick:
                 work.append(keep(quick, self._here([claims[index] for index in quick], settings)))
             await _all(work)
@@ -546,7 +546,7 @@ class EvidenceVerifier:
         answers = await run_blocking(partial(verify_all, claims, self._context(settings), self._checks))
         return [await _outcome_of(answer) for answer in answers]
 
-    async def _shipped(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+    async def _ship(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
         try:
             return await asyncio.wrap_future(executor.submit(verify_shipped, claims, settings))
         except Exception as error:  # a worker died, or the executor was shut down

@@ -184,7 +184,7 @@ class StepRunner:
             value, tree = self._recorded(call, value)
         if modifiers.evidence is None and modifiers.files is None and not action.is_command:
             return Outcome(value, tree)
-        return await self._committed(step, path, value, tree)
+        return await self._commit(step, path, value, tree)
 
     def _recorded(self, call: StepCall, value: Any) -> tuple[Any, Any]:
         """Return an output in the form for the generator, and in encoded form."""
@@ -221,7 +221,7 @@ class StepRunner:
         finally:
             set_call(None)
 
-    async def adopted(
+    async def adopt(
         self, call: StepCall, *, is_vouched: bool = False, make: Callable[[Any], Any] | None = None
     ) -> Outcome:
         """Create the result of a step whose effect is proved, and check the claims that need the result.
@@ -248,7 +248,7 @@ class StepRunner:
             value = codec.decode(tree, annotation)
             if is_vouched:
                 return Outcome(value, tree)
-            return await self._committed(step, path, value, tree, is_adopted=True)
+            return await self._commit(step, path, value, tree, is_adopted=True)
         except INTERRUPTIONS as stop:
             if not _is_raised_by_step(stop):
                 raise
@@ -334,11 +334,9 @@ class StepRunner:
         value = codec.decode(tree, output_annotation(action))
         if modifiers.evidence is None and modifiers.files is None:
             return Outcome(value, tree)
-        return await self._committed(step, call.path, value, tree)
+        return await self._commit(step, call.path, value, tree)
 
-    async def _committed(
-        self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False
-    ) -> Outcome:
+    async def _commit(self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False) -> Outcome:
         """Check the claims of a step that has ended."""
         action, claimed, has_files = step.action, step.modifiers.evidence, step.modifiers.files is not None
         if claimed is None:

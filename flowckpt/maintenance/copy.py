@@ -15,7 +15,7 @@ from flowckpt.errors import RunExistsError
 from flowckpt.maintenance.export import gathered, identity_of
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.leases import released
+from flowckpt.stores.leases import release_lease
 
 # Storing a whole run: refused if another run has its id, and a no-op if the identical run exists.
 
@@ -53,7 +53,7 @@ async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if there.owner is None:
         # Its writer may have died before the name was on the disk: a claim syncs it, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
-        await finish_despite_cancel(released(store, lease), is_last=True)
+        await finish_despite_cancel(release_lease(store, lease), is_last=True)
     return True
 
 

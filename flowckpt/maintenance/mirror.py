@@ -45,7 +45,7 @@ from flowckpt.errors import (
 from flowckpt.maintenance.export import Copies, Gathered, gathered
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, Finding, Lease, StoreBase
-from flowckpt.stores.leases import released
+from flowckpt.stores.leases import release_lease
 
 if TYPE_CHECKING:
     from flowckpt.core.records import HistoryView
@@ -190,9 +190,9 @@ class MirroredStore(StoreBase):
         """
         self._failed.discard(workflow_id)
         await self.primary.save(workflow_id, data)
-        await self._mirrored(workflow_id, data)
+        await self._mirror(workflow_id, data)
 
-    async def _mirrored(self, workflow_id: str, data: CheckpointData | None = None) -> None:
+    async def _mirror(self, workflow_id: str, data: CheckpointData | None = None) -> None:
         """Bring the mirror of a run level, now or later.
 
         Args:
@@ -268,7 +268,7 @@ class MirroredStore(StoreBase):
                 self._later.progress += 1  # it may take long to catch up
         except BaseException:
             with suppress(FlowckptError):  # so that the run can be resumed in the mirror, or by a later save
-                await released(self.mirror, lease)
+                await release_lease(self.mirror, lease)
             raise
         run.lease = lease
 
@@ -288,7 +288,7 @@ class MirroredStore(StoreBase):
                 lease.latest is not None and bool(missing) and _generation(missing[0]) > _generation(lease.latest)
             )
             if (is_later or (lease.latest is None and len(missing) > 1)) and self.mirror.has(Ability.RECEIVE):
-                await released(self.mirror, lease)
+                await release_lease(self.mirror, lease)
                 if is_later:
                     await self.mirror.clear(workflow_id)  # of an earlier generation, which the primary has removed
                 await self.mirror.receive_run(workflow_id, Gathered(workflow_id, [*map(run.marked, missing)]).afresh)
@@ -298,7 +298,7 @@ class MirroredStore(StoreBase):
             await self._append(run, lease, missing)
         except BaseException:
             with suppress(FlowckptError):
-                await released(self.mirror, lease)
+                await release_lease(self.mirror, lease)
             raise
 
     async def _missing(
@@ -423,10 +423,10 @@ class MirroredStore(StoreBase):
         try:
             if lease.latest is None and not self._fails_with_mirror:
                 await self._refuse_known(workflow_id)
-            await self._mirrored(workflow_id, lease.latest)
+            await self._mirror(workflow_id, lease.latest)
         except BaseException:
             self._runs.pop(workflow_id, None)
-            await released(self.primary, lease)
+            await release_lease(self.primary, lease)
             raise
         return lease
 
@@ -482,13 +482,13 @@ class MirroredStore(StoreBase):
             lease, run.lease = run.lease, None
             if lease is not None:
                 with suppress(FlowckptError):  # the claim ends with the process, or is taken over
-                    await released(self.mirror, lease)
+                    await release_lease(self.mirror, lease)
 
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Make an owned run savable again, if the primary failed; see `StoreBase.renew`."""
+    async def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Make an owned run savable again, if the primary failed; see `StoreBase.make_savable`."""
         if workflow_id in self._failed:
             return None  # the primary has the last checkpoint
-        return await self.primary.renew(workflow_id, history)
+        return await self.primary.make_savable(workflow_id, history)
 
     def close(self) -> None:
         """Release the runs of both stores, and all their resources."""

@@ -38,7 +38,7 @@ from flowckpt.maintenance.retention import (
 )
 from flowckpt.stores.adapted import adapt
 from flowckpt.stores.base import Ability, StoreBase, refuse_failed
-from flowckpt.stores.leases import released
+from flowckpt.stores.leases import release_lease
 from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
@@ -341,8 +341,8 @@ async def prune_checkpoints(
 
     async def remove() -> int:
         if found:
-            removed.extend(each.sequence for each in await _removed(store, workflow_id, conditions, now))
-        return await _freed(store, workflow_id)
+            removed.extend(each.sequence for each in await _remove_checkpoints(store, workflow_id, conditions, now))
+        return await _compact(store, workflow_id)
 
     freed = await _with_reserve(store, remove)
     return removed, freed
@@ -366,7 +366,7 @@ async def _with_reserve(store: StoreBase, act: Callable[[], Awaitable[T]]) -> T:
             await store.tidy()
 
 
-async def _freed(store: StoreBase, workflow_id: str) -> int:
+async def _compact(store: StoreBase, workflow_id: str) -> int:
     """Compact a run, and return the number of freed bytes; damage of superseded parts is only logged."""
     try:
         return (await store.compact(workflow_id, is_forced=True)).bytes_freed
@@ -402,7 +402,9 @@ async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
     return Resting(log.needed_sequences(), frozenset(step.sequence for step in log.live_steps()))
 
 
-async def _removed(store: StoreBase, workflow_id: str, conditions: Retention, now: datetime) -> Sequence[CheckpointRef]:
+async def _remove_checkpoints(
+    store: StoreBase, workflow_id: str, conditions: Retention, now: datetime
+) -> Sequence[CheckpointRef]:
     """Remove checkpoints, selected again while nothing else can change the run; return them."""
     lease = await store.acquire(workflow_id)
     try:
@@ -410,5 +412,5 @@ async def _removed(store: StoreBase, workflow_id: str, conditions: Retention, no
         if found:
             await store.delete_sequences(workflow_id, [each.sequence for each in found])
     finally:
-        await released(store, lease)
+        await release_lease(store, lease)
     return found

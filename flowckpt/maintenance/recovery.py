@@ -125,7 +125,7 @@ async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str]
     for info in await runs_of_status(store, RECOVERED_STATUSES):
         if workflows and info.workflow_name not in workflows:
             continue
-        due = await _looked_at(store, info, clock.now())
+        due = await _look_at(store, info, clock.now())
         if due is not None:
             found.append(due)
     return sorted(found, key=lambda due: due.info.updated_at)
@@ -136,10 +136,10 @@ async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | No
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
-    return await _looked_at(store, info, clock.now())
+    return await _look_at(store, info, clock.now())
 
 
-async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
+async def _look_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
     """Return why a run is due, or its damage; other runs are unaffected."""
     try:
         waits = info.waits

@@ -126,7 +126,7 @@ class Ability(Enum):
     HINTS = ("note_started", "started_steps")
     SEEN = ("last_seen",)
     LIVE = ("note_live", "live_note")
-    RENEW = ("renew",)
+    MAKE_SAVABLE = ("make_savable",)
     GENERATIONS = ("begin_generation", "claimed_by")
     WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
@@ -303,7 +303,7 @@ class StoreBase(ABC):
              return at once. It only saves time: saves of a previous owner are refused anyway.
         """
 
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+    async def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Make an owned run savable again without releasing it.
 
         If repeating the same save is harmless (a database, a bucket), the store repeats it and the attempt continues.

@@ -166,7 +166,7 @@ class Heartbeat:
             return True
 
 
-async def released(store: StoreBase, lease: Lease) -> None:
+async def release_lease(store: StoreBase, lease: Lease) -> None:
     """Release a lease; a later owner through the same store object keeps the run.
 
     Raises:

@@ -451,7 +451,7 @@ class RunsBase(Medium[W]):
             del self.owned[workflow_id]
             self._give_up(writer)
 
-    def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+    def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Repeat a save whose outcome is unknown, so that the same attempt can continue; the next save holds the history."""
         writer = self.owned.get(workflow_id)
         if writer is not None and writer.is_mine:
@@ -577,11 +577,11 @@ class BlockingStore(StoreBase, Generic[R]):
     async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
         """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
         if self.runs.run_limit is None:
-            return await self._acquired(workflow_id, take_over)
+            return await self._acquire(workflow_id, take_over)
         async with self.runs.run_limit.for_claim(workflow_id):
-            return await self._acquired(workflow_id, take_over)
+            return await self._acquire(workflow_id, take_over)
 
-    async def _acquired(self, workflow_id: str, take_over: bool) -> Lease:
+    async def _acquire(self, workflow_id: str, take_over: bool) -> Lease:
         if not take_over and workflow_id not in self.runs.owned and not may_block():
             claimed = self.runs.acquire_new_later(workflow_id)
             new = None if claimed is None else await claimed

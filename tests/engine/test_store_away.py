@@ -140,12 +140,12 @@ class HungStore(MemoryCheckpointStore):
         self.asked_for_pins += self.is_away
         return await super().pinned(workflow_id)
 
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+    async def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
         self.asked += 1
         if self.is_away:
             self.clock.advance(60)
             raise CheckpointStorageError("no answer")
-        return await super().renew(workflow_id, history)
+        return await super().make_savable(workflow_id, history)
 
 
 @pytest.mark.parametrize("pause", [0, 601])

@@ -44,7 +44,9 @@ def test_what_is_sealed_opens_and_is_one_json_object(use, method, body):
 @given(st.binary(max_size=300), st.integers(1, 2**40), st.binary(min_size=32, max_size=32))
 def test_any_bytes_come_back(body, number, previous):
     assert seal().opened(seal().sealed(body, number, previous), number, previous) == body
-    assert seal("authenticate").verified(seal("authenticate").signed(body or b"{", number, previous), number, previous)
+    assert seal("authenticate").verified(
+        seal("authenticate").authenticated(body or b"{", number, previous), number, previous
+    )
 
 
 @pytest.mark.parametrize("use", ["encrypt", "authenticate"])

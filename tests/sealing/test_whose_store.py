@@ -124,7 +124,7 @@ def test_every_method_that_writes_is_a_door():
         "begin_generation",
         "share_values",
         "evict_with_next_save",
-        "renew",
+        "make_savable",
         "note_live",
         "save_later",
         "release_later",

@@ -210,7 +210,7 @@ async def test_a_note_holds_until_the_next_step_begins_after_a_save_that_is_know
         await store.save(RUN, checkpoint(3))
     assert failed.value.is_outcome_unknown
     assert await begun("f") == ("d", "e", "f")
-    await store.renew(RUN, checkpoint(3).step_results)
+    await store.make_savable(RUN, checkpoint(3).step_results)
     assert await begun("g") == ("g",)
     lease = await store.acquire(RUN, take_over=True)
     assert await begun("h") == ("h",)

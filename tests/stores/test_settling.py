@@ -197,7 +197,7 @@ def test_what_somebody_has_taken_over_meanwhile_stays_theirs(outage):
         outage.end()
         for _ in range(2):
             with pytest.raises(FencedError) as fenced:
-                store.runs.renew(RUN, History().view())
+                store.runs.make_savable(RUN, History().view())
                 store.runs.save(RUN, checkpoint(9, steps, checkpoint_id="lost"))
             assert fenced.value.newest_attempt == 2
         assert other.runs.references(RUN) == before
@@ -262,7 +262,7 @@ def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):
         other.runs.acquire(RUN, take_over=True)
         other.runs.clear(RUN)
         with pytest.raises(FencedError) as fenced:
-            store.runs.renew(RUN, History().view())
+            store.runs.make_savable(RUN, History().view())
         assert fenced.value.newest_attempt is None
         store.close()
         other.close()

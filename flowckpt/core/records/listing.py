@@ -268,7 +268,7 @@ def _whole(least: int, example: int) -> Callable[[object, attrs.Attribute[Any], 
     return check
 
 
-def _checked_before(_: object, __: object, value: Any) -> None:
+def _check_before(_: object, __: object, value: Any) -> None:
     if value is None:
         return
     is_place = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], datetime) and type(value[1]) is str
@@ -303,7 +303,7 @@ class RunFilter(FieldEquality):
     tags: tuple[tuple[str, str | None], ...] = attrs.field(default=(), converter=_tags)
     limit: int | None = attrs.field(default=None, validator=_whole(1, 100))
     text: str = ""
-    before: tuple[datetime, str] | None = attrs.field(default=None, validator=_checked_before)
+    before: tuple[datetime, str] | None = attrs.field(default=None, validator=_check_before)
 
     def takes(self, info: RunInfo) -> bool:
         """Return whether a run is selected, regardless of `before` and the limit."""
@@ -332,7 +332,7 @@ class RunFilter(FieldEquality):
 # Filters of a run's checkpoints.
 
 
-def _checked_verified(_: object, __: object, value: Any) -> None:
+def _check_verified(_: object, __: object, value: Any) -> None:
     if value is not None and type(value) is not bool:
         raise SettingError(
             f"verified must be True, False or None, got {value!r:.80}",
@@ -366,7 +366,7 @@ class Selection(FieldEquality):
 
     attempt: int | None = attrs.field(default=None, validator=_whole(1, 2))
     reason: Reason | None = attrs.field(default=None, converter=_reason)
-    verified: bool | None = attrs.field(default=None, validator=_checked_verified)
+    verified: bool | None = attrs.field(default=None, validator=_check_verified)
     limit: int | None = attrs.field(default=None, validator=_whole(0, 100))
 
     def takes(self, reference: CheckpointRef) -> bool:

@@ -24,7 +24,7 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import ROLLBACK, root_failures, step_of, undone_in_races, undone_paths
-from flowckpt.engine.run.lease import existing, saved_after, taken
+from flowckpt.engine.run.lease import existing, save_after, taken
 from flowckpt.engine.run.notify import answer_documents
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.values.failures import recorded_answer
@@ -315,7 +315,7 @@ async def roll_back(
         (superseded := Superseded(latest.metadata)).add(dropped)
         kept = rechecking.options.written_to(without_reusable(latest.metadata))
         metadata = _keep_import_mark(superseded.written_to(kept), target)
-        data = await saved_after(
+        data = await save_after(
             store,
             clock,
             lease,

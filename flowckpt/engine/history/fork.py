@@ -282,7 +282,7 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
         metadata = {**data.metadata, "defaulted": list(bound.defaulted)}
         data = attrs.evolve(data, inputs=bound.recorded, inputs_hash=bound.hash, metadata=metadata)
         differing = inputs_hash.differences(plain_tree(latest.held_inputs, "inputs"), bound.tree)
-    is_new = await _saved(store, plan.new_id, data)
+    is_new = await _save_new(store, plan.new_id, data)
     return Forked(
         plan.new_id,
         source_id,
@@ -302,7 +302,7 @@ def _stale(source_id: str, data: CheckpointData, moved: dict[str, tuple[str, ...
     return StaleCheckpointError(source_id, data.checkpoint_id, reasons=moved, remedy=hint if first else "")
 
 
-async def _saved(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
+async def _save_new(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
     async with taken(store, new_id) as lease:
         if lease.latest is not None:
             if _is_the_same(lease.latest, data):  # created by a command that died before it could report it

@@ -176,7 +176,7 @@ class CheckpointManager:
         held = encoded(snapshot)
         noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
         async with self._tasks.changing(task_id) as task:
-            kept = await self._captured(task.log, files) if files else {}
+            kept = await self._capture(task.log, files) if files else {}
             step = await begin(
                 task,
                 self._clock,
@@ -190,7 +190,7 @@ class CheckpointManager:
         self._exit_codes[step.step_id] = None
         return step.step_id
 
-    async def _captured(self, log: TaskLog, files: Sequence[str | os.PathLike[str]]) -> Files:
+    async def _capture(self, log: TaskLog, files: Sequence[str | os.PathLike[str]]) -> Files:
         base = self._claims.files_base(log)
         return await run_blocking(lambda: capture(base, files))
 
@@ -342,7 +342,7 @@ class CheckpointManager:
         )
         async with self._tasks.changing(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
-            kept = await self._captured(task.log, roots_of(step.files)) if held is not None and step.files else None
+            kept = await self._capture(task.log, roots_of(step.files)) if held is not None and step.files else None
             committed = await commit(
                 task,
                 self._clock,
@@ -445,7 +445,7 @@ class CheckpointManager:
             ForeignRecordError: it is a run of the engine.
         """
         log = await self._tasks.log_of(task_id)
-        return None if log is None else await self._restored(log, log.current())
+        return None if log is None else await self._restore(log, log.current())
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
         """Return what `restore` would return after a checkpoint; changes nothing.
@@ -459,7 +459,7 @@ class CheckpointManager:
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await self._restored(log, index)
+        return await self._restore(log, index)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
         """Check a checkpoint and all earlier ones again, continue from it, and return its state.
@@ -492,17 +492,17 @@ class CheckpointManager:
             log.head, log.is_finished = index, False
         return snapshot
 
-    async def _loaded(self, step: CommittedStep) -> TaskCheckpoint:
+    async def _load(self, step: CommittedStep) -> TaskCheckpoint:
         data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
         return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, self._migrations))
 
-    async def _restored(self, log: TaskLog, index: int) -> RestoredTask:
+    async def _restore(self, log: TaskLog, index: int) -> RestoredTask:
         """Return the state after a committed step; -1 for the state at the start."""
         checkpoint = None
         if index >= 0:
             if self._claims.is_automatic:
                 await self._claims.refuse_stale(log, index)
-            checkpoint = await self._loaded(log.committed[index])
+            checkpoint = await self._load(log.committed[index])
         begun, chain = self._in_doubt(log), tuple(log.chain(index))
         return RestoredTask(log.task_id, checkpoint, chain, log.remaining(index), begun, is_finished=log.is_finished)
 
@@ -547,7 +547,7 @@ class CheckpointManager:
         found = Verifications.of(report.answers, self._clock.now(), sequence, is_verified=report.verified)
         await note_verification(self.store, self._clock, task_id, {}, found)
 
-    async def _checked(self, task_id: str, steps: Sequence[S]) -> list[S]:
+    async def _with_verifications(self, task_id: str, steps: Sequence[S]) -> list[S]:
         """Return steps with their newest verifications."""
         later = (await read_verifications(self.store, task_id, {})).checkpoints if steps else {}
         return [attrs.evolve(step, later=later.get(step.sequence)) for step in steps]
@@ -567,7 +567,7 @@ class CheckpointManager:
         if log is None:
             return None
         found = await self._claims.newest_to_continue_from(log, checkpoint_type)
-        return None if found is None else (await self._checked(task_id, [await self._loaded(found)]))[0]
+        return None if found is None else (await self._with_verifications(task_id, [await self._load(found)]))[0]
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
@@ -580,8 +580,8 @@ class CheckpointManager:
             CheckpointCorruptedError: its record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        loaded = await self._loaded(log.committed[index])
-        return (await self._checked(log.task_id, [loaded]))[0]
+        loaded = await self._load(log.committed[index])
+        return (await self._with_verifications(log.task_id, [loaded]))[0]
 
     async def list_checkpoints(
         self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
@@ -601,7 +601,7 @@ class CheckpointManager:
         most = checked_number(limit, "limit", "Write limit=100.", least=0)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         wanted = [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
-        return await self._checked(task_id, wanted)
+        return await self._with_verifications(task_id, wanted)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> bool:
         """Remove a checkpoint, and return whether it existed.
@@ -621,9 +621,9 @@ class CheckpointManager:
             return False
         step = log.committed[index]
         async with self._tasks.changing(step.task_id) as task:
-            return await self._removed(task, step)
+            return await self._remove(task, step)
 
-    async def _removed(self, task: OwnedTask, step: CommittedStep) -> bool:
+    async def _remove(self, task: OwnedTask, step: CommittedStep) -> bool:
         """Remove a checkpoint and the record of its start; return whether there was one."""
         log = task.log
         # else the record of its start would be the newest, and the step in doubt again
@@ -654,7 +654,7 @@ class CheckpointManager:
             if verified is None:
                 verified = await self._claims.newest_that_holds(log, steps)
             for step in log.to_remove(most, verified):
-                await self._removed(task, step)
+                await self._remove(task, step)
         except Exception as error:
             _log.warning("task %s keeps more than %d checkpoints: %s", log.task_id, most, error)
 

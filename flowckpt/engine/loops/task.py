@@ -38,7 +38,7 @@ from flowckpt.maintenance.task_log import (
     split_id,
 )
 from flowckpt.stores.base import Ability, Lease, StoreBase
-from flowckpt.stores.leases import released
+from flowckpt.stores.leases import release_lease
 from flowckpt.stores.queries import find_runs
 
 _log = logging.getLogger("flowckpt")
@@ -144,7 +144,7 @@ async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:
     try:
         log = await read_log(store, task_id, lease.latest)
     except BaseException:
-        await released(store, lease)
+        await release_lease(store, lease)
         raise
     for notice in lease.notices:
         _log.warning("task %s: %s", task_id, notice)
@@ -218,7 +218,7 @@ class Tasks:
         task_id = task.log.task_id
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
-            await finish_despite_cancel(released(self._store, task.lease), is_last=True)
+            await finish_despite_cancel(release_lease(self._store, task.lease), is_last=True)
 
     async def release(self, task_id: str) -> None:
         """Release a task once no code is changing it any more.

@@ -248,7 +248,7 @@ class Checkpointer:
         Raises:
             FlowckptError: an error of the store; `CheckpointStorageError` if the store raised anything else.
         """
-        refused = await self._renewed(self._backoff, reason) if self._backoff is not None else None
+        refused = await self._make_savable(self._backoff, reason) if self._backoff is not None else None
         self.sequence += 1
         data = self.attempted = self._next(reason, checkpoint_id, status, output, error, in_flight, evidence, snapshot)
         if self.secrets.is_any:
@@ -335,15 +335,15 @@ class Checkpointer:
             fields["partial"] = {**self.partial}
         return checkpoint_of(fields)
 
-    async def _renewed(self, backoff: _Backoff, reason: Reason) -> FlowckptError | None:
+    async def _make_savable(self, backoff: _Backoff, reason: Reason) -> FlowckptError | None:
         """Continue as a new attempt if the store requires that after a failed save; return the error if it cannot."""
         started_ns = self.clock.elapsed_ns()
         is_last = STATUS_OF_REASON[reason] is not Status.RUNNING
         if backoff.refusal is not None and not is_last and started_ns < backoff.ask_at_ns:
             return backoff.refusal
         try:
-            renewing = self.store.renew(self.run.workflow_id, self.history.view())
-            lease = await (renewing if may_block() else finish_despite_cancel(renewing))
+            pending = self.store.make_savable(self.run.workflow_id, self.history.view())
+            lease = await (pending if may_block() else finish_despite_cancel(pending))
         except FlowckptError as failure:
             backoff.note_refusal(failure, started_ns, self.clock.elapsed_ns())
             return failure

@@ -113,14 +113,14 @@ class InDoubtResolver:
         if old is not None and old.success and settled.make is None:
             return Resolution(reused=old)
         call = attrs.evolve(call, tries=1, services=NO_SERVICES)
-        return Resolution(outcome=await self.runner.adopted(call, is_vouched=True, make=settled.make))
+        return Resolution(outcome=await self.runner.adopt(call, is_vouched=True, make=settled.make))
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Decide about a step that was started and has failed, or has no recorded end."""
         report = await self.claims.report_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
-            outcome = await self.runner.adopted(attrs.evolve(call, tries=1, services=NO_SERVICES))
+            outcome = await self.runner.adopt(attrs.evolve(call, tries=1, services=NO_SERVICES))
             return Resolution(outcome=outcome, report=report)
         if settlement is Settlement.ASK:
             self._ask_of_start(call.path, report, has_failed=has_failed)

@@ -15,7 +15,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FencedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import Lease, StoreBase
-from flowckpt.stores.leases import released
+from flowckpt.stores.leases import release_lease
 
 T = TypeVar("T")
 
@@ -52,10 +52,10 @@ async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, Non
     try:
         yield lease
     finally:
-        await finish_despite_cancel(released(store, lease), is_last=True)
+        await finish_despite_cancel(release_lease(store, lease), is_last=True)
 
 
-async def saved_after(
+async def save_after(
     store: StoreBase, clock: Clock, lease: Lease, latest: CheckpointData, name: str, **changes: Any
 ) -> CheckpointData:
     """Save a changed copy of a run's newest checkpoint as the next one; its id is the name and the attempt's number."""
@@ -82,9 +82,9 @@ async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -
     failure: object = "the store does not answer; the lease expires by itself"
     try:
         if not is_away:
-            await released(store, lease)
+            await release_lease(store, lease)
             return
-        giving = await begin(released(store, lease), patience=_MOMENT)
+        giving = await begin(release_lease(store, lease), patience=_MOMENT)
         if giving.done():
             giving.result()
             return

@@ -395,14 +395,14 @@ class PartialSaves:
                 self._check(now)
                 if not services.interrupts.is_in_place:
                     raise has_ended(now.path, now.tries)  # the step has ended without waiting for this thread
-                driven(self._saved(now, partial, is_told_here=True))
+                driven(self._save(now, partial, is_told_here=True))
             return
         loop = services.loop
         if loop is None or loop.is_closed():
             raise has_ended(now.path, now.tries)
         if loop is running_loop():
             raise saved_in_loop(now.path)
-        asyncio.run_coroutine_threadsafe(self._saved_for_thread(now, partial), loop).result()
+        asyncio.run_coroutine_threadsafe(self._save_for_thread(now, partial), loop).result()
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from code in the loop; see `save`."""
@@ -411,7 +411,7 @@ class PartialSaves:
         if self._services.loop is not asyncio.get_running_loop():  # a loop of the step's own
             await asyncio.to_thread(self.save, now, state, as_type)
             return
-        await self._saved(now, partial, is_told_here=True)
+        await self._save(now, partial, is_told_here=True)
 
     async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
         """Save a state that a worker has already encoded; see `save`.
@@ -421,20 +421,20 @@ class PartialSaves:
             tree: the encoded state.
         """
         self._check(now)
-        await self._saved_for_thread(now, self._recorded(now, tree))
+        await self._save_for_thread(now, self._recorded(now, tree))
 
-    async def _saved_for_thread(self, now: CurrentStep, partial: PartialState) -> None:
+    async def _save_for_thread(self, now: CurrentStep, partial: PartialState) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._saving.add(task)
         try:
             self._check(now)
             with blocking_allowed(False):
-                await self._saved(now, partial, is_told_here=False)
+                await self._save(now, partial, is_told_here=False)
         finally:
             self._saving.discard(task)
 
-    async def _saved(self, now: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
+    async def _save(self, now: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
         services = self._services
         held = services.recorder.checkpointer.partial
         before = held.get(now.path)

@@ -57,7 +57,7 @@ class GroupCommit:
         self._turn: asyncio.Future[None] | None = None
         self._group: list[asyncio.Future[bool]] | None = None  # the futures of all members but the first
 
-    async def saved(self, save: Callable[[], Awaitable[T]]) -> T | None:
+    async def save_once(self, save: Callable[[], Awaitable[T]]) -> T | None:
         """Save, or have another member of the group save; return what `save` returned, or None if another saved.
 
         Raises:
@@ -351,7 +351,7 @@ class Recorder:
                 at-most-once step always must be saved before the run continues.
         """
         if not may_block() or self._group.is_saving:
-            return self._group.saved(lambda: self._save(reason, name, status))
+            return self._group.save_once(lambda: self._save(reason, name, status))
         checkpointer = self.checkpointer  # nothing else runs in the loop, so no other save could join
         if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.policy.continue_on_save_error:
             return self._save(reason, name, status)
@@ -411,7 +411,7 @@ class Recorder:
         """Save that an at-most-once step starts; the result of an earlier call no longer matters."""
         self.in_doubt.add(path)
         self.forget_superseded(path)
-        await self.emit_saved(await self._group.saved(lambda: self._save(Reason.IN_DOUBT)))
+        await self.emit_saved(await self._group.save_once(lambda: self._save(Reason.IN_DOUBT)))
 
     async def checkpoint_wait(self) -> None:
         """Make a wait durable while other steps still run."""

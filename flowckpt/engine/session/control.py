@@ -18,7 +18,7 @@ from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
 from flowckpt.engine.rules.paths import ROLLBACK, not_yielded, step_of
 from flowckpt.engine.run.inbox import new_request, remove_requests, tagged
-from flowckpt.engine.run.lease import existing, live_interrupts, saved_after, taken
+from flowckpt.engine.run.lease import existing, live_interrupts, save_after, taken
 from flowckpt.engine.run.resumption import crash_count_at_resume
 from flowckpt.engine.undo.compensate import cancelling, without_key
 from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
@@ -102,7 +102,7 @@ async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -
     async with taken(store, workflow_id) as lease:
         latest = existing(workflow_id, lease.latest)
         cancelling(workflow_id, latest)
-        data = await saved_after(
+        data = await save_after(
             store,
             clock,
             lease,
@@ -200,7 +200,7 @@ async def tag_run(
             count = await crash_count_at_resume(store, lease, latest)
             before = attrs.evolve(count, count=max(count.count - 1, 0))
             metadata = before.written_to(metadata, results=len(latest.step_results), partial=latest.partial)
-        return await saved_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
+        return await save_after(store, clock, lease, latest, "@tagged", evidence=(), metadata=metadata)
 
 
 async def checkpoint_run(

@@ -102,12 +102,12 @@ class Outbox:
         run = self._derived(call, workflow.name, bound.hash)
         latest = await self.store.load_latest(run)
         if latest is None:
-            latest = await self._recorded(workflow, run, bound, call)
+            latest = await self._record_start(workflow, run, bound, call)
         if latest.status is Status.SUSPENDED and is_not_started(latest.metadata, latest.attempt):
             loop_runs().begin(partial(self.drive, workflow, run))
         return run
 
-    async def _recorded(
+    async def _record_start(
         self, workflow: Workflow[Any, Any], run: str, bound: BoundInputs, call: StepCall
     ) -> CheckpointData:
         """Make a new run durable; return its first checkpoint, or its newest if another process was faster."""

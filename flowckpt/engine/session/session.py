@@ -247,7 +247,7 @@ class Session:
             await session.outbox.loop_runs().join(self.interrupts)
         return result
 
-    async def joined(self) -> WorkflowResult:
+    async def join(self) -> WorkflowResult:
         """Drive a run that another run started; stay as long as another run may end its waits."""
         self._stays = self._has_acted = True
         session.outbox.loop_runs().enter(self)
@@ -363,7 +363,7 @@ class Session:
     async def _begun(self, lease: Lease) -> Drive | RecordedEnd:
         """Start or resume the run; if a run to be started already exists, follow `if_exists`."""
         if self._bound is None:
-            return await self._resumed(lease)
+            return await self._resume(lease)
         if lease.latest is None:
             return self._started(lease, self._bound)
         if self._if_exists is IfExists.FAIL:
@@ -372,7 +372,7 @@ class Session:
             return self._recorded(lease.latest)
         self._refuse_another(lease.latest)
         self._bound = None
-        return await self._resumed(lease)
+        return await self._resume(lease)
 
     def _refuse_another(self, latest: CheckpointData) -> None:
         """Refuse a start if the run with this id belongs to another workflow or has other inputs."""
@@ -464,7 +464,7 @@ class Session:
             return [each for each in taken if each not in old or each in left]
         return taken
 
-    async def _resumed(self, lease: Lease) -> Drive | RecordedEnd:
+    async def _resume(self, lease: Lease) -> Drive | RecordedEnd:
         latest = lease.latest
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)

@@ -111,7 +111,7 @@ class FanOut(CompositeRun):
         if result is None:
             return False
         if not self.is_stale and (not self._unended or not result.success) and not gone:
-            await self._restored(result)
+            await self._restore(result)
             return True
         if not self.is_stale:
             why = (other_members(len(self._unended), len(gone)),)
@@ -162,7 +162,7 @@ class FanOut(CompositeRun):
             self._unended.append((index, self._member(attrs.evolve(enter, result=None, nested=kept))))
         self._stopped = []
 
-    async def _restored(self, result: StepResult) -> None:
+    async def _restore(self, result: StepResult) -> None:
         """Restore the recorded end of the fan-out."""
         await note_restored(self.context, self.enter.step, result, is_spare=self.enter.is_spare)
         self.answered(recorded_fan_out(self.enter, result, self._known()))

@@ -151,7 +151,7 @@ class _Waiting:
             run.inbox.take(signal)
             self.signal = signal
             if isinstance(action, ApprovalAction):
-                await self._answered(action, signal)
+                await self._use_answer(action, signal)
             else:
                 await self._deliver(signal)
         elif wait.is_due(run.clock.now()):
@@ -206,7 +206,7 @@ class _Waiting:
         except Exception as error:
             return Outcome(error=error)
 
-    async def _answered(self, action: ApprovalAction, signal: Signal) -> None:
+    async def _use_answer(self, action: ApprovalAction, signal: Signal) -> None:
         """Use an answer if the approved facts are unchanged; otherwise ask again."""
         wait, path = self.wait, self.command.path
         is_approved, comment = bool(signal.data.get("approved")), str(signal.data.get("comment", ""))

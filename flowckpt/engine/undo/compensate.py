@@ -193,9 +193,9 @@ class UndoSearch(DryResponder):
         self.replays.append(replay)
         end = await drive(replay, self)
         if isinstance(end, Crash):
-            self._stopped(end.error)
+            self._note_stop(end.error)
 
-    def _stopped(self, error: BaseException) -> None:
+    def _note_stop(self, error: BaseException) -> None:
         """Note why a generator stopped; an error after its last recorded step is how it ended before."""
         if isinstance(error, SecretNeeded):
             self.is_blind = True
@@ -268,7 +268,7 @@ class UndoSearch(DryResponder):
             answers = await self.members(replay, expansion)
         except (PlanStopped, Exception) as error:  # raised by the iterable of items
             if isinstance(error, PlanStopped):
-                self._stopped(error)
+                self._note_stop(error)
             else:
                 self.ends_at = f"the items of {enter.path!r} cannot be created: {type(error).__name__}: {error}"[:300]
             return None

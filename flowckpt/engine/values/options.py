@@ -417,7 +417,7 @@ class Trigger(Protocol):
         ...
 
 
-def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
+def _check_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
     if not is_finite_number(value) or value <= 0:
         raise SettingError(
             f"a TimeTrigger needs a number of seconds above 0, or a timedelta, not {value!r:.80}",
@@ -434,14 +434,14 @@ class TimeTrigger(FieldEquality):
         seconds: the time, above 0: seconds or a timedelta; three minutes by default.
     """
 
-    seconds: float = attrs.field(default=180.0, converter=in_seconds, validator=_checked_seconds)
+    seconds: float = attrs.field(default=180.0, converter=in_seconds, validator=_check_seconds)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether enough time has passed since the last checkpoint."""
         return progress.seconds >= self.seconds
 
 
-def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) -> None:
+def _check_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) -> None:
     if type(value) is not int or value < 1:
         raise SettingError(
             f"a StepCountTrigger needs a whole number of steps of at least 1, not {value!r:.80}",
@@ -458,7 +458,7 @@ class StepCountTrigger(FieldEquality):
         steps: the number of steps, from 1.
     """
 
-    steps: int = attrs.field(validator=_checked_steps)
+    steps: int = attrs.field(validator=_check_steps)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether enough steps have ended since the last checkpoint."""
@@ -476,7 +476,7 @@ def _members(value: object) -> tuple[Trigger, ...]:
     return tuple(checked_trigger(member) for member in members)
 
 
-def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
+def _check_mode(_: CompositeTrigger, __: object, value: object) -> None:
     if value not in ("any", "all"):
         raise SettingError(
             f"{value!r:.80} is not a mode of a CompositeTrigger", setting="mode", remedy="Write 'any' or 'all'."
@@ -493,7 +493,7 @@ class CompositeTrigger(FieldEquality):
     """
 
     triggers: tuple[Trigger, ...] = attrs.field(converter=_members)
-    mode: str = attrs.field(default="any", validator=_checked_mode)
+    mode: str = attrs.field(default="any", validator=_check_mode)
 
     def should_checkpoint(self, progress: Progress) -> bool:
         """Return whether any, or all, of the triggers request a checkpoint.

@@ -379,7 +379,7 @@ class RunExecutor:
             UnknownExecutorError: the executor may repeat work.
             ExecutorError: the executor cannot be created.
         """
-        if repeats_work(self._kind) or repeats_work(await self._opened(path)):
+        if repeats_work(self._kind) or repeats_work(await self._open(path)):
             raise self.refused(
                 path, f"is .at_most_once(), and executor {self.name!r} may run a step again when it loses a worker"
             )
@@ -391,7 +391,7 @@ class RunExecutor:
             UnknownExecutorError: the executor does not support resources.
         """
         try:
-            executor = await self._opened(path)
+            executor = await self._open(path)
         except ExecutorError:
             return  # the tries of the step report the error
         if not isinstance(executor, TakesResources):
@@ -434,7 +434,7 @@ class RunExecutor:
 
     async def _answer(self, action: PythonAction, call: StepCall, interrupts: Interrupts) -> Any:
         path = call.path
-        executor = await self._opened(path)
+        executor = await self._open(path)
         if is_in_this_process(executor):
             parcel: bytes | PythonAction = action
         else:
@@ -443,7 +443,7 @@ class RunExecutor:
         if self._room is None:
             return await self._sent(executor, parcel, call, interrupts)
         async with self._room:
-            executor = await self._opened(path)  # other steps may have found it broken meanwhile
+            executor = await self._open(path)  # other steps may have found it broken meanwhile
             return await self._sent(executor, parcel, call, interrupts)
 
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
@@ -508,7 +508,7 @@ class RunExecutor:
             kill(executor)
         return WorkerDiedError(path, executor=self.name, detail=_said(error))
 
-    async def _opened(self, path: str) -> Executor:
+    async def _open(self, path: str) -> Executor:
         if self._executor is None:
             if self._opening is None:
                 self._opening = asyncio.Lock()

@@ -276,7 +276,7 @@ def claim_segment(
         The open file, and the digest of its header.
     """
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
-    line, digest = chain_line(body if signer is None else signer.signed(body, 0, START), START)
+    line, digest = chain_line(body if signer is None else signer.authenticated(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
     creating = partial(filesystem.create, directory, name)
     file: int = (yield creating, None) if is_grouped else creating()

@@ -454,7 +454,7 @@ def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: Li
 def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
     if seal is None:
         return body
-    return seal.sealed(body, place, previous) if place else seal.signed(body, 0, START)
+    return seal.sealed(body, place, previous) if place else seal.authenticated(body, 0, START)
 
 
 def drop_earlier(filesystem: FileSystem, owned: FileRunWriter, sequence: int, seals: Seals) -> None:

@@ -92,7 +92,7 @@ class StartedSteps:
         text = path.encode("utf-8", "replace")
         if self._seal is not None:
             self._count += 1  # never reset in an attempt, because it is a nonce; a forked child has the same count
-            text = self._seal.hidden(text, self._count << 24 | int.from_bytes(os.urandom(3)))
+            text = self._seal.encrypted_hint(text, self._count << 24 | int.from_bytes(os.urandom(3)))
         line = (text if start else self._head + text) + b"\n\0"
         end = start + len(line)
         if end <= self._most:
@@ -181,7 +181,7 @@ def started_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None 
     attempt = int(head)
     try:
         seal = None if seal_of is None else seal_of(attempt)
-        shown = [path if seal is None else seal.shown(path) for path in paths]
+        shown = [path if seal is None else seal.decrypted_hint(path) for path in paths]
     except SealBrokenError:
         return 0, ()
     return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))
@@ -201,8 +201,8 @@ def sealed_live(content: bytes, attempt: int, seal: LineSeal, count: int) -> byt
         count: the number of notes that the attempt has written.
     """
     number = 1 << 55 | count << 24 | int.from_bytes(os.urandom(3))  # above the numbers of the started steps
-    hint = b2a_base64(seal.hidden(content, number), newline=False)
-    return seal.signed(b'{"flowckpt":"live","attempt":%d,"hint":"%b"' % (attempt, hint), NOTE, START) + b"}"
+    hint = b2a_base64(seal.encrypted_hint(content, number), newline=False)
+    return seal.authenticated(b'{"flowckpt":"live","attempt":%d,"hint":"%b"' % (attempt, hint), NOTE, START) + b"}"
 
 
 def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> bytes | None:
@@ -219,7 +219,7 @@ def opened_live(content: bytes, seal_of: Callable[[int], LineSeal | None]) -> by
         if seal is None:
             return None
         seal.verified(content[:-1], NOTE, START)
-        return seal.shown(a2b_base64(fields["hint"], strict_mode=True))
+        return seal.decrypted_hint(a2b_base64(fields["hint"], strict_mode=True))
     except (SealBrokenError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -313,7 +313,7 @@ class TruncationGuard:
             self._filesystem.close(file)
 
     def _text(self, digest: str) -> bytes:
-        body = self._seal.signed(b'%b,"digest":"%b"' % (self._head, digest.encode()), NOTE, START)
+        body = self._seal.authenticated(b'%b,"digest":"%b"' % (self._head, digest.encode()), NOTE, START)
         return (body + b"}").ljust(_SIZE - 1) + b"\n"
 
 

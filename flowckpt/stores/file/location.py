@@ -276,7 +276,7 @@ class Location:
             with self._run_directory(workflow_id) as directory:
                 return otherwise if directory is None else read(directory)
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
@@ -286,7 +286,7 @@ class Location:
         except OSError as error:
             raise storage_error(error, workflow_id, operation, self.path) from error
 
-    def _retried(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
+    def _retry(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if a name vanished meanwhile, because the run was cleared or a claim was given up."""
         last = FileNotFoundError()
         with self._translated(workflow_id, operation):

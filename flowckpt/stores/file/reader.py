@@ -258,7 +258,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
 
     def _survey_one(self, name: str, looked: _ReadRuns) -> RunInfo | None:
         try:
-            info = self._retried(name, "list", lambda: self._describe(name))
+            info = self._retry(name, "list", lambda: self._describe(name))
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
             if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
                 looked.locked = error
@@ -323,7 +323,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
     def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as listed; None if there is none."""
         name = run_directory(workflow_id)
-        return self._retried(workflow_id, "read", lambda: self._describe(name))
+        return self._retry(workflow_id, "read", lambda: self._describe(name))
 
     def _describe(self, name: str) -> RunInfo | None:
         with self._directory_named(name) as directory:
@@ -351,7 +351,7 @@ class FileReader(Location, LogRuns[FileRunWriter]):
         findings = []
         for name in self._run_names():
             try:
-                run = self._retried(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                run = self._retry(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
             except FlowckptError as error:
                 findings.append(_finding(name, error))
                 continue

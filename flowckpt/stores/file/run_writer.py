@@ -476,7 +476,7 @@ class SegmentWriter:
             if is_synced:
                 filesystem.sync_data(self._file)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
         return digest
 
     def sync(self) -> None:
@@ -484,7 +484,7 @@ class SegmentWriter:
         try:
             self._filesystem.sync_data(self._file)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
     def acknowledge(self, digest: bytes) -> None:
         """Acknowledge a written and synced line, unless the run has a new owner.
@@ -495,7 +495,7 @@ class SegmentWriter:
         try:
             newest = self._newest_number()
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
@@ -650,7 +650,7 @@ class SegmentWriter:
         if self._fence is not None or self.is_poisoned:
             refuse_write(self._workflow_id, self.number, self._fence, "on the disk")
 
-    def _failed(self, error: OSError) -> CheckpointStorageError:
+    def _failure(self, error: OSError) -> CheckpointStorageError:
         return CheckpointStorageError(
             f"saving run {self._workflow_id!r} to {segment_name(self.number)} failed: {error.strerror or error}; "
             "whether the checkpoint is on the disk is unknown",

@@ -139,7 +139,7 @@ class FileRuns(FileReader):
     ) -> tuple[FileRunWriter, CheckpointData | None, tuple[str, ...]]:
         if previous is not None:
             self.owned.pop(workflow_id).close()
-        writer = self._claimed(workflow_id, take_over=take_over, at_least=at_least)
+        writer = self._claim_now(workflow_id, take_over=take_over, at_least=at_least)
         try:
             return writer, self._newest(writer), tuple(writer.image.notices)
         except BaseException:
@@ -152,14 +152,14 @@ class FileRuns(FileReader):
     def _give_up(self, writer: FileRunWriter) -> None:
         writer.release()
 
-    def _claimed(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> FileRunWriter:
+    def _claim_now(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> FileRunWriter:
         known = self._remembered(workflow_id)
 
         def claim_once() -> FileRunWriter:
             return result_of(self._claiming(workflow_id, at_least=at_least, take_over=take_over, known=known))
 
         for _ in range(PATIENCE):
-            owned = self._retried(workflow_id, "acquire", claim_once)
+            owned = self._retry(workflow_id, "acquire", claim_once)
             if not owned.image.is_cleared:
                 return owned
             # A crash during a clear left its tombstone: finish the clear, then try again.
@@ -249,12 +249,12 @@ class FileRuns(FileReader):
 
         return self._group.later(workflow_id, releasing())
 
-    def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+    def make_savable(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Claim the next segment of an owned run whose segment can no longer be written."""
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
-        with self._translated(workflow_id, "renew"), self._explaining_removal(workflow_id):
+        with self._translated(workflow_id, "make savable"), self._explaining_removal(workflow_id):
             fetch = self._fetch(workflow_id)
             needed = owned.bytes_missing_of(history) or 1
             made = claim_next(
@@ -294,7 +294,7 @@ class FileRuns(FileReader):
         """Remove a run if a condition on its open, locked directory holds; return whether it was removed."""
         self._check_writer(workflow_id)
         self.release(workflow_id)
-        return self._retried(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
+        return self._retry(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
 
     def remove_empty(self, workflow_id: str) -> None:
         """Remove a run's directory if nothing was ever saved or everything was cleared.
@@ -310,7 +310,7 @@ class FileRuns(FileReader):
                 raise RunExistsError(workflow_id)
             return True
 
-        self._retried(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
+        self._retry(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
 
     def _clear_once(self, workflow_id: str, only_if: Callable[[int], bool] | None) -> bool:
         filesystem = self._filesystem
@@ -366,7 +366,7 @@ class FileRuns(FileReader):
                 fetch = self._fetch(workflow_id)
                 return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     def plain_runs(self) -> list[str]:
         """Return the runs whose newest segment was written without a key."""
@@ -402,7 +402,7 @@ class FileRuns(FileReader):
                     raise CheckpointNotFoundError(workflow_id)
                 return is_new
 
-        return self._retried(workflow_id, "signal", send_once)
+        return self._retry(workflow_id, "signal", send_once)
 
     def _is_a_run(self, directory: int) -> bool:
         if not self.seals.has_key:
@@ -450,7 +450,7 @@ class FileRuns(FileReader):
                     raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
                 set_pin(self._filesystem, directory, sequence)
 
-        self._retried(workflow_id, "pin", pin_once)
+        self._retry(workflow_id, "pin", pin_once)
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Remove a pin."""
@@ -475,7 +475,7 @@ class FileRuns(FileReader):
         for name in self._run_names():
             if name > start and len(found) < limit:
                 with contextlib.suppress(FlowckptError):  # damaged runs are not compacted
-                    run = self._retried(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                    run = self._retry(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
                     found += [run] if run is not None and run_directory(run) == name else []
         return found
 
@@ -497,7 +497,7 @@ class FileRuns(FileReader):
         if not self._is_worthwhile(workflow_id, is_forced=is_forced):
             return stores.queries.Compacted()
         before = self._stored_bytes(workflow_id)
-        owned = self._claimed(workflow_id)
+        owned = self._claim_now(workflow_id)
         try:
             if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may also clear
                 raise RunLockedError(workflow_id, holder="a child process of its dead owner")
@@ -603,7 +603,7 @@ class FileRuns(FileReader):
         self.reserve.make()
         for name in self._run_names():
             try:
-                cleared = self._retried(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
+                cleared = self._retry(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
                 if cleared is not None and run_directory(cleared) == name:
                     self.clear(cleared)
             except RunLockedError:

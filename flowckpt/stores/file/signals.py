@@ -115,7 +115,7 @@ def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     with refused_as_encoding_error():
         head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **extra})
         body = _body(signal.to_document())
-    first, digest = lines.chain_line(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
+    first, digest = lines.chain_line(head if seal is None else seal.authenticated(head, 0, lines.START), lines.START)
     second, _ = lines.chain_line(body if seal is None else seal.sealed(body, 1, digest), digest)
     return first + second
 

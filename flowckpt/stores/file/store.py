@@ -87,7 +87,7 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
 
     started_steps = in_runs(StoreBase.started_steps)
     last_seen = in_runs(StoreBase.last_seen)
-    renew = in_runs(StoreBase.renew)
+    make_savable = in_runs(StoreBase.make_savable)
 
     async def trust(self, workflow_id: str) -> TrustReport:
         """Accept a run permanently although its records are not authenticated; the store must have `trust=True`.

@@ -190,7 +190,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                     raise ChangedMeanwhileError from error
                 raise
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     def _image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
         workflow_id, attempts = contents.workflow_id, contents.keys.attempts
@@ -242,7 +242,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 keys, workflow_id, [number for number, tail in tails.items() if tail.is_begun and number > last]
             )
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return the live owner of a run."""
@@ -251,7 +251,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
             keys = current_keys(self.bucket, workflow_id)
             return self._owner_at(workflow_id, keys) if keys.attempts else None
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     def live_note(self, workflow_id: str) -> bytes | None:
         """Return the live note of a run: the content of the heartbeat of its newest attempt."""
@@ -281,7 +281,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
                 return None
             return list_attempt(self.bucket, keys.at(attempt), workflow_id).last_sign
 
-        return self._retried(workflow_id, "read", read_once)
+        return self._retry(workflow_id, "read", read_once)
 
     def _server_time(self) -> datetime:
         """Return an estimate of the server's time: this machine's, or a later time proved by the objects.
@@ -316,7 +316,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         return self._info(run_key(workflow_id))
 
     def _info(self, run: str) -> RunInfo | None:
-        return self._retried(
+        return self._retry(
             run,
             "list",
             lambda: run_info(self.bucket, run, self._server_time, lambda workflow_id: self.read(workflow_id).info()),
@@ -396,7 +396,7 @@ class ObjectReader(LogRuns[ObjectRunWriter]):
         """Return whether a run's life has ended since it was listed: its end is recorded before anything is removed."""
         return current_keys(self.bucket, workflow_id).life != keys.life
 
-    def _retried(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
+    def _retry(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Repeat work if objects vanish meanwhile because the run was cleared or a claim withdrawn."""
         for _ in range(_PATIENCE):
             try:

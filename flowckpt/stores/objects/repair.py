@@ -156,7 +156,7 @@ class _Repair:
 
     def run(self) -> str:
         """Repair the run; return the prefix of the set-aside copy."""
-        claimed = self._claimed()
+        claimed = self._claim()
         writer = self.runs.unread(self.workflow_id, claimed)
         self.runs.bring(self.workflow_id, writer)
         try:
@@ -177,7 +177,7 @@ class _Repair:
             give_up(self.bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
         return self._aside
 
-    def _claimed(self) -> Claimed:
+    def _claim(self) -> Claimed:
         """Claim the run, which ends all attempts; a damaged end is removed first."""
         newest = self._read(self.keys.attempts[-1])
         # An end after a gap has ended the attempt, too, so there is no owner to check.

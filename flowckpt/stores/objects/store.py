@@ -58,7 +58,7 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     live_seconds = 10.0  # each note costs a request
 
     last_seen = in_runs(StoreBase.last_seen)
-    renew = in_runs(StoreBase.renew)
+    make_savable = in_runs(StoreBase.make_savable)
 
 
 # The address of a bucket: `s3://bucket/prefix`, with options, never with credentials.

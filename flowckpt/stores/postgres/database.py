@@ -377,7 +377,7 @@ class PostgresDatabase(GroupingDatabase):
                 connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 return work(PostgresSession(connection))
 
-        return self._retried(workflow_id, operation, read_once, is_write=False)
+        return self._retry(workflow_id, operation, read_once, is_write=False)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
         """Run writing work in one transaction, and commit it durably."""
@@ -386,7 +386,7 @@ class PostgresDatabase(GroupingDatabase):
             with connection.transaction():
                 return work(PostgresSession(connection))
 
-        return self._retried(workflow_id, operation, write_once)
+        return self._retry(workflow_id, operation, write_once)
 
     def _write_group(self, items: Sequence[Item]) -> Sequence[Outcome]:
         """Write items in one transaction; if that fails, each is written separately."""
@@ -432,7 +432,7 @@ class PostgresDatabase(GroupingDatabase):
             with connection.transaction():
                 return [session.execute(*each) for each in statements][-1] if statements else work.do(session)
 
-        return self._retried(work.workflow_id, work.operation, do_once)
+        return self._retry(work.workflow_id, work.operation, do_once)
 
     def write_once(self, addition: Addition) -> bool:
         """Write the rows of a save with unknown outcome, unless they exist; return whether the fence holds."""
@@ -440,7 +440,7 @@ class PostgresDatabase(GroupingDatabase):
 
     def probe(self) -> None:
         """Check that the server answers."""
-        self._retried("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
+        self._retry("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
 
     def _add(self, addition: Addition, *, is_uncertain: bool, patience: float | None = None) -> bool:
         def add_once(connection: Connection) -> bool:
@@ -458,7 +458,7 @@ class PostgresDatabase(GroupingDatabase):
             return holds or (was_uncertain and is_there(connection, addition))
 
         try:
-            return self._retried(addition.workflow_id, "save", add_once, patience=patience)
+            return self._retry(addition.workflow_id, "save", add_once, patience=patience)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = is_uncertain
             raise
@@ -555,7 +555,7 @@ class PostgresDatabase(GroupingDatabase):
             raise refusal(self.address, "permission denied for its schema", grants(self.address))
         return [name for name, _ in found]
 
-    def _retried(
+    def _retry(
         self,
         workflow_id: str,
         operation: str,

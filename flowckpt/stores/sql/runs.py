@@ -705,7 +705,7 @@ class BulkImport:
             if owned is None or data.attempt != owned.attempt:
                 if owned is not None:
                     give_up(session, self._dialect.lock, owned.run, owned.token)
-                owned = self._claimed(session, database, data.attempt)
+                owned = self._claim_attempt(session, database, data.attempt)
             owned.save(data)
         if owned is not None:
             give_up(session, self._dialect.lock, owned.run, owned.token)
@@ -720,7 +720,7 @@ class BulkImport:
                 raise RunLockedError(self._workflow_id, holder=str(owner))
             session.change("DELETE FROM runs WHERE run = ?", (run,))
 
-    def _claimed(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
+    def _claim_attempt(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
         key = id_text(self._workflow_id)
         writer = f"{self._token}-{attempt}"
         claim = Claim(self._workflow_id, key, writer, self._process, self._lease_seconds, at_least=attempt)

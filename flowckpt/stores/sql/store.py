@@ -39,6 +39,6 @@ class SqlCheckpointStore(RetainingStore[SqlRuns]):
         return await super().signals(workflow_id) if found is None else await found
 
     last_seen = in_runs(StoreBase.last_seen)
-    renew = in_runs(StoreBase.renew)
+    make_savable = in_runs(StoreBase.make_savable)
     find_runs = in_runs(StoreBase.find_runs)
     figures = in_runs(StoreBase.figures)

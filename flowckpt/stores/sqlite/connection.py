@@ -390,7 +390,7 @@ def migration_announced(database: Path, filesystem: FileSystem | None = None) ->
             file = calls.open_lock(parent, name)
             stack.callback(calls.close, file)
             if take_lock(calls, file):
-                stack.callback(_removed, calls, parent, name)
+                stack.callback(_remove, calls, parent, name)
         yield
 
 
@@ -411,7 +411,7 @@ def is_migrating(database: Path, filesystem: FileSystem | None = None) -> bool:
     return False
 
 
-def _removed(calls: FileSystem, parent: int, name: str) -> None:
+def _remove(calls: FileSystem, parent: int, name: str) -> None:
     with contextlib.suppress(OSError):
         calls.unlink(parent, name)
 

@@ -130,7 +130,7 @@ class LineSeal:
             return "not verified"
         return f"{'encrypted' if self._cipher is not None else 'authenticated'} with key {self.key.id}"
 
-    def signed(self, body: bytes, number: int, previous: bytes) -> bytes:
+    def authenticated(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return a readable body (a header, a note), authenticated if there is a key.
 
         Args:
@@ -160,7 +160,7 @@ class LineSeal:
         if methods:
             mark = f'{{"packed":"{methods[0]}"{head}'.encode()
             body = b'%b%b%b"' % (mark, _DATA, b2a_base64(data, newline=False))
-        return self.signed(body, number, previous)
+        return self.authenticated(body, number, previous)
 
     def opened(self, body: bytes, number: int, previous: bytes) -> bytes:
         """Return the original of a sealed body.
@@ -177,7 +177,7 @@ class LineSeal:
             body = self.verified(body, number, previous)
             return inflated(body) if body.startswith(PACKED) else body
         mark, data = _parts(body)
-        methods, size = _said(mark)
+        methods, size = _methods_and_size(mark)
         if methods[-1:] != [_CIPHER]:
             raise SealBrokenError("it is not encrypted, as every line of its segment is")
         found = self._cipher.decrypted(data, number, _place(number, previous) + mark)
@@ -187,7 +187,7 @@ class LineSeal:
         """Return a body without its authentication.
 
         Args:
-            body: what `signed` returned.
+            body: what `authenticated` returned.
             number: the number of its line.
             previous: the digest of the line before.
 
@@ -203,7 +203,7 @@ class LineSeal:
             raise SealBrokenError("its authentication does not match: it was changed, moved, or made without the key")
         return body[:cut]
 
-    def hidden(self, hint: bytes, number: int) -> bytes:
+    def encrypted_hint(self, hint: bytes, number: int) -> bytes:
         """Return a hint that is stored next to the segment, encrypted if the lines are.
 
         Args:
@@ -214,18 +214,18 @@ class LineSeal:
             return hint
         return b"%d:%b" % (number, b2a_base64(self._hints.encrypted(hint, number, b""), newline=False))
 
-    def shown(self, hidden: bytes) -> bytes:
-        """Return the original of a hidden hint.
+    def decrypted_hint(self, stored: bytes) -> bytes:
+        """Return the original of a hint.
 
         Args:
-            hidden: what `hidden` returned.
+            stored: what `encrypted_hint` returned.
 
         Raises:
             SealBrokenError: it does not open.
         """
         if self._hints is None:
-            return hidden
-        number, _, text = hidden.partition(b":")
+            return stored
+        number, _, text = stored.partition(b":")
         try:
             return self._hints.decrypted(a2b_base64(text, strict_mode=True), int(number), b"")
         except (ValueError, OverflowError) as error:
@@ -247,7 +247,7 @@ def inflated(body: bytes) -> bytes:
         SealBrokenError: it does not unpack, or is also encrypted.
     """
     mark, data = _parts(body)
-    methods, size = _said(mark)
+    methods, size = _methods_and_size(mark)
     if _CIPHER in methods:
         raise SealBrokenError("it is encrypted, but its segment's header names no encryption")
     return _unpacked(data, methods, size)
@@ -273,10 +273,10 @@ def _parts(body: bytes) -> tuple[bytes, bytes]:
         raise SealBrokenError(f"invalid base64: {error}") from error
 
 
-def _said(mark: bytes) -> tuple[list[str], int]:
+def _methods_and_size(mark: bytes) -> tuple[list[str], int]:
     try:
-        said = json.loads(mark + b"}")
-        methods, size = str(said["packed"]).split(","), said.get("size", 0)
+        fields = json.loads(mark + b"}")
+        methods, size = str(fields["packed"]).split(","), fields.get("size", 0)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SealBrokenError("it is neither a record nor a sealed one") from error
     if type(size) is not int:
