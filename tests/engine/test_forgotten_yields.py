@@ -207,6 +207,45 @@ def test_a_workflow_with_a_misspelt_action_or_modifier_fails_with_a_similar_name
         WorkflowEngine(MemoryCheckpointStore()).run_sync(misspelt).unwrap()
 
 
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda: step("s").command("wc", "-l", "a.txt"),
+            (
+                "The method is .command(argv, *, cwd=None, env=None, stdin=None, max_output=1000000); "
+                "argv is a list: the program and its arguments."
+            ),
+        ),
+        (lambda: step("s").python(add).retry(tims=3), "The method is .retry(attempts, backoff=0.0, max_delay=None, "),
+        (lambda: step("s").python(), "The method is .python(function, /, *args, **kwargs)."),
+    ],
+)
+def test_the_error_of_a_method_of_a_step_with_wrong_arguments_shows_its_parameters(use, said):
+    @workflow
+    def wrong():
+        yield use()
+
+    with pytest.raises(TypeError) as failure:
+        WorkflowEngine(MemoryCheckpointStore()).run_sync(wrong).unwrap()
+    assert failure.value.__notes__[0].startswith(said)
+
+
+class Step:
+    def command(self, argv): ...
+
+
+def test_a_type_error_of_other_code_is_left_alone():
+    @workflow
+    def wrong():
+        Step().command("wc", "-l")
+        yield step("s").python(add)
+
+    with pytest.raises(TypeError) as failure:
+        WorkflowEngine(MemoryCheckpointStore()).run_sync(wrong).unwrap()
+    assert not hasattr(failure.value, "__notes__")
+
+
 def test_a_workflow_may_handle_a_missing_attribute_of_a_step_itself():
     @workflow
     def asks():

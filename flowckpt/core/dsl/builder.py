@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -434,6 +436,37 @@ if TYPE_CHECKING:
         ) -> Step[Secret[CommandOutput]]:
             """Run a program; see `StepBuilder.command`."""
             raise NotImplementedError
+
+
+_WRONG_CALL = re.compile(r"(?:StepBuilder|StepBase)\.(\w+)\(\) (?:takes|got|missing) ")
+_WRONG_CALL_NOTE = {"command": "; argv is a list: the program and its arguments"}
+
+
+def explained(error: BaseException) -> BaseException:
+    """Return a better error if a step was asked for an attribute that it does not have; otherwise the same error.
+
+    A note with the signature is added to the error of a method of a step that was called with wrong arguments.
+
+    This is not done by a `__getattr__` of steps, because CPython 3.11 then looks up all their attributes the long way.
+
+    Args:
+        error: what a workflow raised.
+    """
+    if type(error) is TypeError and (called := _WRONG_CALL.match(str(error))) is not None:
+        method = called[1]
+        parameters = [*inspect.signature(getattr(StepBuilder, method)).parameters.values()][1:]
+        bare = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
+        error.add_note(f"The method is .{method}{bare}{_WRONG_CALL_NOTE.get(method, '')}.")
+        return error
+    step, name = getattr(error, "obj", None), getattr(error, "name", None)
+    if type(error) is not AttributeError or not isinstance(step, StepBase) or not name or name.startswith("_"):
+        return error
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    made = step._without(name, "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
+    made.name, made.obj = name, step  # with which Python says "Did you mean"
+    return made.with_traceback(error.__traceback__)
 
 
 def step(name: str) -> StepBuilder:

@@ -563,24 +563,5 @@ class Step(StepBase, Generic[T_co]):
         return refused_step(self.name, f"it has an action already: .{self.action.step_type}()", "Yield two steps.")
 
 
-def explained(error: BaseException) -> BaseException:
-    """Return a better error if a step was asked for an attribute that it does not have; otherwise the same error.
-
-    This is not done by a `__getattr__` of steps, because CPython 3.11 then looks up all their attributes the long way.
-
-    Args:
-        error: what a workflow raised.
-    """
-    step, name = getattr(error, "obj", None), getattr(error, "name", None)
-    if type(error) is not AttributeError or not isinstance(step, StepBase) or not name or name.startswith("_"):
-        return error
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    made = step._without(name, "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
-    made.name, made.obj = name, step  # with which Python says "Did you mean"
-    return made.with_traceback(error.__traceback__)
-
-
 _set_name, _set_modifiers = vars(StepBase)["name"].__set__, vars(StepBase)["modifiers"].__set__
 _set_action = vars(Step)["action"].__set__

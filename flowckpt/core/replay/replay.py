@@ -31,8 +31,9 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import NextGeneration, Step, StepBuilder, Workflow, continue_as
+from flowckpt.core.dsl.builder import explained
 from flowckpt.core.dsl.checks import check_depth, created_steps, encode_name, refused_step, unmatched_undo_parameter
-from flowckpt.core.dsl.step import PythonAction, explained
+from flowckpt.core.dsl.step import PythonAction
 from flowckpt.core.dsl.workflow import RETURN_IT
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import UNREAD
