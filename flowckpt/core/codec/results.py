@@ -51,7 +51,7 @@ def encode_result(result: StepResult, *, is_common: bool = False) -> tuple[bytes
         said = "" if output == "null" else f',"output":{output}'
     duration = repr(result.duration_ms)
     if duration[-1] not in "0123456789":  # nan, inf or no number: the record could not be read again
-        raise _not_finite(result, "duration_ms", result.duration_ms)
+        raise _refused(path, "duration_ms", result.duration_ms, f"{result.duration_ms!r:.80} is not a finite number")
     what = "" if _name_in(path) == name else f',"name":{quote(name)}'
     if result.step_type != "python":
         what += f',"step_type":{quote(result.step_type)}'
@@ -80,8 +80,7 @@ def _seldom(result: StepResult) -> str:
             try:
                 text += f',"{name}":{dumps(checked(given))}'
             except (TypeError, ValueError, LookupError, AttributeError) as error:
-                place = f"{result.path}: {name}"
-                raise EncodingError(f"{place}: {error}", place=place, type_name=type_name(type(given))) from error
+                raise _refused(result.path, name, given, error) from error
     if result.argument_values:
         text += f',"argument_values":{dumps(checked_extra(result.argument_values))}'
     if result.extra:
@@ -109,12 +108,9 @@ _COMMON = frozenset(
 """The fields that nearly every fresh result has, and no others: see `Recorder.record`."""
 
 
-def _not_finite(result: StepResult, name: str, value: object) -> EncodingError:
-    return EncodingError(
-        f"{result.path}: {name} is {value!r:.80}, which is not a finite number",
-        place=f"{result.path}: {name}",
-        type_name=type_name(type(value)),
-    )
+def _refused(path: str, name: str, value: object, problem: object) -> EncodingError:
+    place = f"{path}: {name}"
+    return EncodingError(f"{place}: {problem}", place=place, type_name=type_name(type(value)))
 
 
 def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
@@ -272,12 +268,8 @@ def result_from(
             document["error"] = decode_error(error)
         if "marks" in document:
             document["marks"] = tuple(document["marks"])
-        if "figures" in document:
-            document["figures"] = _figures(document["figures"])
-        if "source" in document:
-            document["source"] = _source(document["source"])
-        if "published" in document:
-            document["published"] = _published(document["published"])
+        for name in document.keys() & _CHECKED_FIELDS:
+            document[name] = _CHECKED_FIELDS[name](document[name])
         if "argument_values" in document:
             document["argument_values"] = dict(document["argument_values"].items())
         held = document.pop("output", None)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
@@ -439,7 +440,6 @@ if TYPE_CHECKING:
 
 
 _WRONG_CALL = re.compile(r"(?:StepBuilder|StepBase)\.(\w+)\(\) (?:takes|got|missing) ")
-_WRONG_CALL_NOTE = {"command": "; argv is a list: the program and its arguments"}
 
 
 def explained(error: BaseException) -> BaseException:
@@ -453,18 +453,16 @@ def explained(error: BaseException) -> BaseException:
         error: what a workflow raised.
     """
     if type(error) is TypeError and (called := _WRONG_CALL.match(str(error))) is not None:
-        method = called[1]
-        parameters = [*inspect.signature(getattr(StepBuilder, method)).parameters.values()][1:]
+        parameters = [*inspect.signature(getattr(StepBuilder, called[1])).parameters.values()][1:]
         bare = inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
-        error.add_note(f"The method is .{method}{bare}{_WRONG_CALL_NOTE.get(method, '')}.")
+        hint = "; argv is a list: the program and its arguments" if called[1] == "command" else ""
+        error.add_note(f"The method is .{called[1]}{bare}{hint}.")
         return error
     step, name = getattr(error, "obj", None), getattr(error, "name", None)
     if type(error) is not AttributeError or not isinstance(step, StepBase) or not name or name.startswith("_"):
         return error
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    made = step._without(name, "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
+    lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    made = step._without(name, lines[-1] if lines else "")
     made.name, made.obj = name, step  # with which Python says "Did you mean"
     return made.with_traceback(error.__traceback__)
 

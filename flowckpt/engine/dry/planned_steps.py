@@ -300,7 +300,6 @@ class PlannedSteps(DryResponder):
         if wait is not None:
             reasons = (await self._waiting_reason(wait),)
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
-            self.again.paths.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
             end = "its process died" if resumption.latest.status is Status.RUNNING else "the run stopped"
             reason = Reason(ReasonKind.STARTED, f"it was running when {end}; it runs again")

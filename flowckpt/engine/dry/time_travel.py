@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
@@ -268,11 +269,11 @@ def _driven(replay: Replay, responder: _Travel) -> Command:
 
 def _raised(error: BaseException) -> Pause:
     """Return the place in the workflow where it raised its own error."""
-    place, frames = error.__traceback__, []
-    while place is not None:
-        if not str(place.tb_frame.f_globals.get("__name__", "")).startswith("flowckpt."):
-            frames.append((place.tb_frame, place.tb_lineno))
-        place = place.tb_next
+    frames = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__", "")).startswith("flowckpt.")
+    ]
     if not frames:
         raise error
     frame, line = frames[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -558,12 +559,10 @@ def asks_for_checkpoint(
 
 def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
     """Return the member of a composite that failed, according to the traceback; otherwise the trigger itself."""
-    frame = error.__traceback__
-    while frame is not None:
-        found: Any = frame.tb_frame.f_locals.get("self")
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found: Any = frame.f_locals.get("self")
         if callable(getattr(found, "should_checkpoint", None)):
             trigger = found
-        frame = frame.tb_next
     return trigger
 
 
