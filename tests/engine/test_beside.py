@@ -351,11 +351,11 @@ async def test_a_leader_that_is_cancelled_leaves_its_group_to_another() -> None:
         await gate.wait()
         return who
 
-    first = asyncio.ensure_future(group.saved(lambda: save("first")))
+    first = asyncio.ensure_future(group.save_once(lambda: save("first")))
     await asyncio.sleep(0)
-    leader = asyncio.ensure_future(group.saved(lambda: save("leader")))
+    leader = asyncio.ensure_future(group.save_once(lambda: save("leader")))
     await asyncio.sleep(0)
-    joined = [asyncio.ensure_future(group.saved(lambda: save("joined"))) for _ in range(3)]
+    joined = [asyncio.ensure_future(group.save_once(lambda: save("joined"))) for _ in range(3)]
     await asyncio.sleep(0)
     leader.cancel()
     for _ in range(5):
@@ -365,7 +365,7 @@ async def test_a_leader_that_is_cancelled_leaves_its_group_to_another() -> None:
     assert [await each for each in joined] == ["joined", None, None]
     assert saves == ["first", "joined"]
     assert leader.cancelled()
-    assert await group.saved(lambda: save("later")) == "later"
+    assert await group.save_once(lambda: save("later")) == "later"
 
 
 async def test_a_leader_that_is_cancelled_at_its_very_turn_passes_it_on() -> None:
@@ -375,16 +375,16 @@ async def test_a_leader_that_is_cancelled_at_its_very_turn_passes_it_on() -> Non
         await gate.wait()
         return "saved"
 
-    first = asyncio.ensure_future(group.saved(save))
+    first = asyncio.ensure_future(group.save_once(save))
     await asyncio.sleep(0)
-    leader = asyncio.ensure_future(group.saved(save))
+    leader = asyncio.ensure_future(group.save_once(save))
     await asyncio.sleep(0)
     gate.set()
     first.add_done_callback(lambda _: leader.cancel())
     await first
     with contextlib.suppress(asyncio.CancelledError):
         await leader
-    assert await asyncio.wait_for(group.saved(save), 120) == "saved"
+    assert await asyncio.wait_for(group.save_once(save), 120) == "saved"
 
 
 async def test_who_has_just_saved_does_not_come_before_those_who_wait() -> None:
@@ -397,7 +397,7 @@ async def test_who_has_just_saved_does_not_come_before_those_who_wait() -> None:
 
     async def worker() -> None:
         for _ in range(50):
-            await group.saved(save)
+            await group.save_once(save)
 
     await asyncio.gather(*(worker() for _ in range(20)))
     assert saves < 200
