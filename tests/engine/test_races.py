@@ -10,13 +10,13 @@ from typing import Any
 
 import attrs
 import pytest
-from crashing import SimulatedCrash
+from crashing import SimulatedCrash, pass_on
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
-from flowckpt.errors import RunUndoneError, StepFailedError, StepStoppedError
+from flowckpt.errors import CheckpointStorageError, RunUndoneError, StepFailedError, StepStoppedError
 from flowckpt.events import RollbackCompleted
 from flowckpt.testing import FakeClock
 
@@ -429,6 +429,7 @@ def led(ledger: Ledger, program: Any, saves: Saves) -> tuple[Any, Any]:
     False,
     True,
 )
+@example([("race", [[], [("race", [[], []], 0)]], 0)], {1, 7}, False, False)
 def test_what_races_undo_is_undone_once_however_often_the_process_dies(
     program: Any, crashes: set[int], is_after: bool, is_broken: bool
 ) -> None:
@@ -445,6 +446,36 @@ def test_what_races_undo_is_undone_once_however_often_the_process_dies(
     assert without_losers(found) == without_losers(wanted)
     if is_after and not is_broken and repr(program).count("race") == 1:  # in several, one dies while another undoes
         assert all(times == 1 for times in mortal.undone.values()), mortal.undone
+
+
+class FullDisk:
+    """A store whose n-th save fails."""
+
+    def __init__(self, inner: Any, at: int) -> None:
+        self._inner, self._at, self._saves = inner, at, 0
+        pass_on(self, inner)
+
+    async def save(self, workflow_id: str, data: Any) -> None:
+        self._saves += 1
+        if self._saves == self._at:
+            raise CheckpointStorageError("no space", workflow_id=workflow_id, operation="save", remedy="Free space.")
+        await self._inner.save(workflow_id, data)
+
+
+@pytest.mark.parametrize("at", range(3, 11))
+def test_no_run_is_completed_whose_save_failed_in_a_loser_that_was_being_stopped(at: int) -> None:
+    flow = Ledger().flow([("race", [[], [("race", [[], []], 0)]], 0)])
+    store = MemoryCheckpointStore()
+    engine = WorkflowEngine(FullDisk(store, at), clock=FakeClock())
+    result, statuses = engine.run_sync(flow, workflow_id="run"), []
+    while result.status != "completed":
+        statuses.append(result.status)
+        for wait in result.waits:
+            if wait.kind == "signal":
+                engine.signal_sync("run", wait.name)
+        result = engine.resume_sync(flow, workflow_id="run")
+    assert result.is_saved and asyncio.run(store.load_latest("run")).status == "completed"
+    assert ("failed" in statuses) == (at < 8)  # a run that continues has seven saves
 
 
 def test_a_race_that_is_stopped_while_it_is_decided_leaves_no_error_in_the_log(

@@ -219,15 +219,18 @@ class FanOut(CompositeRun):
             await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.context.interrupts)
             if self._is_decided:
                 await self._let_ended_finish(workers)
+        except asyncio.CancelledError:
+            if self.context.waits.fan_outs > 1:  # an outer one is decided, but a save that failed here ends the run
+                with contextlib.suppress(asyncio.CancelledError):
+                    await _stop_all(workers)
+                _raise_error_of(workers)
+            raise
         finally:
             await _stop_all(workers)
-        errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
-        for error in errors:
-            if not isinstance(error, _DecidedError):
-                raise error
-        if not errors and any(each.cancelled() for each in workers):  # by a signal that arrived before the wait
+        is_decided = _raise_error_of(workers)
+        if not is_decided and any(each.cancelled() for each in workers):  # by a signal that arrived before the wait
             raise asyncio.CancelledError
-        if errors:  # stopped members are not in doubt: they ended without a result
+        if is_decided:  # stopped members are not in doubt: they ended without a result
             in_flight = self.context.recorder.in_flight
             for path in [each for each in in_flight if each.startswith(f"{self.enter.path}/")]:
                 del in_flight[path]
@@ -427,3 +430,12 @@ async def _stop_all(workers: Sequence[asyncio.Future[None]]) -> None:
             each.exception()
     if is_cancelled:
         raise asyncio.CancelledError
+
+
+def _raise_error_of(workers: Sequence[asyncio.Future[None]]) -> bool:
+    """Raise the first error of the workers; return whether one of them has decided the fan-out."""
+    errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, _DecidedError):
+            raise error
+    return bool(errors)
