@@ -23,7 +23,7 @@ from tests.stable_ids import ADDRESS
 settings.register_profile("tests", settings(), deadline=None)  # no test depends on the speed of the machine
 settings.load_profile("tests")
 
-live.WATCH.beat.beat_every(86_400)  # no thread writes between the operations that a test counts
+live.WATCH.beat.set_interval(86_400)  # no thread writes between the operations that a test counts
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 

@@ -25,7 +25,7 @@ from flowckpt.errors import (
     StaleStepError,
     StepInDoubtError,
 )
-from flowckpt.stores.open import shown_spec
+from flowckpt.stores.open import hide_passwords
 
 if TYPE_CHECKING:
     from flowckpt.engine import RunOptions
@@ -77,7 +77,7 @@ class ResumeLine(FieldEquality):
 
     def store_words(self) -> list[str]:
         """Return the options that name the store in a command, if needed."""
-        return ["--store", shown_spec(self.choice.given)] if self.choice.given else []
+        return ["--store", hide_passwords(self.choice.given)] if self.choice.given else []
 
     def place_words(self) -> list[str]:
         """Return the options that name the program and its directory, if they were typed."""
@@ -292,7 +292,7 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     """
     line = ["flowckpt", *name.split()]
     if store.given:
-        line += ["--store", shown_spec(store.given)]
+        line += ["--store", hide_passwords(store.given)]
     if name == "resume":
         line += store.mirror_words
     line += options

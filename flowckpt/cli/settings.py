@@ -22,7 +22,7 @@ from flowckpt.maintenance.retention import set_retention
 from flowckpt.stores.adapted import CheckpointStore
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.layout import RUNS, run_directory
-from flowckpt.stores.open import open_store, shown_spec
+from flowckpt.stores.open import hide_passwords, open_store
 
 if TYPE_CHECKING:
     from flowckpt.engine.run.notify import Listener
@@ -56,7 +56,7 @@ class StoreChoice(FieldEquality):
     @property
     def shown(self) -> str:
         """The description without passwords."""
-        return shown_spec(self.spec)
+        return hide_passwords(self.spec)
 
     def place_of(self, workflow_id: str) -> str:
         """Return where a run is stored: its directory in a file store, else the store."""
@@ -66,7 +66,7 @@ class StoreChoice(FieldEquality):
     def places_of(self, workflow_id: str) -> tuple[str, str]:
         """Return where a run is stored, without and with its mirror."""
         place = self.place_of(workflow_id)
-        return place, f"{place}, mirrored in {shown_spec(self.mirror)}" if self.mirror else place
+        return place, f"{place}, mirrored in {hide_passwords(self.mirror)}" if self.mirror else place
 
     def open(self) -> StoreBase:
         """Open the store, with its keys and its mirror.
@@ -137,7 +137,7 @@ def choose_store(
         spec = absolute_spec(option, Path.cwd() if directory is None else directory)
         given = "" if spec == found["store"] else option
     if is_own:
-        remember_store(shown_spec(given))
+        remember_store(hide_passwords(given))
     return StoreChoice(spec, given, found["key_file"], found["compression"], *_mirror_of(found, spec if given else ""))
 
 
@@ -157,7 +157,7 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
     given: Mapping[str, str] = meta.get(GIVEN_MIRROR, {})
-    words = [word for name, text in given.items() for word in (f"--{name.replace('_', '-')}", shown_spec(text))]
+    words = [word for name, text in given.items() for word in (f"--{name.replace('_', '-')}", hide_passwords(text))]
     on_error = given.get("on_mirror_error", found["on_mirror_error"])
     if "mirror" in given:
         named = given["mirror"]

@@ -21,7 +21,7 @@ from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_st
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.maintenance.recovery import stale_note
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.content import error_of_content
+from flowckpt.stores.content import find_content_error
 from flowckpt.stores.queries import LaterCheck, read_verifications
 
 
@@ -167,7 +167,7 @@ def content_error(store: StoreBase, workflow_id: str) -> FlowckptError | None:
         survey = surveyed_runs(store)
         damaged = [each.workflow_id for each in survey.unreadable if each.severity == "corrupt"]
         for run in [workflow_id] if workflow_id else [*damaged, *(each.workflow_id for each in survey.runs)]:
-            if (error := waited(error_of_content(store, run))) is not None:
+            if (error := waited(find_content_error(store, run))) is not None:
                 return error
     return None
 

@@ -257,7 +257,7 @@ class WorkflowEngine:
         except FlowckptError:
             raise
         except Exception as error:
-            if (found := await stores.content.error_of_content(self.store, workflow_id)) is not None:
+            if (found := await stores.content.find_content_error(self.store, workflow_id)) is not None:
                 raise found from error
             raise
 

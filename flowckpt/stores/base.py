@@ -391,7 +391,7 @@ class StoreBase(ABC):
             CheckpointStorageError: the medium failed.
             StoreAbilityError: the store cannot list its runs.
         """
-        return await stores.queries.added_up(self, workflow_id, limit=limit)
+        return await stores.queries.sum_up_runs(self, workflow_id, limit=limit)
 
     async def total_bytes(self) -> int | None:
         """Return the approximate size of the whole store in bytes; None if that needs reading everything."""

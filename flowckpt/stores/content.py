@@ -56,7 +56,7 @@ async def check_content(store: StoreBase, findings: Sequence[Finding]) -> list[F
     return found
 
 
-async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
+async def find_content_error(store: StoreBase, workflow_id: str) -> CheckpointCorruptedError | None:
     """Return the error for an exception caused by the content of a record; None if the content is valid."""
     with suppress(Exception):  # the exception itself is raised then
         damaged, why = await _looked_through(store, workflow_id)
@@ -65,7 +65,7 @@ async def error_of_content(store: StoreBase, workflow_id: str) -> CheckpointCorr
     return None
 
 
-async def damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
+async def find_damaged_attempts(store: StoreBase, workflow_id: str) -> list[tuple[int, Exception]]:
     """Return the attempts of a run that cannot be read completely, and why, including superseded attempts.
 
     Args:

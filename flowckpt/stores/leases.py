@@ -126,7 +126,7 @@ class Heartbeat:
             with _signals_blocked():
                 self._thread = start_thread(partial(self._beat, self._stop), self._name)
 
-    def beat_every(self, seconds: float) -> None:
+    def set_interval(self, seconds: float) -> None:
         """Change the interval; the current pause is not shortened.
 
         Args:
@@ -206,7 +206,7 @@ class RunLimit:
         self._held, self._changed_ns = frozenset[str](), 0
 
     @contextlib.asynccontextmanager
-    async def for_claim(self, workflow_id: str) -> AsyncGenerator[None]:
+    async def reserve_room(self, workflow_id: str) -> AsyncGenerator[None]:
         """Wait for room, and keep it while a run is claimed.
 
         Raises:

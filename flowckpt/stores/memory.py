@@ -195,7 +195,9 @@ class MemoryRunWriter(RunWriter):
         dumps(head).encode()
         return head, blobs
 
-    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[Sequence[Any], HistoryView]:
+    def _adopt_history(
+        self, view: HistoryView, first: CheckpointData | None = None
+    ) -> tuple[Sequence[Any], HistoryView]:
         run = self.run
         if first is not None and first.reason is Reason.CONTINUED:
             run.forget()
@@ -219,9 +221,9 @@ class MemoryRunWriter(RunWriter):
     ) -> None:
         run, (head, blobs), count, history = self.run, encoded, view.length, view.history
         if blobs or history.blobs:
-            named, missing = self._new_values(view, held, blobs)
+            named, missing = self._find_new_values(view, held, blobs)
             run.blobs.update({digest: blob.content() for digest, blob in missing.items()})
-            self._have_values(named, ())
+            self._mark_values_durable(named, ())
         if count > held:
             run.now.encoded += history.encoded_between(held, count)
         stored, sequence = run.now.records, data.sequence
@@ -241,10 +243,10 @@ class MemoryRunWriter(RunWriter):
 
     def delete(self, sequences: list[int]) -> None:
         """Delete checkpoints; their results stay."""
-        with self._usable():
+        with self._lock_if_usable():
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 last = self.run.standing(self.run.now)[-1]
-                _, self.saved = self._begin(self.run.history(self.run.now, _RESULTS(last)).view())
+                _, self.saved = self._adopt_history(self.run.history(self.run.now, _RESULTS(last)).view())
                 self.is_adopted = True
             self.run.written_by.add(self.attempt)
             self.run.deleted.update(set(sequences).intersection(map(_SEQUENCE, self.run.now.records)))

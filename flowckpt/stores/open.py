@@ -79,7 +79,7 @@ def open_store(
     """
     opened = _opened(spec, key_file, compression, trust=trust)
     with suppress(AttributeError):  # a third party's store may be frozen
-        opened.spec = shown_spec(spec)
+        opened.spec = hide_passwords(spec)
     return opened
 
 
@@ -100,7 +100,7 @@ def _opened(spec: str, key_file: str | os.PathLike[str] | None, compression: str
     found = external.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
         return adapt(entry_point.load()(rest))
-    shown = shown_spec(spec)
+    shown = hide_passwords(spec)
     others = sorted({entry.name for entry in external.metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
         f"unknown store scheme {scheme!r} in {shown!r}",
@@ -133,19 +133,19 @@ def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
     """Refuse a key or a compression for a store that would ignore it."""
     if key_file is not None:
         raise StoreSpecError(
-            f"the store {shown_spec(spec)!r} cannot authenticate or encrypt records, but a key file was given",
-            spec=shown_spec(spec),
+            f"the store {hide_passwords(spec)!r} cannot authenticate or encrypt records, but a key file was given",
+            spec=hide_passwords(spec),
             remedy="Use the file store, or omit the key file and use the encryption of the medium.",
         )
     if compression != "none":
         raise StoreSpecError(
-            f"the store {shown_spec(spec)!r} does not compress records, but compression {compression!r} was requested",
-            spec=shown_spec(spec),
+            f"the store {hide_passwords(spec)!r} does not compress records, but compression {compression!r} was requested",
+            spec=hide_passwords(spec),
             remedy="Omit the compression, or use the file store.",
         )
 
 
-def shown_spec(spec: str) -> str:
+def hide_passwords(spec: str) -> str:
     """Return a store's description without passwords.
 
     Args:

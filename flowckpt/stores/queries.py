@@ -83,7 +83,7 @@ async def store_statistics(
     return attrs.evolve(figures, stored=stored)
 
 
-async def added_up(store: StoreBase, workflow_id: str | None, *, limit: int) -> StoreStatistics:
+async def sum_up_runs(store: StoreBase, workflow_id: str | None, *, limit: int) -> StoreStatistics:
     """Return the statistics of a store that can only list: reads its runs one at a time, and each attempt twice.
 
     Args:
@@ -241,7 +241,7 @@ class Repaired(FieldEquality):
         return bool(self.aside)
 
 
-async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
+async def read_whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointData]:
     """Return the checkpoints of all attempts of a run without an owner, attempt by attempt, oldest first.
 
     Raises:
@@ -251,7 +251,7 @@ async def whole_run(store: StoreBase, workflow_id: str) -> Sequence[CheckpointDa
     return [data for part in read for data in part]
 
 
-def unrepairable(workflow_id: str, place: str) -> CheckpointCorruptedError:
+def unrepairable_error(workflow_id: str, place: str) -> CheckpointCorruptedError:
     """Return the error for a repair that finds no readable checkpoint."""
     return CheckpointCorruptedError(
         workflow_id,
@@ -360,7 +360,7 @@ class Verifications:
         return cls(checks, claims)
 
 
-def verifications_in(messages: Iterable[Signal]) -> Verifications:
+def parse_verifications(messages: Iterable[Signal]) -> Verifications:
     """Return the verifications noted among a run's messages; damaged notes are skipped."""
     notes = [each for each in messages if each.kind is WaitKind.VERIFICATION and isinstance(each.data, Mapping)]
     replaced = {str(name) for note in notes for name in note.data.get("replaces") or ()}
@@ -384,7 +384,7 @@ async def read_verifications(store: StoreBase, workflow_id: str, metadata: Mappi
     """
     if not store.has(Ability.SIGNALS):
         return Verifications()
-    return verifications_in(sent_to(metadata, await store.signals(workflow_id)))
+    return parse_verifications(sent_to(metadata, await store.signals(workflow_id)))
 
 
 async def note_verification(
@@ -406,7 +406,7 @@ async def note_verification(
         notes = [each for each in before if each.kind is WaitKind.VERIFICATION]
         data: dict[str, Any] = found.to_document()
         if len(notes) >= _MOST_NOTES:
-            together = verifications_in(notes)
+            together = parse_verifications(notes)
             together.add(found)
             data = {**together.to_document(), "replaces": [each.signal_id for each in notes]}
         birth, kind = birth_of(metadata), WaitKind.VERIFICATION

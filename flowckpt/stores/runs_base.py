@@ -50,10 +50,10 @@ def refused_as_encoding_error() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, RecursionError) as error:
-        raise refusal_of_field(error) from error
+        raise as_encoding_error(error) from error
 
 
-def refusal_of_field(error: Exception) -> EncodingError:
+def as_encoding_error(error: Exception) -> EncodingError:
     """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
 
     Args:
@@ -135,11 +135,11 @@ class RunWriter(ABC):
         """Save a checkpoint with its new results."""
         self._check_process()
         with self._one_at_a_time:
-            view, held, encoded, beginning, evicted = self._prepared(data)
+            view, held, encoded, beginning, evicted = self._prepare_save(data)
             self._write(data, view, held, encoded, beginning, evicted)
             self._acknowledge(data, view, evicted)
 
-    def _prepared(self, data: CheckpointData) -> tuple[HistoryView, int, Any, Sequence[Any], frozenset[int]]:
+    def _prepare_save(self, data: CheckpointData) -> tuple[HistoryView, int, Any, Sequence[Any], frozenset[int]]:
         """Check that a checkpoint may be saved, and return the other arguments of `_write`."""
         self._check_usable()
         if data.attempt != self.attempt:
@@ -151,13 +151,13 @@ class RunWriter(ABC):
             view = given if type(given) is HistoryView else as_view(given)
             encoded = self._encode(data, view)
         except (TypeError, ValueError, RecursionError) as error:
-            raise refusal_of_field(error) from error
+            raise as_encoding_error(error) from error
         beginning: Sequence[Any] = ()
         saved = self.saved
         if not self.is_adopted:
             if data.reason is Reason.CONTINUED:
                 self._values = set()
-            beginning, saved = self._begin(view, data)
+            beginning, saved = self._adopt_history(view, data)
         held = saved.length
         if (view.history is not saved.history or view.length < held) and not view.continues(saved):
             raise ForeignRecordError(
@@ -176,7 +176,7 @@ class RunWriter(ABC):
         if evicted:
             self._evicted -= evicted  # not those that the caller added since, for the next save
 
-    def _new_values(
+    def _find_new_values(
         self, view: HistoryView, held: int, of_head: Mapping[str, Blob]
     ) -> tuple[list[Blob], dict[str, Blob]]:
         """Return the large values of a save, and by digest those that the run does not have yet."""
@@ -186,7 +186,7 @@ class RunWriter(ABC):
                 blobs.extend(view.history.blobs.get(index, {}).values())
         return blobs, {blob.digest: blob for blob in blobs if blob.digest not in self._values}
 
-    def _have_values(self, blobs: list[Blob], missing: Iterable[str]) -> None:
+    def _mark_values_durable(self, blobs: list[Blob], missing: Iterable[str]) -> None:
         """Record that large values are durable, and free their bytes."""
         self._values.update(missing)
         for blob in blobs:
@@ -203,7 +203,7 @@ class RunWriter(ABC):
             )
 
     @contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _lock_if_usable(self) -> Iterator[None]:
         """Hold the lock for the block, if this writer may write."""
         self._check_process()
         with self._one_at_a_time:
@@ -241,7 +241,9 @@ class RunWriter(ABC):
         """
 
     @abstractmethod
-    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[Sequence[Any], HistoryView]:
+    def _adopt_history(
+        self, view: HistoryView, first: CheckpointData | None = None
+    ) -> tuple[Sequence[Any], HistoryView]:
         """Find the records that the attempt continues: those whose history the new one shares.
 
         Args:
@@ -373,14 +375,14 @@ class RunsBase(Medium[W]):
         """Save a checkpoint in the owned attempt, which is claimed first if necessary."""
         writer = self.owned.get(workflow_id)
         if writer is None:
-            writer = self._own_for(workflow_id, data.attempt)
+            writer = self._claim_for_save(workflow_id, data.attempt)
         try:
             writer.save(data)
         except (FencedError, OSError) as error:
-            self._explain(writer, error)
+            self._explain_failure(writer, error)
             raise
         if data.reason is _CONTINUED:
-            self._drop_earlier(writer, data.sequence)
+            self._drop_earlier_generations(writer, data.sequence)
 
     def save_later(self, workflow_id: str, data: CheckpointData) -> asyncio.Future[None] | None:
         """Save a checkpoint in a batch with others; None if it must be saved alone."""
@@ -391,7 +393,7 @@ class RunsBase(Medium[W]):
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
         """Release a run in a batch with others; None if it must be released alone."""
 
-    def _drop_earlier(self, writer: W, sequence: int) -> None:
+    def _drop_earlier_generations(self, writer: W, sequence: int) -> None:
         """Remove the remains of earlier generations, if the save that started this one did not. Failures are only logged.
 
         Args:
@@ -399,10 +401,10 @@ class RunsBase(Medium[W]):
             sequence: the first checkpoint of this generation.
         """
 
-    def _explain(self, writer: W, error: FencedError | OSError) -> None:
+    def _explain_failure(self, writer: W, error: FencedError | OSError) -> None:
         """Raise a better error for a save that failed, if the medium knows one."""
 
-    def _own_for(self, workflow_id: str, attempt: int) -> W:
+    def _claim_for_save(self, workflow_id: str, attempt: int) -> W:
         """Claim a run for a caller that saves without a lease."""
         lease = self.acquire(workflow_id, at_least=attempt)
         if lease.attempt != attempt:
@@ -417,9 +419,9 @@ class RunsBase(Medium[W]):
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
         self._prepare_leases()
         writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
-        return self._own(writer, latest, notices)
+        return self._register_writer(writer, latest, notices)
 
-    def _own(self, writer: W, latest: CheckpointData | None, notices: tuple[str, ...]) -> Lease:
+    def _register_writer(self, writer: W, latest: CheckpointData | None, notices: tuple[str, ...]) -> Lease:
         """Record that this process owns a run, and return its lease."""
         self.owned[writer.workflow_id] = writer
         self._prepare_leases()
@@ -474,9 +476,9 @@ class RunsBase(Medium[W]):
 
     def list_checkpoints(self, workflow_id: str, **wanted: Any) -> Sequence[CheckpointRef]:
         """Return the selected checkpoints, newest first."""
-        return self._chosen(workflow_id, records.Selection(**wanted))
+        return self._select_checkpoints(workflow_id, records.Selection(**wanted))
 
-    def _chosen(self, workflow_id: str, wanted: Selection) -> Sequence[CheckpointRef]:
+    def _select_checkpoints(self, workflow_id: str, wanted: Selection) -> Sequence[CheckpointRef]:
         return wanted.of(self.references(workflow_id))
 
     def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
@@ -491,7 +493,7 @@ class RunsBase(Medium[W]):
         is_mine = workflow_id in self.owned
         if not is_mine:
             self._check_writable(workflow_id)
-            if not self._selected(workflow_id, wanted):
+            if not self._select_sequences(workflow_id, wanted):
                 return 0  # do not claim the run if nothing matches
             self.acquire(workflow_id)
         try:
@@ -502,15 +504,15 @@ class RunsBase(Medium[W]):
 
     def _delete(self, writer: W, wanted: Callable[[str, int], bool]) -> int:
         """Delete checkpoints of an owned run, chosen by id and sequence; return how many."""
-        to_delete = self._to_delete(writer, wanted)
+        to_delete = self._find_deletable(writer, wanted)
         if to_delete:
             writer.delete(to_delete)
         return len(to_delete)
 
-    def _to_delete(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
-        return self._selected(writer.workflow_id, wanted)
+    def _find_deletable(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
+        return self._select_sequences(writer.workflow_id, wanted)
 
-    def _selected(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> list[int]:
+    def _select_sequences(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> list[int]:
         """Return the sequences of the checkpoints selected by id and sequence."""
         return [each.sequence for each in self.references(workflow_id) if wanted(each.checkpoint_id, each.sequence)]
 
@@ -540,7 +542,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound="RunsBase[Any]")
 
 
-def in_runs(method: F) -> F:
+def delegate_to_runs(method: F) -> F:
     """Return a method that calls the method of the same name of the store's `runs`.
 
     Args:
@@ -578,7 +580,7 @@ class BlockingStore(StoreBase, Generic[R]):
         """Claim the run's next attempt, then read the run; see `StoreBase.acquire`."""
         if self.runs.run_limit is None:
             return await self._acquire(workflow_id, take_over)
-        async with self.runs.run_limit.for_claim(workflow_id):
+        async with self.runs.run_limit.reserve_room(workflow_id):
             return await self._acquire(workflow_id, take_over)
 
     async def _acquire(self, workflow_id: str, take_over: bool) -> Lease:
@@ -611,41 +613,41 @@ class BlockingStore(StoreBase, Generic[R]):
             error.ref = error.ref or f"{workflow_id}@{checkpoint_id}"
             raise
 
-    _load = in_runs(StoreBase.load)
-    load_latest = in_runs(StoreBase.load_latest)
-    clear = in_runs(StoreBase.clear)
-    list_checkpoints = in_runs(StoreBase.list_checkpoints)
-    begin_generation = in_runs(StoreBase.begin_generation)
-    claimed_by = in_runs(StoreBase.claimed_by)
-    owner = in_runs(StoreBase.owner)
-    list_runs = in_runs(StoreBase.list_runs)
-    survey_runs = in_runs(StoreBase.survey_runs)
-    unreadable_runs = in_runs(StoreBase.unreadable_runs)
-    describe_run = in_runs(StoreBase.describe_run)
-    delete_checkpoint = in_runs(StoreBase.delete_checkpoint)
-    delete_sequences = in_runs(StoreBase.delete_sequences)
-    load_attempt = in_runs(StoreBase.load_attempt)
-    attempts = in_runs(StoreBase.attempts)
-    list_attempt = in_runs(StoreBase.list_attempt)
-    read_attempt = in_runs(StoreBase.read_attempt)
-    receive_run = in_runs(StoreBase.receive_run)
-    share_values = in_runs(StoreBase.share_values)
-    send_signal = in_runs(StoreBase.send_signal)
-    signals = in_runs(StoreBase.signals)
-    remove_signals = in_runs(StoreBase.remove_signals)
-    total_bytes = in_runs(StoreBase.total_bytes)
-    repair = in_runs(StoreBase.repair)
-    tidy = in_runs(StoreBase.tidy)
-    read_index = in_runs(StoreBase.read_index)
-    write_index = in_runs(StoreBase.write_index)
-    clear_index = in_runs(StoreBase.clear_index)
-    live_note = in_runs(StoreBase.live_note)
+    _load = delegate_to_runs(StoreBase.load)
+    load_latest = delegate_to_runs(StoreBase.load_latest)
+    clear = delegate_to_runs(StoreBase.clear)
+    list_checkpoints = delegate_to_runs(StoreBase.list_checkpoints)
+    begin_generation = delegate_to_runs(StoreBase.begin_generation)
+    claimed_by = delegate_to_runs(StoreBase.claimed_by)
+    owner = delegate_to_runs(StoreBase.owner)
+    list_runs = delegate_to_runs(StoreBase.list_runs)
+    survey_runs = delegate_to_runs(StoreBase.survey_runs)
+    unreadable_runs = delegate_to_runs(StoreBase.unreadable_runs)
+    describe_run = delegate_to_runs(StoreBase.describe_run)
+    delete_checkpoint = delegate_to_runs(StoreBase.delete_checkpoint)
+    delete_sequences = delegate_to_runs(StoreBase.delete_sequences)
+    load_attempt = delegate_to_runs(StoreBase.load_attempt)
+    attempts = delegate_to_runs(StoreBase.attempts)
+    list_attempt = delegate_to_runs(StoreBase.list_attempt)
+    read_attempt = delegate_to_runs(StoreBase.read_attempt)
+    receive_run = delegate_to_runs(StoreBase.receive_run)
+    share_values = delegate_to_runs(StoreBase.share_values)
+    send_signal = delegate_to_runs(StoreBase.send_signal)
+    signals = delegate_to_runs(StoreBase.signals)
+    remove_signals = delegate_to_runs(StoreBase.remove_signals)
+    total_bytes = delegate_to_runs(StoreBase.total_bytes)
+    repair = delegate_to_runs(StoreBase.repair)
+    tidy = delegate_to_runs(StoreBase.tidy)
+    read_index = delegate_to_runs(StoreBase.read_index)
+    write_index = delegate_to_runs(StoreBase.write_index)
+    clear_index = delegate_to_runs(StoreBase.clear_index)
+    live_note = delegate_to_runs(StoreBase.live_note)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read and verify everything; see `StoreBase.check`."""
         return await stores.content.check_content(self, await self._check(workflow_id))
 
-    _check = in_runs(StoreBase.check)
+    _check = delegate_to_runs(StoreBase.check)
 
     def note_started(self, workflow_id: str, path: str) -> None:
         """Note, without a sync, that a step starts; see `StoreBase.note_started`."""
@@ -675,11 +677,11 @@ class BlockingStore(StoreBase, Generic[R]):
 class RetainingStore(BlockingStore[R]):
     """A store whose runs can also be pinned, compacted, and removed in bounded batches."""
 
-    pin = in_runs(StoreBase.pin)
-    unpin = in_runs(StoreBase.unpin)
-    pinned = in_runs(StoreBase.pinned)
-    compactable = in_runs(StoreBase.compactable)
-    compact = in_runs(StoreBase.compact)
-    page_runs = in_runs(StoreBase.page_runs)
-    stored_bytes = in_runs(StoreBase.stored_bytes)
-    clear_unchanged = in_runs(StoreBase.clear_unchanged)
+    pin = delegate_to_runs(StoreBase.pin)
+    unpin = delegate_to_runs(StoreBase.unpin)
+    pinned = delegate_to_runs(StoreBase.pinned)
+    compactable = delegate_to_runs(StoreBase.compactable)
+    compact = delegate_to_runs(StoreBase.compact)
+    page_runs = delegate_to_runs(StoreBase.page_runs)
+    stored_bytes = delegate_to_runs(StoreBase.stored_bytes)
+    clear_unchanged = delegate_to_runs(StoreBase.clear_unchanged)

@@ -36,7 +36,7 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
 )
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.queries import added_up, runs_of_status, store_statistics
+from flowckpt.stores.queries import runs_of_status, store_statistics, sum_up_runs
 from flowckpt.testing.generations import GenerationContract
 from flowckpt.testing.repair import RepairContract
 from flowckpt.testing.store_under_test import (
@@ -281,7 +281,7 @@ class FiguresContract(StoreUnderTest):
         assert one.claims == (ClaimStatistics("file_sha256", 2, 1, 2),)
         assert [step.path for step in one.slowest_steps] == ["slow", "a", "b"]
         for each in (None, "one"):  # the store's own way and the one by its lists
-            assert await store.figures(each, limit=3) == await added_up(store, each, limit=3)
+            assert await store.figures(each, limit=3) == await sum_up_runs(store, each, limit=3)
         with pytest.raises(CheckpointNotFoundError):
             await store.figures("no-such-run")
         for limit in (0, True, "3"):

@@ -10,7 +10,7 @@ from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, RunLockedError
 from flowckpt.stores.base import Ability, StoreBase
-from flowckpt.stores.content import damaged_attempts
+from flowckpt.stores.content import find_damaged_attempts
 from flowckpt.testing.store_under_test import NOON, RUN, StoreUnderTest, checkpoint, results
 
 
@@ -41,7 +41,7 @@ class RepairContract(StoreUnderTest):
         """Return whether the check of the run, or a reading of its attempts, finds damage."""
         if any(each.severity == "corrupt" for each in await store.check(RUN)):
             return True
-        return bool(await damaged_attempts(store, RUN))
+        return bool(await find_damaged_attempts(store, RUN))
 
     async def test_an_intact_run_is_not_repaired(self, store: StoreBase) -> None:
         other = await self.saved(store)

@@ -12,7 +12,7 @@ import os, time
 from flowckpt import current_step, step, workflow
 from flowckpt.engine.run.live import WATCH
 
-WATCH.beat.beat_every(0.05)
+WATCH.beat.set_interval(0.05)
 
 def fetch():
     return 3
@@ -76,7 +76,7 @@ import os, signal
 from flowckpt import step, workflow
 from flowckpt.engine.run.live import WATCH
 
-WATCH.beat.beat_every(3600)
+WATCH.beat.set_interval(3600)
 
 def fetch():
     WATCH.poll(is_due=True)

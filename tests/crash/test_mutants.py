@@ -695,7 +695,7 @@ def take_a_refused_removal_for_none(monkeypatch):
         try:
             return original(self, writer, wanted)
         except FencedError:
-            if self._selected(writer.workflow_id, wanted):
+            if self._select_sequences(writer.workflow_id, wanted):
                 raise
             return 0
 

@@ -94,7 +94,7 @@ def test_damage_in_what_an_earlier_generation_left_does_not_count(
 ) -> None:
     with monkeypatch.context() as dying:  # a process may die before it removes the generation before
         store = open_store(spec_of(kind, request, tmp_path))
-        dying.setattr(type(store.runs), "_drop_earlier", lambda *_: None)  # type: ignore[attr-defined]
+        dying.setattr(type(store.runs), "_drop_earlier_generations", lambda *_: None)  # type: ignore[attr-defined]
         store = started(kind, request, tmp_path)
     damage_second_part(kind, tmp_path, 2)
     assert checked(store) == {"ok"}

@@ -308,7 +308,7 @@ def test_a_note_names_the_steps_that_run_longest_and_counts_the_others() -> None
 
 def test_a_thread_looks_while_there_are_runs_and_a_run_that_comes_while_it_ends_is_looked_at() -> None:
     watch = live.Watch()
-    watch.beat.beat_every(86_400)
+    watch.beat.set_interval(86_400)
     watch.start()
     assert watch.is_looking
     watch.runs[1] = SimpleNamespace(workflow_id="one")  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ForeignRecordError, StoreSpecError
 from flowckpt.stores import PostgresCheckpointStore, open_store
-from flowckpt.stores.open import shown_spec
+from flowckpt.stores.open import hide_passwords
 from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres.connection import Connection, check_server, parsed_address
@@ -130,7 +130,7 @@ def test_a_scheme_that_nobody_knows_shows_no_password():
     ],
 )
 def test_a_description_is_shown_without_its_passwords(spec, shown):
-    assert shown_spec(spec) == shown
+    assert hide_passwords(spec) == shown
 
 
 def test_without_the_driver_it_says_what_to_install(monkeypatch):

@@ -50,7 +50,7 @@ from flowckpt.maintenance import (
 from flowckpt.maintenance.export import document_name, refuse_other, stream_run
 from flowckpt.stores.base import Finding, StoreBase
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.open import shown_spec
+from flowckpt.stores.open import hide_passwords
 
 
 @click.command("export", cls=Command)
@@ -334,7 +334,7 @@ def _opened_target(to: str, source: StoreChoice) -> StoreBase:
             f"{error.message}; the copy would be unprotected, so nothing was copied",
             spec=error.spec,
             remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
-            f"and then, without one, flowckpt import --store {shlex.quote(shown_spec(to))} FILE. The exported file is "
+            f"and then, without one, flowckpt import --store {shlex.quote(hide_passwords(to))} FILE. The exported file is "
             "plain text, too: keep it where others cannot read it, and remove it afterwards.",
         ) from error
 

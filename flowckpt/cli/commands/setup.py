@@ -19,7 +19,7 @@ from flowckpt.cli.options import Command, color_option, json_option
 from flowckpt.cli.render.tables import show_table
 from flowckpt.cli.render.terminal import escaped, say, write, write_document
 from flowckpt.cli.settings import command_settings
-from flowckpt.stores.open import shown_spec
+from flowckpt.stores.open import hide_passwords
 
 PIPELINE = '''"""Count the words of text files. A run that is interrupted resumes after its last checkpoint.
 
@@ -207,7 +207,7 @@ def _row(found: Found) -> list[str]:
 
 def _shown(found: Found) -> Any:
     if found.setting.name in ("store", "mirror") and found.value:
-        return shown_spec(found.value)
+        return hide_passwords(found.value)
     if found.setting.part is Part.HOOKS and isinstance(found.value, str):
         return _PATH_OF_URL.sub(r"\1\2/…", found.value)
     return found.value

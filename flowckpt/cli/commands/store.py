@@ -44,7 +44,7 @@ from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.file.store_keys import TrustReport
 from flowckpt.stores.log.sealing.cipher import check_installed
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing, new_key, read_key_file, write_key_file
-from flowckpt.stores.open import open_store, shown_spec
+from flowckpt.stores.open import hide_passwords, open_store
 from flowckpt.stores.queries import store_statistics
 
 
@@ -76,7 +76,7 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
         if medium := checkpoints.medium():
             say(f"flowckpt: {choice.shown} is stored in {medium}")
     if choice.mirror:
-        say(f"flowckpt: compared with the mirror {shown_spec(choice.mirror)}")
+        say(f"flowckpt: compared with the mirror {hide_passwords(choice.mirror)}")
     if as_json:
         write_document([finding_document(finding) for finding in findings])
     else:

@@ -338,7 +338,7 @@ class Session:
                 except FlowckptError:
                     raise
                 except Exception as error:  # the record may hold something that flowckpt never writes
-                    if (found := await stores.content.error_of_content(store, workflow_id)) is not None:
+                    if (found := await stores.content.find_content_error(store, workflow_id)) is not None:
                         raise found from error
                     raise
                 yield self._drives

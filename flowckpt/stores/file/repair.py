@@ -28,7 +28,7 @@ from flowckpt.errors import (
     ForeignRecordError,
     RunLockedError,
 )
-from flowckpt.stores.content import check_values, damaged_attempts
+from flowckpt.stores.content import check_values, find_damaged_attempts
 from flowckpt.stores.file.layout import (
     BLOBS,
     HEAD,
@@ -44,7 +44,7 @@ from flowckpt.stores.file.layout import segment_name as name_of
 from flowckpt.stores.log.image import opened_header
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable, whole_run
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, read_whole_run, unrepairable_error
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.store import FileCheckpointStore
@@ -97,7 +97,7 @@ class _Repair:
                 owner = await self.store.owner(self.workflow_id)
                 raise RunLockedError(self.workflow_id, holder=str(owner or "another process")) from None
             if await self._is_intact():
-                return self._repaired(await whole_run(self.store, self.workflow_id), "")
+                return self._repaired(await read_whole_run(self.store, self.workflow_id), "")
             aside = self._new_aside()
             try:
                 await self._copy_intact(aside)
@@ -120,7 +120,7 @@ class _Repair:
             return False
         if latest is None:
             raise CheckpointNotFoundError(self.workflow_id)
-        return not await damaged_attempts(self.store, self.workflow_id)
+        return not await find_damaged_attempts(self.store, self.workflow_id)
 
     def _left_aside(self) -> Path | None:
         """Return the directory that an interrupted repair set aside without putting the copy in its place."""
@@ -172,14 +172,14 @@ class _Repair:
     async def _damage_in(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
         """Return the next damage in the copy: a large value, or a segment that continues a missing record."""
         try:
-            found = await whole_run(intact, self.workflow_id)
+            found = await read_whole_run(intact, self.workflow_id)
             for data in found:
                 check_values(data.held_values)
                 check_values(result.held_output for result in data.step_results)
         except (CheckpointCorruptedError, ForeignRecordError) as error:
             return error
         if not found:
-            raise unrepairable(self.workflow_id, str(self.place))
+            raise unrepairable_error(self.workflow_id, str(self.place))
         return None
 
     def _cut(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
@@ -206,7 +206,7 @@ class _Repair:
     async def _put_back(self, aside: Path) -> Repaired:
         """Put the intact copy in the place of the run, with its messages and pins."""
         intact = self._opened(aside / _INTACT)
-        found = await whole_run(intact, self.workflow_id)
+        found = await read_whole_run(intact, self.workflow_id)
         if await self.store.load_latest(self.workflow_id) is None:
             await self.store.receive_run(self.workflow_id, lambda: found)
         try:

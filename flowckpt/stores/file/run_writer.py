@@ -140,7 +140,7 @@ class FileRunWriter(RunWriter):
             head["results"] = count
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
+    def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[tuple[()], HistoryView]:
         """Write the first line, which names the records that are continued: those that share the new history."""
         if self._head_note is not None:
             self.writer.is_poisoned = True  # for good on failure: the state of the disk is then unknown
@@ -169,7 +169,7 @@ class FileRunWriter(RunWriter):
         """Save a checkpoint, like `save`."""
         self._check_process()
         with self._one_at_a_time:
-            view, held, encoded, _, evicted = self._prepared(data)
+            view, held, encoded, _, evicted = self._prepare_save(data)
             make_body = partial(self._body, view, held, encoded, evicted)
             has_large_values = bool(encoded[1])  # each is written and synced
             body = (yield make_body, APART) if has_large_values else make_body()
@@ -193,7 +193,7 @@ class FileRunWriter(RunWriter):
         """Make the large values of a checkpoint durable; return its line without the closing brace."""
         head, of_head = encoded
         if of_head or view.history.blobs:
-            blobs, missing = self._new_values(view, held, of_head)
+            blobs, missing = self._find_new_values(view, held, of_head)
             if missing:
                 write_blobs(
                     self._filesystem,
@@ -203,7 +203,7 @@ class FileRunWriter(RunWriter):
                     values=self._seals.for_values(),
                 )
                 self._has_blob_directory = True
-            self._have_values(blobs, missing)
+            self._mark_values_durable(blobs, missing)
         results = b",".join(view.history.encoded_between(held, view.length))
         if evicted:
             head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
@@ -226,7 +226,7 @@ class FileRunWriter(RunWriter):
             wanted: selects checkpoints.
             read: reads the current state of the run.
         """
-        with self._usable():
+        with self._lock_if_usable():
             if (fence := self.writer.find_claim()) is not None:  # nothing was written, so nothing is in doubt
                 raise fence
             live = self._live
@@ -244,9 +244,9 @@ class FileRunWriter(RunWriter):
 
     def delete(self, sequences: list[int]) -> None:
         """Append that checkpoints are deleted."""
-        with self._usable():
+        with self._lock_if_usable():
             if not self.is_adopted:  # the owner continues from the newest one that it read
-                self._begin(self.image.newest_view())
+                self._adopt_history(self.image.newest_view())
             self.writer.append(dumps({"deletes": sequences})[:-1].encode())
             self._note_head()
             if self._live is not None:
@@ -261,9 +261,9 @@ class FileRunWriter(RunWriter):
 
     def vouch(self) -> None:
         """Append an empty record, so that a sealed segment contains the digest of the line that it continues."""
-        with self._usable():
+        with self._lock_if_usable():
             if not self.is_adopted:
-                self._begin(self.image.newest_view())
+                self._adopt_history(self.image.newest_view())
             self.writer.append(b'{"deletes":[]')
             self._note_head()
 
@@ -351,7 +351,7 @@ class FileRunWriter(RunWriter):
 
     def share_from(self, source: int, sizes: Mapping[str, int]) -> None:
         """Link large values of another run, given its open directory, as far as that is possible."""
-        with self._usable():
+        with self._lock_if_usable():
             missing = {digest: size for digest, size in sizes.items() if digest not in self._values}
             self._values |= share_blobs(self._filesystem, source, self.directory, missing, self._seals.for_values())
             self._has_blob_directory = True

@@ -99,7 +99,7 @@ class FileRuns(FileReader):
     def _set_pace(self) -> None:
         """Check often while a run has no lock after a takeover: another process may claim it."""
         is_locked = all(each.is_locked for each in [*self.owned.values()])
-        self._heartbeat.beat_every(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
+        self._heartbeat.set_interval(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
 
     def call_when_lost(self, workflow_id: str, callback: Callable[[FencedError], None]) -> None:
         """Call a function when an owned run is lost; a thread checks while this process owns any run."""
@@ -109,7 +109,7 @@ class FileRuns(FileReader):
             with contextlib.suppress(CheckpointStorageError):  # no thread can be started: saves check, too
                 self._heartbeat.start()
 
-    def _explain(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
+    def _explain_failure(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
         if isinstance(error, FencedError):
             self._raise_if_store_removed(writer.workflow_id, error)
         else:
@@ -215,7 +215,7 @@ class FileRuns(FileReader):
         except OSError as error:
             raise storage_error(error, workflow_id, "acquire", self.path) from error
         try:
-            return self._own(writer, self._newest(writer), tuple(writer.image.notices))
+            return self._register_writer(writer, self._newest(writer), tuple(writer.image.notices))
         except BaseException:
             writer.release()
             raise
@@ -234,7 +234,7 @@ class FileRuns(FileReader):
         try:
             yield from writer.saving(data)
         except (FencedError, OSError) as error:
-            self._explain(writer, error)
+            self._explain_failure(writer, error)
             raise
 
     def release_later(self, workflow_id: str, token: str) -> asyncio.Future[None] | None:
@@ -271,7 +271,7 @@ class FileRuns(FileReader):
             fetch = self._fetch(workflow_id)
             return claim_next(self._filesystem, writer, fetch=fetch, now=self._clock.now(), seals=self.seals)
 
-    def _drop_earlier(self, writer: FileRunWriter, sequence: int) -> None:
+    def _drop_earlier_generations(self, writer: FileRunWriter, sequence: int) -> None:
         try:
             file_store.compaction.drop_earlier(self._filesystem, writer, sequence, self.seals)
         except OSError as error:
@@ -428,11 +428,11 @@ class FileRuns(FileReader):
                 return super()._delete(writer, wanted)
             except FencedError:
                 is_written = writer.writer.is_poisoned and not was_poisoned  # so the run as read may include it
-                if is_written or writer.is_doubtful or self._selected(writer.workflow_id, wanted):
+                if is_written or writer.is_doubtful or self._select_sequences(writer.workflow_id, wanted):
                     raise
                 return 0  # no refusal if there is nothing to do
 
-    def _to_delete(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
+    def _find_deletable(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
         return writer.selected(wanted, lambda: self.image(writer.workflow_id))
 
     def _check_writable(self, workflow_id: str) -> None:

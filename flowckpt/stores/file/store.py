@@ -26,7 +26,7 @@ from flowckpt.core.system.blocking import run_blocking
 from flowckpt.stores import file
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.log import sealing
-from flowckpt.stores.runs_base import RetainingStore, in_runs
+from flowckpt.stores.runs_base import RetainingStore, delegate_to_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
@@ -85,9 +85,9 @@ class FileCheckpointStore(RetainingStore["FileRuns"]):
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"
 
-    started_steps = in_runs(StoreBase.started_steps)
-    last_seen = in_runs(StoreBase.last_seen)
-    make_savable = in_runs(StoreBase.make_savable)
+    started_steps = delegate_to_runs(StoreBase.started_steps)
+    last_seen = delegate_to_runs(StoreBase.last_seen)
+    make_savable = delegate_to_runs(StoreBase.make_savable)
 
     async def trust(self, workflow_id: str) -> TrustReport:
         """Accept a run permanently although its records are not authenticated; the store must have `trust=True`.

@@ -51,7 +51,7 @@ from flowckpt.stores.objects.layout import (
     run_keys,
     unpacked,
 )
-from flowckpt.stores.runs_base import refusal_of_field
+from flowckpt.stores.runs_base import as_encoding_error
 
 _PATIENCE = 100
 _TRIES, _LEAP = 4, 64
@@ -156,7 +156,7 @@ class Claimer:
             EncodingError: the number is too large for an attempt.
         """
         if attempt > MOST:
-            raise refusal_of_field(OverflowError(f"attempt {attempt} is beyond {MOST}"))
+            raise as_encoding_error(OverflowError(f"attempt {attempt} is beyond {MOST}"))
         token = secrets.token_hex(16)
         began_at = self.began_at or self.now
         header = {

@@ -49,7 +49,7 @@ from flowckpt.stores.objects.layout import (
     unpacked,
 )
 from flowckpt.stores.objects.signals import read_signal
-from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable
+from flowckpt.stores.queries import DAMAGE, Loss, Repaired, unrepairable_error
 
 if TYPE_CHECKING:
     from flowckpt.stores.objects.runs import ObjectRuns
@@ -231,7 +231,7 @@ class _Repair:
             if starts_generation(attempt.lines[1]):
                 self._generation = number
         if newest is None:
-            raise unrepairable(self.workflow_id, self.keys.run)
+            raise unrepairable_error(self.workflow_id, self.keys.run)
         return None
 
     def _read_whole(self, numbers: list[int], fetch: Fetch) -> CheckpointData | None:

@@ -63,7 +63,7 @@ class ObjectRunWriter(RunWriter):
         head["results"] = len(view)
         return dumps(head)[1:-1].encode(), blobs
 
-    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
+    def _adopt_history(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[bytes], HistoryView]:
         if self.attempt == 1:
             return [], self.saved
         cut = self._image.cut_for(view, first)
@@ -81,14 +81,14 @@ class ObjectRunWriter(RunWriter):
         evicted: frozenset[int],
     ) -> None:
         head, of_head = encoded
-        blobs, missing = self._new_values(view, held, of_head)
+        blobs, missing = self._find_new_values(view, held, of_head)
         if missing:
             bodies = [
                 (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
             ]
             self._adds_values = True
             self._bucket.create_all(bodies, self.workflow_id, "save")
-        self._have_values(blobs, missing)
+        self._mark_values_durable(blobs, missing)
         results = b",".join(view.history.encoded_between(held, len(view)))
         if evicted:
             head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
@@ -129,8 +129,8 @@ class ObjectRunWriter(RunWriter):
 
     def delete(self, sequences: list[int]) -> None:
         """Record that checkpoints are deleted; their results stay."""
-        with self._usable():
-            beginning, saved = ((), self.saved) if self.is_adopted else self._begin(self._image.newest_view())
+        with self._lock_if_usable():
+            beginning, saved = ((), self.saved) if self.is_adopted else self._adopt_history(self._image.newest_view())
 
             def acknowledge() -> None:
                 self.is_adopted, self.saved, self._last, self._unacknowledged = True, saved, None, None
@@ -141,7 +141,7 @@ class ObjectRunWriter(RunWriter):
 
     def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
         """Copy large values of another run within the bucket, as far as they exist."""
-        with self._usable():
+        with self._lock_if_usable():
             missing = [digest for digest in sizes if digest not in self._values]
             self._adds_values = self._adds_values or bool(missing)
 
@@ -208,7 +208,7 @@ class ObjectRunWriter(RunWriter):
         Raises:
             FencedError: another attempt has started.
         """
-        with self._usable():
+        with self._lock_if_usable():
             if not self.writer.end(AttemptEnd(CLEARED, now, self.token)):
                 raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=None)
             self._close()

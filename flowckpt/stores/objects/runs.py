@@ -110,7 +110,7 @@ class ObjectRuns(ObjectReader):
             give_up(self.bucket, keys.at(claimed.attempt), run)
             raise
 
-    def _drop_earlier(self, writer: ObjectRunWriter, sequence: int) -> None:
+    def _drop_earlier_generations(self, writer: ObjectRunWriter, sequence: int) -> None:
         try:
             writer.drop_earlier()
         except CheckpointStorageError as error:

@@ -22,7 +22,7 @@ from flowckpt.errors import StoreSpecError
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.runs import ObjectRuns
-from flowckpt.stores.runs_base import BlockingStore, in_runs
+from flowckpt.stores.runs_base import BlockingStore, delegate_to_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.system.clock import Clock
@@ -57,8 +57,8 @@ class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
 
     live_seconds = 10.0  # each note costs a request
 
-    last_seen = in_runs(StoreBase.last_seen)
-    make_savable = in_runs(StoreBase.make_savable)
+    last_seen = delegate_to_runs(StoreBase.last_seen)
+    make_savable = delegate_to_runs(StoreBase.make_savable)
 
 
 # The address of a bucket: `s3://bucket/prefix`, with options, never with credentials.

@@ -31,7 +31,7 @@ from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding, RunSurvey
-from flowckpt.stores.queries import verifications_in
+from flowckpt.stores.queries import parse_verifications
 from flowckpt.stores.runs_base import RunsBase
 from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Row, Session
@@ -313,7 +313,7 @@ class SqlReader(RunsBase[SqlRunWriter]):
         """Return the newest checkpoint, of all or of an attempt."""
         return self._loaded(workflow_id, selection=Selection(attempt=attempt))
 
-    def _chosen(self, workflow_id: str, wanted: Selection) -> list[CheckpointRef]:
+    def _select_checkpoints(self, workflow_id: str, wanted: Selection) -> list[CheckpointRef]:
         return self.references(workflow_id, wanted)  # the database selects
 
     def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
@@ -710,7 +710,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         return dict(rows(statement))
 
     days = {date.fromisoformat(day): (n, int(size)) for day, n, size in rows(_CHECKPOINTS_PER_DAY)}
-    claims = verifications_in(Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS)).claims
+    claims = parse_verifications(Signal.from_document(json.loads(text)) for (text,) in rows(_VERIFICATIONS)).claims
     for kind, answer, count in rows(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}

@@ -16,7 +16,7 @@ from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError, RunLockedError
 from flowckpt.stores.content import check_values
-from flowckpt.stores.queries import Loss, Repaired, unrepairable
+from flowckpt.stores.queries import Loss, Repaired, unrepairable_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.image import (
@@ -65,7 +65,7 @@ def repair_run(session: Session, dialect: Dialect, workflow_id: str, place: str)
     image.read_results(session, repair.fetch)
     newest = image.newest(session, repair.fetch)
     if newest is None:
-        raise unrepairable(workflow_id, place)
+        raise unrepairable_error(workflow_id, place)
     (count,) = session.execute("SELECT count(*) FROM checkpoints WHERE run = ? AND deleted_at IS NULL", (run,))[0]
     kept = f"the tables {aside}* of {place}" if aside else ""
     return Repaired(workflow_id, kept, tuple(repair.lost), count, len(newest.step_results), newest.checkpoint_id)
@@ -303,7 +303,7 @@ class _Repair:
             links = lineage(self.session, self.run, attempt, self.workflow_id)
             if checkpoint_rows(self.session, self.run, links, "sequence", is_newest_only=True):
                 return attempt
-        raise unrepairable(self.workflow_id, "the database")
+        raise unrepairable_error(self.workflow_id, "the database")
 
     # --- removals --------------------------------------------------------------------------------------------------
 

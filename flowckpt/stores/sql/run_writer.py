@@ -16,7 +16,7 @@ from flowckpt.core.records import CheckpointData, HistoryView, Reason
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.generation import start_of_run
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, VanishedError
-from flowckpt.stores.runs_base import RunWriter, refusal_of_field, refuse_write
+from flowckpt.stores.runs_base import RunWriter, as_encoding_error, refuse_write
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Outcome, Row, Session, answer_of
 from flowckpt.stores.sql.image import RunImage, last_record, refresh_run_row
@@ -66,7 +66,7 @@ class SqlRunWriter(RunWriter):
     def _refused_number(self, error: OverflowError) -> EncodingError:
         """Return the error for a number that no column can store; nothing was written."""
         self._is_poisoned = False
-        return refusal_of_field(error)
+        return as_encoding_error(error)
 
     def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[str, str | None, Blobs]:
         """Return the document, the head for the first checkpoint of an attempt, and the large values."""
@@ -88,7 +88,9 @@ class SqlRunWriter(RunWriter):
         document.encode()
         return document, head, blobs
 
-    def _begin(self, view: HistoryView, first: CheckpointData | None = None) -> tuple[list[Statement], HistoryView]:
+    def _adopt_history(
+        self, view: HistoryView, first: CheckpointData | None = None
+    ) -> tuple[list[Statement], HistoryView]:
         image = self._image
         assert image is not None, "it exists until the first write"
         nothing: Row = (None, None, 0, 0, None, self.run, self.attempt)  # NULL: the time would take another query
@@ -160,7 +162,7 @@ class SqlRunWriter(RunWriter):
                 answer = verified_after(answer, [result])
         if evidence:
             others.append((rows.ADD_EVIDENCE, evidence))
-        blobs, missing = self._new_values(view, held, of_head) if of_head or history.blobs else ([], {})
+        blobs, missing = self._find_new_values(view, held, of_head) if of_head or history.blobs else ([], {})
         if missing:
             named = [(secrets.token_hex(16), blob) for blob in missing.values()]
             others.append((rows.ADD_CONTENT, [(name, blob.content()) for name, blob in named]))
@@ -183,7 +185,7 @@ class SqlRunWriter(RunWriter):
         assert self._pending is not None, "it is set before each write"
         _, self._is_verified, blobs, missing, _ = self._pending
         self._image, self._described, self._pending = None, data, None
-        self._have_values(blobs, missing)
+        self._mark_values_durable(blobs, missing)
 
     def _description(self, data: CheckpointData) -> tuple[Row, list[Row]]:
         """Return the new description in the row of the run and its tags; empty if nothing has changed."""
@@ -205,14 +207,14 @@ class SqlRunWriter(RunWriter):
             return None
         was_poisoned = self._is_poisoned
         try:
-            addition = self._addition(data, *self._prepared(data))
+            addition = self._addition(data, *self._prepare_save(data))
             self._is_poisoned = True
             return self._database.later(addition, partial(self._end, addition))
         except BaseException as error:  # nothing will be written
             self._is_poisoned = was_poisoned
             self._one_at_a_time.release()
             if isinstance(error, OverflowError):
-                raise refusal_of_field(error) from error
+                raise as_encoding_error(error) from error
             raise
 
     def _end(self, addition: Addition, outcome: Outcome) -> None:
@@ -258,14 +260,14 @@ class SqlRunWriter(RunWriter):
             self._delete_some(sequences[start : start + rows.DELETED_AT_ONCE])
 
     def _delete_some(self, sequences: list[int]) -> None:
-        with self._usable():
+        with self._lock_if_usable():
             begin: list[Statement] = []
             saved = self.saved
             if not self.is_adopted:  # the owner continues from the newest one that it read
                 image = self._image
                 assert image is not None, "it exists until the first write"
                 newest = self._database.read(self.workflow_id, "delete", image.newest_steps)
-                begin, saved = self._begin(image.history.view(newest))
+                begin, saved = self._adopt_history(image.history.view(newest))
                 begin.append((rows.SET_HEAD_ATTEMPT, [(self.attempt, self.run)]))
 
             def work(session: Session) -> bool:
@@ -298,7 +300,7 @@ class SqlRunWriter(RunWriter):
                 session.change(rows.SHARE_BLOB, (key, digest, size, self.run))
             return {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (self.run,))}
 
-        with self._usable():
+        with self._lock_if_usable():
             named = self._database.write(self.workflow_id, "share", work)
             if named is None:
                 raise self._fenced()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import may_block
 from flowckpt.stores.base import Lease, StoreBase
-from flowckpt.stores.runs_base import RetainingStore, in_runs
+from flowckpt.stores.runs_base import RetainingStore, delegate_to_runs
 from flowckpt.stores.sql.runs import SqlRuns
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SqlCheckpointStore(RetainingStore[SqlRuns]):
         found = None if may_block() else self.runs.signals_later(workflow_id)
         return await super().signals(workflow_id) if found is None else await found
 
-    last_seen = in_runs(StoreBase.last_seen)
-    make_savable = in_runs(StoreBase.make_savable)
-    find_runs = in_runs(StoreBase.find_runs)
-    figures = in_runs(StoreBase.figures)
+    last_seen = delegate_to_runs(StoreBase.last_seen)
+    make_savable = delegate_to_runs(StoreBase.make_savable)
+    find_runs = delegate_to_runs(StoreBase.find_runs)
+    figures = delegate_to_runs(StoreBase.figures)
