@@ -25,7 +25,7 @@ from benchmarks.sql import SERVER_VARIABLE
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.maintenance.recovery import due_runs
+from flowckpt.maintenance.recovery import find_due_runs
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing.store_under_test import checkpoint, results
 
@@ -185,5 +185,5 @@ def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Call
         "describe": lambda: runs.describe_run(some_run()).status,
         "save": save,
         f"prune of {_BATCH} runs": prune,
-        "recover's look": lambda: runner.run(due_runs(store, SystemClock())),
+        "recover's look": lambda: runner.run(find_due_runs(store, SystemClock())),
     }

@@ -544,7 +544,7 @@ class WorkflowCancelled(Event):
     is_saved: bool = True
 
 
-def ended_before(event: Event) -> bool:
+def is_repeated_end(event: Event) -> bool:
     """Return whether an end is only reported again: a resume of a completed run, or a start that found the run."""
     ended: Any = event
     return not (getattr(event, "duration_ms", 1.0) or ended.executed)

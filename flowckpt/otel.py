@@ -22,8 +22,8 @@ import attrs
 from flowckpt._version import __version__
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.errors import SettingError
-from flowckpt.events import ended_before
-from flowckpt.execution.current_step import Carried, carried
+from flowckpt.events import is_repeated_end
+from flowckpt.execution.current_step import StepBaggage, step_baggage
 
 try:
     from opentelemetry import context as contexts
@@ -58,12 +58,12 @@ class _OpenStep:
 
     Attributes:
         span: its span; None for a wait, whose span is made when it ends, possibly in another process.
-        before: the context and the carried headers from before the step; None if the step changed neither.
+        before: the context and the baggage from before the step; None if the step changed neither.
     """
 
     step_type: str
     span: trace.Span | None = None
-    before: tuple[contexts.Context, Carried | None] | None = None
+    before: tuple[contexts.Context, StepBaggage | None] | None = None
 
 
 @attrs.define
@@ -184,7 +184,7 @@ class Telemetry:
 
     def _end(self, run: _OpenRun, event: Any) -> None:
         del self._runs[event.workflow_id]
-        if ended_before(event):  # nothing ran: the span is not ended, so it is not exported
+        if is_repeated_end(event):  # nothing ran: the span is not ended, so it is not exported
             return
         for step in reversed([*run.steps.values()]):
             self._leave(step)
@@ -221,18 +221,18 @@ class Telemetry:
         if step_type not in COMPOSITES:  # the step runs next, in this context or a copy of it
             before = contexts.get_current()
             inside = trace.set_span_in_context(span, before)
-            step.before = before, carried.get()
+            step.before = before, step_baggage.get()
             contexts.attach(inside)
             headers: dict[str, str] = {}
             propagate.inject(headers, inside)
             variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
-            carried.set(Carried(variables, pickle.dumps(WorkerContext(headers, self._exports))))
+            step_baggage.set(StepBaggage(variables, pickle.dumps(WorkerContext(headers, self._exports))))
 
     def _leave(self, step: _OpenStep) -> None:
         """Restore the context from before a step; tokens cannot be used, because they belong to one context."""
         if step.before is not None:
             contexts.attach(step.before[0])
-            carried.set(step.before[1])
+            step_baggage.set(step.before[1])
 
     def _finish(self, run: _OpenRun, event: Any) -> None:
         step, path = run.steps.pop(event.path, None), event.path

@@ -11,7 +11,7 @@ from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_invalid_ru
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import InputError, SettingError
 from flowckpt.maintenance import copy_run, export_run, import_run
-from flowckpt.maintenance.task_log import checked_task_id
+from flowckpt.maintenance.task_log import check_task_id
 from flowckpt.stores import SqliteCheckpointStore
 
 WILD = ["../w", "-x", "a b/../c", "/etc/passwd", "~root", "CON", "A", "é", "--yes", "x" * MOST_CHARACTERS]
@@ -75,7 +75,7 @@ def test_what_is_no_id_is_refused_by_every_door_with_one_sentence(tmp_path, name
 
     asyncio.run(go())
     with pytest.raises(SettingError, match=said):
-        checked_task_id(name)
+        check_task_id(name)
 
 
 def test_a_number_has_its_noun_in_the_right_form():

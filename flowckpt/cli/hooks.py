@@ -28,7 +28,7 @@ from flowckpt.cli.config.settings import Hook
 from flowckpt.cli.progress.lines import event_document
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import EncodingError, SettingError
-from flowckpt.events import ended_before
+from flowckpt.events import is_repeated_end
 
 if TYPE_CHECKING:
     from flowckpt.events import Event
@@ -119,7 +119,7 @@ class Hooks:
         name, status = _NAMES[event.kind]
         workflow, attempt = self._begun.pop(event.workflow_id, ("", 0))
         target = self._targets.get(name)
-        if target is None or ended_before(event):
+        if target is None or is_repeated_end(event):
             return
         facts: dict[str, Any] = {"hook": name, "status": status, "workflow_name": workflow, "attempt": attempt}
         document = {**facts, **_document(event)}

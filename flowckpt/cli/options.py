@@ -526,9 +526,9 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     """
     found = without_repeats(tuple(map(named_executor, texts)), "--executor")
     if found:
-        from flowckpt.execution.remote.executors import check_given  # noqa: PLC0415 - most commands name no executor
+        from flowckpt.execution.remote.executors import check_executors  # noqa: PLC0415 - most commands name no executor
 
-        check_given(found)
+        check_executors(found)
     return found
 
 

@@ -18,7 +18,7 @@ from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import EvidenceError, SettingError
 from flowckpt.evidence.claims import register_database
-from flowckpt.maintenance.retention import set_retention
+from flowckpt.maintenance.retention import read_retention
 from flowckpt.stores.adapted import CheckpointStore
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file.layout import RUNS, run_directory
@@ -191,7 +191,7 @@ def color_allowed() -> bool:
 def _of_engine(settings: Settings) -> dict[str, Any]:
     """Return the settings of the engine, as its arguments."""
     found = {each.setting.name: each.value for each in settings.found.values() if each.setting.part is Part.ENGINE}
-    return {**found, "retention": set_retention(settings.__getitem__)}
+    return {**found, "retention": read_retention(settings.__getitem__)}
 
 
 def listeners_setting(

@@ -19,7 +19,7 @@ from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
 from flowckpt.engine.run.live import LiveNote, Published, published_of, read_live
 from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
-from flowckpt.maintenance.recovery import stale_note
+from flowckpt.maintenance.recovery import read_stale_note
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.content import find_content_error
 from flowckpt.stores.queries import LaterCheck, read_verifications
@@ -125,7 +125,7 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
         crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
     behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
     begun = await started_steps_of(store, workflow_id, latest)
-    stale = "" if info is None else await stale_note(store, info)
+    stale = "" if info is None else await read_stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
     hints = Hints(begun, seen, live)
@@ -187,7 +187,7 @@ def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
     """Return those of some runs that need a person, as `flowckpt resume` or `flowckpt recover` noted, with what they ask, by id."""
 
     async def read() -> dict[str, str]:
-        return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
+        return {info.workflow_id: note for info in runs if (note := await read_stale_note(store, info))}
 
     return waited(read())
 

@@ -45,7 +45,7 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.engine import WorkflowEngine, in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
+from flowckpt.engine.values.failures import record_error, recorded_answer, step_failure
 from flowckpt.engine.values.inputs import bind_inputs, bind_next
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.target import describe_target, load_target
@@ -230,7 +230,7 @@ def determinism_of(
             found, _ = driven_again(workflow, inputs, latest, place="another environment")
     note, is_checked = "", False
     if result.status is Status.FAILED and result.error is not None:
-        error = recorded_error(result.error)
+        error = record_error(result.error)
         note = f"the run failed, so it is compared up to its failure: {error.type}: {error.message}"
     if has_other_process:
         others, reason = driven_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
@@ -446,7 +446,7 @@ class SecondDrive:
             return _returned(end.output, workflow)
         if not isinstance(end.error, Exception):
             raise end.error
-        failure = recorded_error(end.error)
+        failure = record_error(end.error)
         return End(error=(failure.type, failure.message))
 
     async def run(self, command: Execute) -> Answer:
@@ -456,7 +456,7 @@ class SecondDrive:
             outcome = await self._runner.attempt(StepCall.first("", path, 1, step, CallIdentity(), _SERVICES))
         if outcome.error is None:
             return outcome.value, None
-        return None, step_failure(path, recorded_error(outcome.error, path=path))
+        return None, step_failure(path, record_error(outcome.error, path=path))
 
     def note_call(self, step: Step[Any], result: StepResult, where: str) -> None:
         """Note a step that calls another function than recorded, or passes other arguments."""
@@ -579,7 +579,7 @@ def _returned(output: Any, workflow: Workflow[Any, Any]) -> End:
             return End({"continue_as": bind_next(workflow, output).tree})
         return End(codec.encode(output, workflow.output_type, place="output"))
     except Exception as error:
-        failure = recorded_error(error)
+        failure = record_error(error)
         return End(error=(failure.type, failure.message))
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.result import WorkflowResult
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution.executors.base import Given
+    from flowckpt.execution.executors.base import ExecutorSpec
     from flowckpt.maintenance.retention import Retention
 
 
@@ -120,7 +120,7 @@ class WorkflowEngine:
         retry_budget: int | None = None,
         max_crashes: int = MAX_CRASHES,
         new_uuid: Callable[[], UUID] = ids.new_uuid,
-        executors: Mapping[str, Given] | None = None,
+        executors: Mapping[str, ExecutorSpec] | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
@@ -131,7 +131,7 @@ class WorkflowEngine:
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_crashes))
         if executors is not None:
-            remote.executors.check_given(executors)
+            remote.executors.check_executors(executors)
         self._executors = dict(executors or {})
         self._listeners = checked_functions("listeners", listeners, "that take an event")
 
@@ -651,7 +651,7 @@ class WorkflowEngine:
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
         if remote.Loading.is_under_way:
-            raise remote.run_while_loading()
+            raise remote.run_while_loading_error()
         ports = session.session.Ports(
             self.store,
             self._world,

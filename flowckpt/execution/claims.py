@@ -49,7 +49,7 @@ READS, WRITES = "reads", "writes"
 
 
 @lazy_frozen(eq=False, repr=False)
-class Committed(FieldEquality):
+class CommittedClaims(FieldEquality):
     """The claims of a step as they were when it ended.
 
     Attributes:
@@ -119,7 +119,7 @@ class ClaimChecker:
         return self._mode == "hash"
 
     @property
-    def quick(self) -> EvidenceVerifier:
+    def quick_verifier(self) -> EvidenceVerifier:
         """The verifier for claims that were checked before in this run: it skips files with unchanged metadata.
 
         With the mode `hash` it still reads every byte.
@@ -128,7 +128,7 @@ class ClaimChecker:
 
     async def commit(
         self, pack: EvidencePack, *, path: str, exit_code: int | None = None, files: RunFiles | None = None
-    ) -> Committed:
+    ) -> CommittedClaims:
         """Capture the facts of a step's claims, and check them.
 
         Args:
@@ -152,9 +152,9 @@ class ClaimChecker:
         }
         if exit_code is not None:
             document["exit_code"] = exit_code
-        return Committed(document, answers)
+        return CommittedClaims(document, answers)
 
-    async def reports_of(self, results: Iterable[StepResult]) -> dict[str, VerificationReport]:
+    async def verify_results(self, results: Iterable[StepResult]) -> dict[str, VerificationReport]:
         """Check the recorded claims of results, all together.
 
         Args:
@@ -166,11 +166,11 @@ class ClaimChecker:
         with_claims = [each for each in results if each.evidence is not None and each.success]
         if not with_claims:
             return {}
-        asked = [(recorded_pack(result), _facts(result)) for result in with_claims]
+        asked = [(read_pack(result), _facts(result)) for result in with_claims]
         answers = await self.verifier.verify_packs(asked, moment=evidence.report.Moment.RESUME)
         return {result.path: answer for result, answer in zip(with_claims, answers, strict=True)}
 
-    async def look_again(
+    async def verify_again(
         self, step: Step[Any], result: StepResult, value_of: Callable[[Step[Any], StepResult], Any]
     ) -> VerificationReport:
         """Check the claims of one result, now that the program has yielded its step again.
@@ -185,20 +185,20 @@ class ClaimChecker:
         claimed = step.modifiers.evidence
         if claimed is not None and any(callable(each) for each in claimed.claims):
             with contextlib.suppress(Exception):  # the present claims do not matter: the recorded ones are checked
-                claimed_pack(claimed, value_of(step, result), place=result.path)
-        return (await self.reports_of([result]))[result.path]
+                make_pack(claimed, value_of(step, result), place=result.path)
+        return (await self.verify_results([result]))[result.path]
 
-    async def report_in_doubt(self, step: Step[Any]) -> VerificationReport:
+    async def verify_in_doubt(self, step: Step[Any]) -> VerificationReport:
         """Check the claims that do not need the step's result: whether a step without a recorded end was done."""
         return await self.verifier.verify_evidence_pack(
-            stated_pack(step.modifiers.evidence), moment=evidence.report.Moment.IN_DOUBT
+            make_stated_pack(step.modifiers.evidence), moment=evidence.report.Moment.IN_DOUBT
         )
 
 
 # --- the claims of a step ---------------------------------------------------------------------------------------------
 
 
-def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePack:
+def make_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePack:
     """Return the claims of a step whose result is known.
 
     Raises:
@@ -217,7 +217,7 @@ def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> Evidenc
     return _pack(claimed, made_claims, place)
 
 
-def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
+def make_stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     """Return the claims that do not need the step's result, for a step in doubt."""
     if claimed is None:
         return evidence.claims.EvidencePack([])
@@ -270,7 +270,7 @@ def _no_claims(made: object, place: str) -> EvidenceError:
 # --- recorded claims -------------------------------------------------------------------------------------------------
 
 
-def recorded_pack(result: StepResult) -> EvidencePack:
+def read_pack(result: StepResult) -> EvidencePack:
     """Return the claims of a recorded result.
 
     Raises:
@@ -287,7 +287,7 @@ def paths_of(result: StepResult, role: str) -> tuple[str, ...]:
     return tuple(str(each["expected"]["path"]) for each in _recorded(result) if each.get("role") == role)
 
 
-def left_by(result: StepResult) -> dict[str, str | None]:
+def file_digests(result: StepResult) -> dict[str, str | None]:
     """Return the digests of the files that a recorded result wrote or has evidence about, by path; None if it has none."""
     facts = (each["expected"] for each in _recorded(result) if each.get("role") != READS and "path" in each["expected"])
     return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest")) for each in facts}
@@ -309,14 +309,14 @@ def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def found_in(answers: VerificationReport) -> tuple[str, ...]:
+def list_failures(answers: VerificationReport) -> tuple[str, ...]:
     """Return a sentence for each claim that does not hold."""
     return tuple(verdict.error for verdict in answers.verdicts if verdict.error is not None and verdict.is_against)
 
 
-def not_verified(path: str, answers: VerificationReport) -> EvidenceNotVerifiedError:
+def evidence_error(path: str, answers: VerificationReport) -> EvidenceNotVerifiedError:
     """Return the error of a step whose claims do not hold."""
-    return EvidenceNotVerifiedError(path, reason=answers.reason, reasons=found_in(answers))
+    return EvidenceNotVerifiedError(path, reason=answers.reason, reasons=list_failures(answers))
 
 
 def is_open(answers: VerificationReport | None) -> bool:

@@ -51,7 +51,7 @@ async def run_command(
         CommandFailedError: the program cannot be started.
         StepTimeoutError: the program did not end in time, and was killed with all its child processes.
     """
-    interrupts.raise_noted(asyncio.current_task())
+    interrupts.raise_pending(asyncio.current_task())
     output: CommandOutput = await waited(_run(action, path, timeout_seconds, interrupts, on_line), interrupts)
     return output
 

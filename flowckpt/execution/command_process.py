@@ -29,7 +29,7 @@ import attrs
 
 from flowckpt.core.dsl.command import CommandAction
 from flowckpt.core.system.process import has_living, signal_session
-from flowckpt.execution.current_step import carried
+from flowckpt.execution.current_step import step_baggage
 
 # Passing lines from a thread to a loop, at the speed of the consumer and in bounded memory.
 
@@ -468,9 +468,9 @@ class CommandProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         action = self._action
-        environment, along = dict(os.environ), carried.get()
-        if along is not None:
-            environment.update(along.variables)
+        environment, baggage = dict(os.environ), step_baggage.get()
+        if baggage is not None:
+            environment.update(baggage.variables)
         env, self._given = action.revealed()
         for name, value in env.items():
             if value is None:

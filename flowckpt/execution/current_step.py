@@ -31,27 +31,27 @@ T = TypeVar("T")
 class StepServices(Protocol):
     """The services of the engine for a running step; see `flowckpt.engine.run.progress`."""
 
-    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Report the progress of a step."""
         ...
 
-    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step."""
         ...
 
-    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
         """Publish a value of a step."""
         ...
 
-    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable."""
         ...
 
-    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable, called in the loop."""
         ...
 
-    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
         """Return the partial state of a step."""
         ...
 
@@ -64,15 +64,15 @@ class EngineStepServices(StepServices, Protocol):
         """Whether the progress of steps is shown anywhere."""
         ...
 
-    def held(self, path: str) -> tuple[Any, ...]:
+    def find_state(self, path: str) -> tuple[Any, ...]:
         """Return the encoded partial state of a step; nothing if it has saved none."""
         ...
 
-    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
         """Make an encoded partial state durable; called in the loop."""
         ...
 
-    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
         """Publish encoded values."""
         ...
 
@@ -87,40 +87,40 @@ class NullStepServices:
     def __init__(self, where: str) -> None:
         self._where = where
 
-    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Do nothing: progress is only shown."""
 
-    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Check the figures and drop them: no result records them."""
         validate_figures(figures)
 
-    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Refuse.
 
         Raises:
             FlowckptError: always.
         """
-        self._refuse(now, "save")
+        self._refuse(current, "save")
 
-    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
         """Refuse; see `save`."""
-        self._refuse(now, "publish")
+        self._refuse(current, "publish")
 
-    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
         """Refuse; see `save`."""
-        self._refuse(now, "publish")
+        self._refuse(current, "publish")
 
-    def _refuse(self, now: CurrentStep, what: str) -> None:
+    def _refuse(self, current: CurrentStep, what: str) -> None:
         raise FlowckptError(
-            f"current_step().{what}() was called in {now.path!r}, where {self._where}",
+            f"current_step().{what}() was called in {current.path!r}, where {self._where}",
             remedy=f"Call {what}() in the function of the step itself.",
         )
 
-    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Refuse; see `save`."""
-        self.save(now, state, as_type)
+        self.save(current, state, as_type)
 
-    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
         """Return the default."""
         return default
 
@@ -129,13 +129,13 @@ class NullStepServices:
         """Return False: progress is not shown."""
         return False
 
-    def held(self, path: str) -> tuple[Any, ...]:
+    def find_state(self, path: str) -> tuple[Any, ...]:
         """Return nothing."""
         return ()
 
-    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
         """Refuse; see `save`."""
-        self.save(now, tree, None)
+        self.save(current, tree, None)
 
 
 NO_SERVICES = NullStepServices("a step is undone or adopted")
@@ -316,7 +316,7 @@ class CurrentStep:
 
 _current: ContextVar[StepCall | CurrentStep | None] = ContextVar("flowckpt_current_step", default=None)
 
-call_now = _current.get
+get_call = _current.get
 """Return the running step; None if no step runs."""
 
 set_call = _current.set
@@ -324,7 +324,7 @@ set_call = _current.set
 
 
 @lazy_frozen()
-class Carried:
+class StepBaggage:
     """Values that travel with a running step to its worker or command; a listener sets them in the step's context.
 
     Attributes:
@@ -337,8 +337,8 @@ class Carried:
     parcel: bytes = b""
 
 
-carried: ContextVar[Carried | None] = ContextVar("flowckpt_carried", default=None)
-"""The carried values of the step that runs in this context, or None."""
+step_baggage: ContextVar[StepBaggage | None] = ContextVar("flowckpt_step_baggage", default=None)
+"""The baggage of the step that runs in this context, or None."""
 
 
 def current_step() -> CurrentStep:
@@ -347,13 +347,13 @@ def current_step() -> CurrentStep:
     Raises:
         FlowckptError: no step of flowckpt is running here.
     """
-    now = call_now()
-    if now is None:
+    call = get_call()
+    if call is None:
         raise FlowckptError(
             "current_step() was called where no step is running",
             remedy="Call it inside the function of a step, in the thread or task that runs it.",
         )
-    return now if isinstance(now, CurrentStep) else CurrentStep.of(now)
+    return call if isinstance(call, CurrentStep) else CurrentStep.of(call)
 
 
 def publish(name: str, value: Any) -> Step[None]:
@@ -372,24 +372,23 @@ def publish(name: str, value: Any) -> Step[None]:
         StepDefinitionError: the name is not text, is blank, or is too long.
         FlowckptError: the step that calls it is ephemeral or has ended.
     """
-    now = call_now()
-    if now is None:
+    if get_call() is None:
         return dsl.world.publish_step(name, value)
-    (now if isinstance(now, CurrentStep) else CurrentStep.of(now)).publish(name, value)
+    current_step().publish(name, value)
     return Step(name, PLAIN, dsl.world.PublishAction(name, value))  # a step of its own, which needs no further call
 
 
 _MOST_PUBLISHED = 1 << 16
 
 
-def checked_published(now: CurrentStep, name: str, value: Any) -> Any:
+def encode_published(current: CurrentStep, name: str, value: Any) -> Any:
     """Return a published value in recorded form.
 
     Raises:
         EncodingError: the value cannot be recorded, or is too large.
         StepDefinitionError: the name is not text, is blank, or is too long.
     """
-    place = f"{now.path}: published {check_published_name(name)!r:.80}"
+    place = f"{current.path}: published {check_published_name(name)!r:.80}"
     tree = encode(value, place=place)
     if (size := len(dumps(tree))) > _MOST_PUBLISHED:
         raise EncodingError(
@@ -479,7 +478,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def saved_in_loop(path: str) -> FlowckptError:
+def save_in_loop_error(path: str) -> FlowckptError:
     """Return the error of a step that calls `save()` in an event loop, which it would block."""
     return FlowckptError(
         f"current_step().save() was called in {path!r} by code that runs in the event loop",
@@ -487,7 +486,7 @@ def saved_in_loop(path: str) -> FlowckptError:
     )
 
 
-def has_ended(path: str, tries: int) -> FlowckptError:
+def ended_try_error(path: str, tries: int) -> FlowckptError:
     """Return the error of a call from a try that has ended, such as by a thread that it started."""
     return FlowckptError(
         f"try {tries} of step {path!r} has ended: it can neither save nor record",

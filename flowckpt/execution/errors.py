@@ -39,7 +39,7 @@ class RemoteError(Exception):
         self.retry_after = retry_after
 
 
-def recorded_error(
+def record_error(
     error: BaseException,
     *,
     path: str = "",
@@ -100,7 +100,7 @@ def is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> b
     return any(type_name(each) in names or (each is Exception and error.is_exception) for each in types)
 
 
-def asked_delay(error: BaseException, now: datetime) -> float:
+def read_retry_after(error: BaseException, now: datetime) -> float:
     """Return the seconds that an error asks to wait before another try; 0 without a readable request.
 
     Args:
@@ -130,7 +130,7 @@ def text_of(error: BaseException) -> str:
         return f"(its text is not available: {type(failure).__name__})"
 
 
-def users_frames(error: BaseException) -> TracebackType | None:
+def user_traceback(error: BaseException) -> TracebackType | None:
     """Return the traceback of an exception, from the first frame of user code."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
@@ -140,7 +140,7 @@ def users_frames(error: BaseException) -> TracebackType | None:
 
 def _formatted(error: BaseException) -> str:
     """Format the traceback from the first frame of user code; the engine's frames are not useful."""
-    at = users_frames(error)
+    at = user_traceback(error)
     if at is None and isinstance(error, FlowckptError):
         return "\n".join(getattr(error, "__notes__", ()))  # no frame of user code: the message is enough
     try:

@@ -55,7 +55,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.noted: str = ""
+        self.pending_signal: str = ""
         """The name of the received signal, or an empty string."""
         self._is_user_code = False
         self._former: dict[int, Any] = {}
@@ -124,7 +124,7 @@ class Interrupts:
             self._is_user_code = self.is_in_place = False
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
+    def defer_signals(self) -> Iterator[None]:
         """Defer signals while user code calls the engine; a signal that arrives is raised afterwards.
 
         Raises:
@@ -133,7 +133,7 @@ class Interrupts:
         if not self._is_user_code or threading.get_ident() != self._thread:
             yield
             return
-        before = self.noted
+        before = self.pending_signal
         self._is_user_code = False
         seen = swap_loop(self._loop, self._task)
         try:
@@ -141,17 +141,17 @@ class Interrupts:
         finally:
             swap_loop(*seen)
             self._is_user_code = True
-        if self.noted != before:
-            raise RunInterrupted(self.noted)
+        if self.pending_signal != before:
+            raise RunInterrupted(self.pending_signal)
 
     def _raise_unheard(self, error: BaseException | None) -> None:
         """Raise a signal that arrived after the last step: the program must still get it."""
-        if self.noted not in ("", CANCEL, LOST) and error is None:
-            stop = RunInterrupted(self.noted)
+        if self.pending_signal not in ("", CANCEL, LOST) and error is None:
+            stop = RunInterrupted(self.pending_signal)
             stop.result = self.result
             raise stop
 
-    def raise_noted(self, task: asyncio.Task[Any] | None) -> None:
+    def raise_pending(self, task: asyncio.Task[Any] | None) -> None:
         """Raise the noted signal, if any.
 
         Raises:
@@ -160,10 +160,10 @@ class Interrupts:
             exception
                 that is not an `Exception` would end the loop at once.
         """
-        if self.noted:
+        if self.pending_signal:
             if task is not self._task and self._task is not None:
                 raise asyncio.CancelledError
-            raise RunInterrupted(self.noted)
+            raise RunInterrupted(self.pending_signal)
 
     def cause_of(self, error: BaseException) -> BaseException:
         """Return the cause of an error: the signal that cancelled a wait, or the loss of the run."""
@@ -171,17 +171,17 @@ class Interrupts:
         return cause if self.fence is None else self.fence
 
     def _signal_behind(self, error: BaseException) -> BaseException:
-        if isinstance(error, asyncio.CancelledError) and self.noted and self._task is not None:
+        if isinstance(error, asyncio.CancelledError) and self.pending_signal and self._task is not None:
             self._task.uncancel()
-            return RunInterrupted(self.noted)
+            return RunInterrupted(self.pending_signal)
         if type(error) is KeyboardInterrupt:  # Python's own, if flowckpt has no handler, or one raised by a step
             return RunInterrupted("SIGINT").with_traceback(error.__traceback__)
         return error
 
     def request_cancel(self, *, rolls_back: bool) -> None:
         """Stop the run from within its own process, at the next step or during a wait."""
-        if not self.noted:
-            self.noted, self.cancel_rolls_back = CANCEL, rolls_back
+        if not self.pending_signal:
+            self.pending_signal, self.cancel_rolls_back = CANCEL, rolls_back
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._cancel_wait)
 
@@ -192,7 +192,7 @@ class Interrupts:
         stops after the function.
         """
         self.fence = self.fence or error
-        self.noted = self.noted or LOST
+        self.pending_signal = self.pending_signal or LOST
         if self._is_stopped_by_loss:
             return
         if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._former:
@@ -217,14 +217,14 @@ class Interrupts:
         if number in CANCEL_SIGNALS.values():
             # The run is already stopping, or the process drives several runs, and it is unknown which one is meant:
             # then the request in the store decides, at their next steps.
-            if self.noted or not self.is_alone():
+            if self.pending_signal or not self.is_alone():
                 return
             name, self.cancel_rolls_back = CANCEL, number == CANCEL_SIGNALS[True]
         else:
             name = signal.Signals(number).name
-        if self.noted:  # the second signal: stop at once
+        if self.pending_signal:  # the second signal: stop at once
             raise RunInterrupted(name)
-        self.noted = name
+        self.pending_signal = name
         # Between the last bytecode of the step and the engine's own `finally`, the step has ended: only note the
         # signal.
         if self._is_user_code and not (frame is not None and frame.f_code is _CALL):

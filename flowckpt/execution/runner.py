@@ -37,7 +37,7 @@ from flowckpt.execution.python import is_async, is_left_behind, run_python, wait
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from flowckpt.execution.executors.base import Given
+    from flowckpt.execution.executors.base import ExecutorSpec
     from flowckpt.execution.remote.submit import RunExecutor
 
 
@@ -84,7 +84,7 @@ class Outcome:
     value: Any = None
     tree: Any = None
     error: BaseException | None = None
-    committed: claims.Committed | None = None
+    committed: claims.CommittedClaims | None = None
     is_started: bool = True
 
 
@@ -106,7 +106,7 @@ class StepRunner:
         checker: claims.ClaimChecker,
         secrets: KnownSecrets,
         world: WorldSources,
-        executors: Mapping[str, Given] | None = None,
+        executors: Mapping[str, ExecutorSpec] | None = None,
         act: Callable[[Any, StepCall], Awaitable[Any]] | None = None,
     ) -> None:
         self._act = act
@@ -340,14 +340,14 @@ class StepRunner:
         """Check the claims of a step that has ended."""
         action, claimed, has_files = step.action, step.modifiers.evidence, step.modifiers.files is not None
         if claimed is None:
-            pack = claims.stated_pack(None) if has_files else None
+            pack = claims.make_stated_pack(None) if has_files else None
         elif is_adopted and step.modifiers.adopt is None:  # there is no result to derive claims from
-            pack = claims.stated_pack(claimed)
+            pack = claims.make_stated_pack(claimed)
         else:
             own = value  # pass a copy to functions of the result: a resumed run would not see their changes
             if not step.modifiers.is_ephemeral and any(callable(each) for each in claimed.claims):
                 own = codec.decode(tree, output_annotation(action))
-            pack = claims.claimed_pack(claimed, own, place=path)
+            pack = claims.make_pack(claimed, own, place=path)
         exit_code = None
         if action.is_command and isinstance(action, dsl.command.CommandAction) and not is_adopted:
             output = value.reveal() if isinstance(value, Secret) else value
@@ -368,11 +368,11 @@ class StepRunner:
         if self._secrets.is_any:  # captured facts may contain a secret
             refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
-        error = None if committed.report.verified else claims.not_verified(path, committed.report)
+        error = None if committed.report.verified else claims.evidence_error(path, committed.report)
         return Outcome(value, tree, error, committed)
 
 
-def restored_value(step: Step[Any], result: StepResult) -> Any:
+def restore_value(step: Step[Any], result: StepResult) -> Any:
     """Return the decoded output of a recorded step.
 
     Args:

@@ -59,7 +59,7 @@ class Attempt:
     rolled_back_to: Any = None
 
 
-async def attempts_of(
+async def read_attempts(
     store: StoreBase, workflow_id: str, latest: CheckpointData, checkpoints: Sequence[CheckpointRef]
 ) -> list[Attempt]:
     """Return the attempts of a run, oldest first.

@@ -12,7 +12,7 @@ from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.ids import checked_new_id
 from flowckpt.errors import RunExistsError
-from flowckpt.maintenance.export import gathered, identity_of
+from flowckpt.maintenance.export import identity_of, read_whole_run
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.leases import release_lease
@@ -47,7 +47,7 @@ async def brought_in(
 async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if await store.load_latest(workflow_id) is None:
         return False
-    there = await gathered(store, workflow_id)
+    there = await read_whole_run(store, workflow_id)
     if identity_of(workflow_id, there.checkpoints) != identity:
         raise _taken(workflow_id)
     if there.owner is None:
@@ -122,6 +122,6 @@ async def copy_run(
     source = adapt(source)
     target = adapt(target)
     named = workflow_id if new_id is None else checked_new_id(new_id)
-    run = await gathered(source, workflow_id)
+    run = await read_whole_run(source, workflow_id)
     is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
     return CopiedRun(named, workflow_id, is_new=is_new, **run.facts)

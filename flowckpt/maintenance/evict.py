@@ -21,7 +21,7 @@ from flowckpt.maintenance.retention import (
     ONLY_THE_LAST,
     OnSuccess,
     Retention,
-    checked_retention,
+    check_retention,
     protected,
     removable,
 )
@@ -42,7 +42,7 @@ _HEAD_BYTES = 250
 _ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.SUSPENDED)
 
 
-def evicting_store(store: StoreBase) -> StoreBase:
+def require_eviction(store: StoreBase) -> StoreBase:
     """Return the store if it can evict checkpoints, else raise.
 
     Raises:
@@ -57,15 +57,15 @@ def evicting_store(store: StoreBase) -> StoreBase:
     )
 
 
-def checked_for(value: object, store: StoreBase) -> Retention:
+def check_retention_for(value: object, store: StoreBase) -> Retention:
     """Return a valid retention that the store supports, else raise.
 
     Raises:
         SettingError: it is invalid, or the store cannot remove checkpoints of a live run.
     """
-    retention = checked_retention(value)
+    retention = check_retention(value)
     if retention.has_limits or retention.on_success is OnSuccess.KEEP_LAST:
-        evicting_store(store)
+        require_eviction(store)
     return retention
 
 
@@ -159,7 +159,7 @@ class Evictor:
             return
         self._outlook = _Outlook()  # also if nothing can be removed, or on failure: the next examination is as far away
         try:
-            store = evicting_store(self.store)
+            store = require_eviction(self.store)
             held = await self._known()
             pinned = await self.store.pinned(self.workflow_id)
             references = [*held, self._reference(data)]

@@ -73,7 +73,7 @@ class LeftBehind:
 
 
 @attrs.frozen
-class Gathered:
+class WholeRun:
     """A run as a store has it.
 
     Attributes:
@@ -199,7 +199,7 @@ async def _counting(store: StoreBase, workflow_id: str, attempt: int) -> Sequenc
     return found
 
 
-async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
+async def read_whole_run(store: StoreBase, workflow_id: str) -> WholeRun:
     """Read all checkpoints of a run. If it is live, the result is the run as of one of its checkpoints.
 
     Raises:
@@ -233,7 +233,7 @@ async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
     if not checkpoints:
         raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
     owner = await store.owner(workflow_id)
-    return Gathered(workflow_id, checkpoints, owner)
+    return WholeRun(workflow_id, checkpoints, owner)
 
 
 # A run as the lines of a file: pure, checkpoints in and bytes out.
@@ -340,7 +340,7 @@ def _without_mark(data: CheckpointData) -> CheckpointData:
     return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name not in _ADDED})
 
 
-def _signing_key(store: StoreBase, run: Gathered) -> Key | None:
+def _signing_key(store: StoreBase, run: WholeRun) -> Key | None:
     """Return the key that signs a run; None if what it holds was never proved, because an import brought it in unsigned."""
     if store.keys is None or any(data.metadata.get(IMPORTED) is True for data in run.checkpoints):
         return None
@@ -432,7 +432,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
         OSError: the file cannot be written.
     """
     store = adapt(store)
-    run = await gathered(store, workflow_id)
+    run = await read_whole_run(store, workflow_id)
     place, key = Path(file), _signing_key(store, run)
     await write_whole(place, run_lines(workflow_id, run.checkpoints, key), is_compressed=place.suffix == ".gz")
     return exported(run, str(file), key)
@@ -452,7 +452,7 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
         StoreAbilityError: the store cannot read what no longer counts.
     """
     store = adapt(store)
-    run = await gathered(store, workflow_id)
+    run = await read_whole_run(store, workflow_id)
     key = _signing_key(store, run)
 
     def write_all() -> None:
@@ -484,7 +484,7 @@ async def export_documents(
         OSError: a file cannot be written.
     """
     store = adapt(store)
-    run = await gathered(store, workflow_id)
+    run = await read_whole_run(store, workflow_id)
     place = Path(directory)
 
     def prepare() -> None:
@@ -515,7 +515,7 @@ def document_name(data: CheckpointData) -> str:
     return f"{data.sequence:06d}{f'-{plain}' if plain else ''}.json"
 
 
-def exported(run: Gathered, file: str, key: Key | None = None) -> ExportedRun:
+def exported(run: WholeRun, file: str, key: Key | None = None) -> ExportedRun:
     """Return what is to be said of an export."""
     signed_by, newest = "" if key is None else key.id, run.latest.checkpoint_id
     return ExportedRun(run.workflow_id, file, checkpoint_id=newest, signed_by=signed_by, **run.facts)

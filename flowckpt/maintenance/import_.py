@@ -31,7 +31,7 @@ from flowckpt.core.system.ids import checked_new_id, new_run_id, new_token
 from flowckpt.core.system.streams import read_chunks, read_pipe
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
 from flowckpt.maintenance.copy import brought_in
-from flowckpt.maintenance.export import Gathered, LeftBehind, identity_of
+from flowckpt.maintenance.export import LeftBehind, WholeRun, identity_of
 from flowckpt.maintenance.portable import (
     FORMAT,
     RATIO_FROM,
@@ -663,7 +663,7 @@ def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Pro
             remedy="Import the whole task, as 'flowckpt export TASK -o FILE' writes it, or the document of a committed step.",
         )
     named = new_run_id() if workflow_id is None else workflow_id
-    run = Gathered(named, [data])
+    run = WholeRun(named, [data])
     why = "the file is one checkpoint, and only whole runs are signed"
     done = _imported(named, "", data, attempts=1, checkpoints=1, unauthenticated=why)
     return _Proved(done, identity_of(named, [data]), run.afresh)

@@ -42,7 +42,7 @@ from flowckpt.errors import (
     RunLockedError,
     SettingError,
 )
-from flowckpt.maintenance.export import Copies, Gathered, gathered
+from flowckpt.maintenance.export import Copies, WholeRun, read_whole_run
 from flowckpt.stores.adapted import CheckpointStore, adapt
 from flowckpt.stores.base import Ability, Finding, Lease, StoreBase
 from flowckpt.stores.leases import release_lease
@@ -291,7 +291,7 @@ class MirroredStore(StoreBase):
                 await release_lease(self.mirror, lease)
                 if is_later:
                     await self.mirror.clear(workflow_id)  # of an earlier generation, which the primary has removed
-                await self.mirror.receive_run(workflow_id, Gathered(workflow_id, [*map(run.marked, missing)]).afresh)
+                await self.mirror.receive_run(workflow_id, WholeRun(workflow_id, [*map(run.marked, missing)]).afresh)
                 lease = await self.mirror.acquire(workflow_id)
             run.stands_for, run.copies = 0, Copies()
             run.newest = lease.latest
@@ -320,7 +320,7 @@ class MirroredStore(StoreBase):
         found: Sequence[CheckpointData] = ()
         if latest is not None:
             is_whole = self.primary.has(Ability.ATTEMPTS)
-            found = (await gathered(self.primary, workflow_id)).checkpoints if is_whole else (latest,)
+            found = (await read_whole_run(self.primary, workflow_id)).checkpoints if is_whole else (latest,)
         if there is None:
             return found
         later = [data for data in found if data.sequence >= there.sequence]

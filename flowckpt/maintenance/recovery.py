@@ -109,7 +109,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     return Why.SIGNALLED if is_signalled else None
 
 
-async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
+async def find_due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
     """Return the runs to resume now, least recently updated first.
 
     Args:
@@ -131,7 +131,7 @@ async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str]
     return sorted(found, key=lambda due: due.info.updated_at)
 
 
-async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
+async def find_due_run(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
     """Return the current state of a run if it is still due and not owned; else None."""
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
@@ -172,7 +172,7 @@ async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) 
 
 
 @attrs.define
-class KeptRun:
+class ClaimedRun:
     """A run that this process owns until it releases it; nothing is ever saved under this claim.
 
     Attributes:
@@ -192,7 +192,7 @@ class KeptRun:
 
 
 @asynccontextmanager
-async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
+async def claim_run(store: StoreBase, run: DueRun) -> AsyncGenerator[ClaimedRun | None, None]:
     """Claim a run for the block, or until it is released; None if another process owns it or has resumed it.
 
     Args:
@@ -208,7 +208,7 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
     except RunLockedError:
         yield None
         return
-    keeping = KeptRun(store, run.workflow_id)
+    keeping = ClaimedRun(store, run.workflow_id)
     try:
         is_as_it_stood = lease.latest is not None and lease.latest.attempt == run.info.attempt
         yield keeping if is_as_it_stood else None
@@ -245,13 +245,13 @@ async def note_stale(
         return True
 
 
-async def stale_note(store: StoreBase, info: RunInfo) -> str:
+async def read_stale_note(store: StoreBase, info: RunInfo) -> str:
     """Return the question that a resume asked since the newest attempt; empty if there is none."""
     may_ask = info.status in STALE_STATUSES
-    return await stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if may_ask else ""
+    return await read_stale_note_at(store, info.workflow_id, info.metadata, info.attempt) if may_ask else ""
 
 
-async def stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any], attempt: int) -> str:
+async def read_stale_note_at(store: StoreBase, workflow_id: str, metadata: Mapping[str, Any], attempt: int) -> str:
     """Return the question that a resume asked since an attempt, even while the run has an owner."""
     if not store.has(Ability.SIGNALS):
         return ""
@@ -394,7 +394,7 @@ class Pauses:
             return True
         return not pause.has_died and pause.state != _state(run)
 
-    def looked(self, runs: Collection[str]) -> None:
+    def forget_all_but(self, runs: Collection[str]) -> None:
         """Forget the runs that are no longer due, so that a watcher's memory does not grow."""
         self._has_looked = True
         for workflow_id in self._own.keys() - set(runs):

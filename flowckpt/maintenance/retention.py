@@ -108,7 +108,7 @@ class Retention(FieldEquality):
 ONLY_THE_LAST = Retention(keep_last=1)
 
 
-def set_retention(said: Callable[[str], Any]) -> Retention | None:
+def read_retention(said: Callable[[str], Any]) -> Retention | None:
     """Return the retention of the settings, or None."""
     found = Retention(
         **{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success", "keep_generations")}
@@ -116,7 +116,7 @@ def set_retention(said: Callable[[str], Any]) -> Retention | None:
     return None if found == Retention() else found
 
 
-def checked_retention(value: Any) -> Retention:
+def check_retention(value: Any) -> Retention:
     """Return a retention; raise for any other value.
 
     Raises:

@@ -83,7 +83,7 @@ def path_in_marker(local_id: str) -> str:
     return local_id.partition("]")[2]
 
 
-def checked_text(value: object, setting: str) -> str:
+def check_text(value: object, setting: str) -> str:
     """Return a valid task id or checkpoint type, else raise.
 
     Raises:
@@ -99,7 +99,7 @@ def checked_text(value: object, setting: str) -> str:
     return value
 
 
-def checked_task_id(value: object) -> str:
+def check_task_id(value: object) -> str:
     """Return a valid task id, else raise: a task is stored like a run, and the rules for run ids apply.
 
     Raises:
@@ -110,13 +110,13 @@ def checked_task_id(value: object) -> str:
     return str(value)
 
 
-def checked_checkpoint_id(value: object) -> str:
+def check_checkpoint_id(value: object) -> str:
     """Return a valid checkpoint id chosen by the program, else raise.
 
     Raises:
         SettingError: it could be mistaken for an id that the manager makes.
     """
-    chosen = checked_text(value, "checkpoint_id")
+    chosen = check_text(value, "checkpoint_id")
     if "@" in chosen or "[" in chosen:
         raise SettingError(
             f"the checkpoint id {chosen!r:.80} has an '@' or a '[', which have a meaning in ids",
@@ -126,7 +126,7 @@ def checked_checkpoint_id(value: object) -> str:
     return chosen
 
 
-def checked_plan(value: object) -> tuple[str, ...]:
+def check_plan(value: object) -> tuple[str, ...]:
     """Return valid names of planned steps, else raise.
 
     Raises:
@@ -138,7 +138,7 @@ def checked_plan(value: object) -> tuple[str, ...]:
             setting="steps",
             remedy="Write a list.",
         )
-    return tuple(checked_text(step, "steps") for step in value)
+    return tuple(check_text(step, "steps") for step in value)
 
 
 # States of older programs. A state records how many migrations its program knew; a newer program runs the others.
@@ -158,7 +158,7 @@ class _Migrated(LazyValue):
         return state
 
 
-def migrated(held: Any, version: int, migrations: Migrations) -> Any:
+def migrate_state(held: Any, version: int, migrations: Migrations) -> Any:
     """Return a state in the form of this program; it is migrated at each access.
 
     Args:
@@ -405,7 +405,7 @@ class TaskLog:
             index = self.committed[index].after
         return found[::-1]
 
-    def current(self) -> int:
+    def find_current(self) -> int:
         """Return the index of the newest step up to the head whose checkpoint the store holds; -1 for none."""
         index = self.head
         while index >= 0 and not self.is_live(index):
@@ -497,7 +497,7 @@ class TaskLog:
             if path not in taken:
                 return path
 
-    def superseded_by(self, checkpoint_type: str, work_item_id: str | None, attempt: int) -> list[str]:
+    def find_superseded(self, checkpoint_type: str, work_item_id: str | None, attempt: int) -> list[str]:
         """Return the begun steps that a new one replaces: the same work, begun by an earlier attempt."""
         return [
             local_id
@@ -516,7 +516,7 @@ class TaskLog:
         self.head = self.live[local_id] = len(self.committed) - 1
         self.begun.pop(local_part(step.step_id, self.task_id), None)
 
-    def committed_as(self, local_step_id: str) -> CommittedStep | None:
+    def find_committed(self, local_step_id: str) -> CommittedStep | None:
         """Return the committed step for a begun one, or None.
 
         Args:
@@ -527,7 +527,7 @@ class TaskLog:
 
     # --- retention -------------------------------------------------------------------------------------------------
 
-    def needed(self, verified: CommittedStep | None) -> list[CommittedStep]:
+    def list_needed(self, verified: CommittedStep | None) -> list[CommittedStep]:
         """Return the checkpoints that are removed only on explicit request.
 
         They are the newest, the one at the head, and the newest verified one.
@@ -535,7 +535,7 @@ class TaskLog:
         Args:
             verified: the newest verified one, or None.
         """
-        current = self.current()
+        current = self.find_current()
         found = [*self.live_steps()[:1], *([self.committed[current]] if current >= 0 else [])]
         return found if verified is None else [*found, verified]
 
@@ -549,14 +549,14 @@ class TaskLog:
         if verified is None:  # if none was checked, the newest that might hold
             verified = next((step for step in steps if step.has_claims and step.outcome is None), None)
         begun = map(sequence_in_marker, self.begun)
-        return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
+        return frozenset([*(step.sequence for step in self.list_needed(verified)), *begun])
 
     def mark_begins_obsolete(self, local_ids: Iterable[str]) -> None:
         """Note that begun steps are no longer in doubt, without being committed."""
         self.obsolete_begins += (gone := list(local_ids))
         self.begun = self.without_begun(gone)
 
-    def to_remove(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
+    def list_surplus(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
         """Return the surplus checkpoints, oldest first.
 
         Needed checkpoints are never included.
@@ -566,7 +566,7 @@ class TaskLog:
             verified: the newest verified one, or None.
         """
         steps = self.live_steps()
-        kept = {step.id for step in self.needed(verified)}
+        kept = {step.id for step in self.list_needed(verified)}
         for step in steps:
             if len(kept) >= most:
                 break
@@ -586,7 +586,7 @@ NO_INPUTS = digest(encode({}))
 _STEP_TYPE = "loop"
 
 
-def result_of_commit(step: CommittedStep, local_id: str, *, index: int, attempt: int, evidence: Any) -> StepResult:
+def make_commit_result(step: CommittedStep, local_id: str, *, index: int, attempt: int, evidence: Any) -> StepResult:
     """Return the history entry of a committed step.
 
     Args:
@@ -640,7 +640,7 @@ def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedSt
     )
 
 
-def description_of(step: StartedStep) -> dict[str, Any]:
+def describe_begin(step: StartedStep) -> dict[str, Any]:
     """Return the description of a step from its begin record."""
     version = {"snapshot_version": step.snapshot_version} if step.snapshot_version else {}
     return {

@@ -22,7 +22,7 @@ from flowckpt.engine.run.lease import existing
 from flowckpt.engine.run.live import LiveNote, read_live
 from flowckpt.engine.run.resumption import started_steps_of
 from flowckpt.evidence.claims import redacted_text
-from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
+from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.report.comparison import Comparison
 from flowckpt.report.graph import Graph, graph_of_run
 from flowckpt.report.timeline import AttemptSpan, Lane, LaneState, Outcome, Timeline, timeline_of
@@ -208,7 +208,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     latest = existing(workflow_id, await store.load_latest(workflow_id))
     checkpoints = await store.list_checkpoints(workflow_id)
     if store.has(Ability.ATTEMPTS):
-        attempts = await attempts_of(store, workflow_id, latest, checkpoints)
+        attempts = await read_attempts(store, workflow_id, latest, checkpoints)
     else:  # the store keeps only the current history
         counting = [(each, Standing.COUNTS) for each in latest.step_results]
         references = [(each, Standing.COUNTS) for each in checkpoints]

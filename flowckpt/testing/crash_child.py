@@ -30,7 +30,7 @@ from flowckpt.core.records.wait import WaitKind
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepInDoubtError
-from flowckpt.execution.current_step import StepCall, call_now
+from flowckpt.execution.current_step import StepCall, get_call
 from flowckpt.execution.runner import Outcome, StepRunner
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.testing.clock import FakeClock
@@ -163,7 +163,7 @@ class Guard:
 
     def step_now(self) -> str:
         """Return the running step; empty if it cannot be determined."""
-        call = call_now()
+        call = get_call()
         if call is not None:
             return call.path
         return self.running[-1] if len(self.running) == 1 else ""

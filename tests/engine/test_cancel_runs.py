@@ -214,6 +214,6 @@ def test_a_signal_to_cancel_stops_no_run_of_a_process_that_drives_several():
     with interrupts, known_as_live(MemoryCheckpointStore(), "one", interrupts):
         with known_as_live(MemoryCheckpointStore(), "two", Interrupts()):
             signal.raise_signal(number)
-            assert not interrupts.noted
+            assert not interrupts.pending_signal
         signal.raise_signal(number)
-        assert interrupts.noted == "cancel"
+        assert interrupts.pending_signal == "cancel"

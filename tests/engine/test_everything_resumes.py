@@ -29,8 +29,8 @@ from flowckpt.core.records import StepResult, WaitKind, generation
 from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.execution import python
-from flowckpt.maintenance.export import gathered
-from flowckpt.maintenance.recovery import due_runs
+from flowckpt.maintenance.export import read_whole_run
+from flowckpt.maintenance.recovery import find_due_runs
 from flowckpt.testing import FakeClock
 
 
@@ -137,7 +137,7 @@ class Life:
         """Lead the runs that were started to their ends; return the output of each, by the step that started it."""
         self.store.runs.owned.clear()
         engine, outputs = WorkflowEngine(self.store, clock=self.clock), {}
-        for due in asyncio.run(due_runs(self.store, self.clock)):
+        for due in asyncio.run(find_due_runs(self.store, self.clock)):
             assert engine.resume_sync(started, workflow_id=due.workflow_id).status == "completed"
         for info in asyncio.run(self.store.list_runs()):
             if info.workflow_id != "run":
@@ -241,7 +241,7 @@ LAST = Node(1000, "pure", "end")
 
 def in_mirror(store: MemoryCheckpointStore) -> list[Any]:
     """The checkpoints of the run in a store, but for their attempts, which a mirror numbers and notes itself."""
-    found = asyncio.run(gathered(store, "run")).checkpoints
+    found = asyncio.run(read_whole_run(store, "run")).checkpoints
     return [
         attrs.evolve(each, attempt=1, metadata={key: each.metadata[key] for key in each.metadata if key != "mirrored"})
         for each in found

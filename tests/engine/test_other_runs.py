@@ -16,7 +16,7 @@ from crashing import CrashingStore, SimulatedCrash
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, open_store, parallel, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.errors import InputError, NoReplyError, SignalRefusedError, StepDefinitionError
-from flowckpt.maintenance.recovery import due_runs
+from flowckpt.maintenance.recovery import find_due_runs
 from flowckpt.testing import FakeClock
 from tests.forked import processes
 from tests.reopening import reopened_files, reopened_memory, spec_of
@@ -84,7 +84,7 @@ def test_whichever_save_it_dies_at_each_run_is_started_once_and_each_signal_arri
             engine.run_sync(parent, workflow_id="run")
         else:
             assert engine.resume_sync(parent, workflow_id="run").status == "completed"
-        for due in asyncio.run(due_runs(engine.store, FakeClock())):
+        for due in asyncio.run(find_due_runs(engine.store, FakeClock())):
             if due.workflow_id != "sink":
                 engine.resume_sync(child, workflow_id=due.workflow_id)
         assert outputs(store) == {"begin": 0, "begin[1]": 1}
@@ -122,7 +122,7 @@ def test_on_databases_and_buckets_a_killed_run_starts_each_run_once_and_sends_ea
         assert process.exitcode == -signal.SIGKILL
         result = engine.resume_sync(parent, workflow_id=run)
         assert result.status == "completed"
-        for due in asyncio.run(due_runs(engine.store, FakeClock())):
+        for due in asyncio.run(find_due_runs(engine.store, FakeClock())):
             if due.workflow_id != taker:
                 engine.resume_sync(child, workflow_id=due.workflow_id)
         started = [info for info in asyncio.run(engine.store.list_runs()) if info.metadata.get("started_by")]
@@ -236,7 +236,7 @@ def test_from_async_code_the_run_ends_first_and_join_waits_for_the_others() -> N
 
     run = asyncio.run(ends_first())
     assert asyncio.run(store.load_latest(run)).status is Status.SUSPENDED
-    assert [due.workflow_id for due in asyncio.run(due_runs(engine.store, FakeClock()))] == [run]
+    assert [due.workflow_id for due in asyncio.run(find_due_runs(engine.store, FakeClock()))] == [run]
 
 
 def test_other_inputs_start_another_run_and_the_same_ones_the_same() -> None:

@@ -598,7 +598,7 @@ async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(tmp_pa
     (tmp_path / "go").touch()
     threads[0].join()  # the program has ended, and the loop has not heard of it
     if is_noted:
-        interrupts.noted = "SIGINT"
+        interrupts.pending_signal = "SIGINT"
     task.cancel()
     await asyncio.wait({task})
     assert got[0] == CommandOutput(0, "ten minutes of work\n")

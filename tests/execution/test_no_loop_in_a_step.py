@@ -175,8 +175,8 @@ def test_signal_at_any_instruction_around_a_step_leaves_the_loop_visible():
                 assert not is_visible
                 assert asyncio.get_running_loop() is loop
                 assert not interrupts.is_in_place
-                is_before_the_end, place = interrupts.noted == "SIGTERM", place + 1
-                interrupts.noted = ""
+                is_before_the_end, place = interrupts.pending_signal == "SIGTERM", place + 1
+                interrupts.pending_signal = ""
         return place
 
     assert asyncio.run(run()) > 20  # instructions

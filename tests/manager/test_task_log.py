@@ -55,7 +55,7 @@ def test_the_steps_that_led_to_a_checkpoint_are_those_that_a_model_remembers(act
         assert [step.id for step in log.chain(log.head)] == way
         assert [step.id for step in log.live_steps()] == live[::-1]
         assert [step.id for step in log.live_chain(log.head)] == [each for each in reversed(way) if each in live]
-        current = log.current()
+        current = log.find_current()
         assert (log.committed[current].id if current >= 0 else None) == next(
             (each for each in reversed(way) if each in live), None
         )
@@ -71,13 +71,13 @@ def test_what_is_removed_leaves_enough_and_never_what_is_needed(actions, most):
             log.head = sorted(log.live.values())[number % len(log.live)]
     steps = log.live_steps()
     verified = next((step for step in steps if step.verified), None)
-    gone = log.to_remove(most, verified)
+    gone = log.list_surplus(most, verified)
     kept = [step for step in steps if step not in gone]
     assert len(kept) >= min(most, len(steps))
     assert len(kept) <= max(most, 3)
     if steps:
         assert kept[0] is steps[0]
-        assert log.committed[log.current()] in kept
+        assert log.committed[log.find_current()] in kept
     if verified is not None:
         assert verified in kept
 

@@ -11,7 +11,7 @@ import attrs
 
 from flowckpt.core.records import Reason, Status, StepError
 from flowckpt.core.system.blocking import run_alone
-from flowckpt.maintenance.export import gathered, run_lines
+from flowckpt.maintenance.export import read_whole_run, run_lines
 from flowckpt.maintenance.portable import Counts, end_line
 from flowckpt.testing.contract import NOON, checkpoint, results
 
@@ -63,7 +63,7 @@ def fill(store, run, large=LARGE):
 
 def exported(store, run="run", name="run"):
     """All bytes of the exported run, under a name of ours: equal for equal runs."""
-    return b"".join(run_lines(name, done(gathered(store, run)).checkpoints))
+    return b"".join(run_lines(name, done(read_whole_run(store, run)).checkpoints))
 
 
 def sealed(lines):

@@ -8,7 +8,7 @@ import pytest
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import RunLockedError
-from flowckpt.maintenance.recovery import due_runs, kept
+from flowckpt.maintenance.recovery import claim_run, find_due_runs
 from flowckpt.stores import MemoryCheckpointStore, adapt, open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.stores.test_adapt import Five
@@ -35,16 +35,16 @@ def doors(spec):
 
 
 async def due(store):
-    return await due_runs(store, SystemClock())
+    return await find_due_runs(store, SystemClock())
 
 
 async def test_of_two_recoverers_one_keeps_a_run_and_the_other_one_does_not_see_it_any_more(doors):
     mine, other = doors
     (run,) = await due(mine)
-    async with kept(mine, run) as keeping:
+    async with claim_run(mine, run) as keeping:
         assert keeping is not None
         assert await due(other) == []
-        async with kept(other, run) as refused:
+        async with claim_run(other, run) as refused:
             assert refused is None
         with pytest.raises(RunLockedError):
             await other.acquire(RUN)
@@ -53,7 +53,7 @@ async def test_of_two_recoverers_one_keeps_a_run_and_the_other_one_does_not_see_
 async def test_once_it_is_given_up_it_is_as_it_was_and_the_next_one_claims_it(doors):
     mine, other = doors
     (run,) = await due(mine)
-    async with kept(mine, run) as keeping:
+    async with claim_run(mine, run) as keeping:
         assert await mine.owner(RUN) is not None
         await keeping.give_up()
         assert await mine.owner(RUN) is None
@@ -71,7 +71,7 @@ async def test_a_run_that_somebody_has_gone_on_with_is_not_kept(doors):
     attempt = (await other.acquire(RUN)).attempt
     await other.save(RUN, checkpoint(2, results("x", "y"), attempt=attempt))
     await other.release(RUN)
-    async with kept(mine, run) as keeping:
+    async with claim_run(mine, run) as keeping:
         assert keeping is None
     assert await mine.owner(RUN) is None
     assert await due(mine) == [attrs.evolve(run, info=await mine.describe_run(RUN))]
@@ -81,7 +81,7 @@ async def test_a_run_that_was_removed_is_not_kept_and_does_not_come_back(doors):
     mine, other = doors
     (run,) = await due(mine)
     await other.clear(RUN)
-    async with kept(mine, run) as keeping:
+    async with claim_run(mine, run) as keeping:
         assert keeping is None
     assert list(await mine.list_runs()) == []
 
@@ -92,9 +92,9 @@ async def test_a_store_without_owners_has_one_user():
     await memory.save(RUN, checkpoint())
     await memory.release(RUN)
     (run,) = await due(memory)
-    async with kept(plain, run) as keeping:
+    async with claim_run(plain, run) as keeping:
         assert (keeping.store, keeping.workflow_id) == (plain, RUN)
-        async with kept(plain, run) as again:
+        async with claim_run(plain, run) as again:
             assert again is not None
             assert again is not keeping
         await keeping.give_up()

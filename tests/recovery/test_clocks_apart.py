@@ -18,7 +18,7 @@ from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.core.records import RunInfo, Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import RunLockedError
-from flowckpt.maintenance.recovery import DueRun, Pauses, Why, due_runs, kept
+from flowckpt.maintenance.recovery import DueRun, Pauses, Why, find_due_runs, kept
 from flowckpt.stores import MemoryCheckpointStore, open_store
 from flowckpt.stores.objects import bucket
 from flowckpt.testing.clock import FakeClock
@@ -113,15 +113,15 @@ async def test_a_run_of_this_machine_is_due_exactly_when_its_process_is_gone(doo
     owner, clock = doors(Apart(right, 0)), Apart(right, hours)
     other = doors(clock)
     await owner.save(RUN, checkpoint(1, results("x")))
-    assert await due_runs(other, clock) == []
+    assert await find_due_runs(other, clock) == []
     if other is not owner:
         with pytest.raises(RunLockedError):
             await other.acquire(RUN)
     await owner.release(RUN)
-    (run,) = await due_runs(other, clock)
+    (run,) = await find_due_runs(other, clock)
     async with kept(other, run) as keeping:
         assert keeping is not None
-        assert await due_runs(owner, Apart(right, 0)) == []
+        assert await find_due_runs(owner, Apart(right, 0)) == []
 
 
 @pytest.mark.parametrize("store_kind", ["postgresql", "objects"], indirect=True)
@@ -132,7 +132,7 @@ async def test_no_clock_takes_a_run_from_another_machine_that_shows_signs_of_lif
     other = doors(clock)
     owner.runs._process = elsewhere
     await owner.save(RUN, checkpoint(1, results("x")))
-    for run in await due_runs(other, clock):  # a clock that is ahead may take the owner for dead, until it asks
+    for run in await find_due_runs(other, clock):  # a clock that is ahead may take the owner for dead, until it asks
         async with kept(other, run) as keeping:
             assert keeping is None
     with pytest.raises(RunLockedError):
@@ -150,10 +150,10 @@ async def test_a_run_that_another_machine_left_is_due_once_its_lease_is_over_by_
     owner.runs._times = type(owner.runs._times)(-1.0)  # it was over as soon as it began
     await owner.save(RUN, checkpoint(1, results("x")))
     owner.runs._heartbeat.stop()
-    await due_runs(other, clock)
+    await find_due_runs(other, clock)
     began = time.monotonic()
     monkeypatch.setattr(bucket, "monotonic", lambda: began + 60)  # a minute after it saw the last sign of life
-    assert [each.workflow_id for each in await due_runs(other, clock)] == [RUN]
+    assert [each.workflow_id for each in await find_due_runs(other, clock)] == [RUN]
 
 
 # Ten recoverers on one store, against runs that cannot be resumed.

@@ -12,7 +12,7 @@ from flowckpt.core.records import Owner, Reason, RunInfo, Status
 from flowckpt.core.records.listing import MANAGED
 from flowckpt.core.records.wait import Signal, Wait, WaitKind
 from flowckpt.errors import StoreAbilityError
-from flowckpt.maintenance.recovery import Why, due_runs, look_again, why_due
+from flowckpt.maintenance.recovery import Why, find_due_run, find_due_runs, why_due
 from flowckpt.stores import adapt
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.store_under_test import checkpoint
@@ -74,32 +74,32 @@ async def test_the_store_is_asked_for_what_is_due_and_its_signals_count():
     await _suspended(store, "other", Wait("ask", WaitKind.SIGNAL, "go", NOON), name="other")
     await store.save("crashed", checkpoint())
     await store.release("crashed")
-    assert [run.workflow_id for run in await due_runs(store, clock)] == ["crashed"]
+    assert [run.workflow_id for run in await find_due_runs(store, clock)] == ["crashed"]
     for run in ("asks", "other"):
         await store.send_signal(run, Signal("s1", "stop", NOON))
-    assert [run.workflow_id for run in await due_runs(store, clock)] == ["crashed"]
+    assert [run.workflow_id for run in await find_due_runs(store, clock)] == ["crashed"]
     for run in ("asks", "other"):
         await store.send_signal(run, Signal("s2", "go", NOON))
-    found = {run.workflow_id: run.why for run in await due_runs(store, clock)}
+    found = {run.workflow_id: run.why for run in await find_due_runs(store, clock)}
     assert found == {"crashed": Why.CRASHED, "asks": Why.SIGNALLED, "other": Why.SIGNALLED}
-    assert [run.workflow_id for run in await due_runs(store, clock, workflows=["other"])] == ["other"]
+    assert [run.workflow_id for run in await find_due_runs(store, clock, workflows=["other"])] == ["other"]
     clock.advance(3600)
-    assert "later" in {run.workflow_id for run in await due_runs(store, clock)}
+    assert "later" in {run.workflow_id for run in await find_due_runs(store, clock)}
 
 
 async def test_a_run_that_somebody_has_gone_on_with_is_not_due_any_more():
     store, clock = MemoryCheckpointStore(), FakeClock(NOON)
     await store.save("run", checkpoint())
     await store.release("run")
-    (due,) = await due_runs(store, clock)
-    assert await look_again(store, clock, due) == due
+    (due,) = await find_due_runs(store, clock)
+    assert await find_due_run(store, clock, due) == due
     await store.acquire("run")
-    assert await look_again(store, clock, due) is None
+    assert await find_due_run(store, clock, due) is None
     await store.save("run", checkpoint(2, attempt=2))
     await store.release("run")
-    assert await look_again(store, clock, due) is None  # crashed again, and another's to count
+    assert await find_due_run(store, clock, due) is None  # crashed again, and another's to count
 
 
 async def test_a_store_that_cannot_list_its_runs_is_refused():
     with pytest.raises(StoreAbilityError, match="cannot list"):
-        await due_runs(adapt(Five()), FakeClock(NOON))
+        await find_due_runs(adapt(Five()), FakeClock(NOON))

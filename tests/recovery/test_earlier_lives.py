@@ -17,7 +17,7 @@ from flowckpt.engine.session import session
 from flowckpt.errors import SignalRefusedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.maintenance import copy_run, export_run, import_run
-from flowckpt.maintenance.recovery import Pauses, due_runs, note_stale, stale_note
+from flowckpt.maintenance.recovery import Pauses, find_due_runs, note_stale, read_stale_note
 from flowckpt.stores import adapt, open_store
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, KeyRing, new_key
 from tests.cli.conftest import flowckpt  # noqa: F401 - a fixture
@@ -78,7 +78,7 @@ async def started_twice(store):
 async def test_a_later_run_of_the_same_id_takes_no_message_of_an_earlier_one(store, caplog):
     engine, messages = await started_twice(store)
     assert len(messages) == 2
-    assert await due_runs(adapt(store), SystemClock()) == []
+    assert await find_due_runs(adapt(store), SystemClock()) == []
     plan = await engine.plan(release, workflow_id=RUN)
     assert "it was approved" not in str(plan)
     assert (await engine.resume_run(release, workflow_id=RUN)).status == "suspended"
@@ -104,7 +104,7 @@ async def test_a_request_to_cancel_an_earlier_run_does_not_cancel_a_later_one(st
     while requests._looking is not None:  # a slow store answers a later look
         await requests._looking
         await requests.poll()
-    assert bool(requests.interrupts.noted) is (sent_to == "this")
+    assert bool(requests.interrupts.pending_signal) is (sent_to == "this")
 
 
 @pytest.mark.parametrize("more_resumes", [0, 1])
@@ -152,9 +152,9 @@ async def test_what_recoverers_noted_of_an_earlier_run_does_not_hold_up_a_later_
     able, clock = adapt(store), SystemClock()
     await engine.run(release, workflow_id=RUN)
     await engine.approve(RUN, "ship", by="ann")
-    [due] = await due_runs(able, clock)
+    [due] = await find_due_runs(able, clock)
     assert await note_stale(able, clock, due.info, 10, "the code changed")
-    assert await stale_note(able, due.info) == "the code changed"
+    assert await read_stale_note(able, due.info) == "the code changed"
     pauses = Pauses(able, clock)
     await pauses.begin(due)
     assert not await Pauses(able, clock).may_try(due)
@@ -165,8 +165,8 @@ async def test_what_recoverers_noted_of_an_earlier_run_does_not_hold_up_a_later_
     for each in kept:
         await able.send_signal(RUN, each)
     await engine.approve(RUN, "ship", by="eve")
-    [due] = await due_runs(able, clock)
-    assert await stale_note(able, due.info) == ""
+    [due] = await find_due_runs(able, clock)
+    assert await read_stale_note(able, due.info) == ""
     assert await Pauses(able, clock).may_try(due)
     assert await note_stale(able, clock, due.info, 10, "the code changed")  # news, although the attempt is the same
 

@@ -32,7 +32,7 @@ from flowckpt.core.records import generation
 from flowckpt.errors import CheckpointStorageError, MirrorError, RunLockedError, SettingError
 from flowckpt.maintenance import mirror as mirror_module
 from flowckpt.maintenance import prune_checkpoints
-from flowckpt.maintenance.export import gathered
+from flowckpt.maintenance.export import read_whole_run
 from flowckpt.stores import KeyRing, ObjectCheckpointStore, PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.log.sealing.keys import new_key
 from flowckpt.testing import FakeClock
@@ -89,7 +89,7 @@ def record(store, run=RUN):
         return []
     return [
         attrs.evolve(each, attempt=1, metadata={key: each.metadata[key] for key in each.metadata if key != "mirrored"})
-        for each in asyncio.run(gathered(store, run)).checkpoints
+        for each in asyncio.run(read_whole_run(store, run)).checkpoints
     ]
 
 
@@ -501,7 +501,7 @@ async def test_the_start_of_a_run_does_not_wait_for_the_saves_of_another_one_to_
     assert not mirror.may_continue.is_set(), "the save of the other run was under way meanwhile"
     mirror.may_continue.set()
     await store.release("other")
-    assert [each.sequence for each in (await gathered(mirror, "other")).checkpoints] == [1]
+    assert [each.sequence for each in (await read_whole_run(mirror, "other")).checkpoints] == [1]
 
 
 def test_a_mirror_that_does_not_answer_is_asked_again_after_a_pause_or_once_it_takes_a_checkpoint(caplog, monkeypatch):
@@ -698,7 +698,7 @@ def test_a_mirror_that_was_away_for_some_generations_catches_up(kinds, second, p
 
 
 def backed_up(store, backup):
-    found = asyncio.run(gathered(store, RUN)).checkpoints
+    found = asyncio.run(read_whole_run(store, RUN)).checkpoints
     asyncio.run(backup.receive_run(RUN, lambda: found))
 
 
@@ -848,9 +848,9 @@ async def test_the_tasks_of_a_plain_loop_are_mirrored():
     for epoch in range(3):
         started = await manager.begin_step("train", "epoch", {"epoch": epoch, "weights": LARGE})
         await manager.commit_step(started, None)
-    there = (await gathered(mirror, "train")).checkpoints
+    there = (await read_whole_run(mirror, "train")).checkpoints
     assert [each.snapshot for each in there] == [
-        each.snapshot for each in (await gathered(primary, "train")).checkpoints
+        each.snapshot for each in (await read_whole_run(primary, "train")).checkpoints
     ]
 
 

@@ -44,7 +44,7 @@ from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import ClaimChecker, recorded_pack
+from flowckpt.execution.claims import ClaimChecker, read_pack
 from flowckpt.maintenance.task_log import read_log
 from flowckpt.stores.queries import Verifications, note_verification
 
@@ -232,7 +232,7 @@ def _asked_of_steps(results: Sequence[StepResult]) -> Iterator[tuple[str, Eviden
     for result in results:
         if result.evidence is not None and result.success:
             code = result.evidence.get("exit_code")
-            yield result.path, recorded_pack(result), StepFacts(exit_code=code if type(code) is int else None)
+            yield result.path, read_pack(result), StepFacts(exit_code=code if type(code) is int else None)
 
 
 def _asked_of_checkpoint(data: CheckpointData) -> Iterator[tuple[str, EvidencePack, StepFacts]]:

@@ -18,7 +18,7 @@ from flowckpt.core.codec.results import encode_error
 from flowckpt.core.records.wait import Wait, moment_text
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.values import waits
-from flowckpt.engine.values.failures import recorded_error
+from flowckpt.engine.values.failures import record_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.events import Event, EvidenceVerified, StepRestored, StepsRestored
 
@@ -38,7 +38,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         **({"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}),
         **({"removed": True} if result.is_removed else {}),
         "undone": list(result.undone),
-        "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
+        "rollback_failures": [encode_error(record_error(each, path=each.path)) for each in result.rollback_failures],
         "is_saved": result.is_saved,
         "last_saved": result.last_saved,
     }

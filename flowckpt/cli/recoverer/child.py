@@ -23,7 +23,7 @@ from flowckpt.cli.settings import StoreChoice, store_variables
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.filesystem import FULL
-from flowckpt.maintenance.recovery import DueRun, stale_note_at
+from flowckpt.maintenance.recovery import DueRun, read_stale_note_at
 from flowckpt.stores.base import StoreBase
 
 # How a recoverer hands its run over to the process that resumes it.
@@ -55,7 +55,7 @@ def ask_for_run(descriptor: int) -> None:
 
 def is_reported(store: StoreBase, workflow_id: str, latest: CheckpointData) -> bool:
     """Return whether a recoverer has reported that a run in this state needs a person."""
-    return bool(waited(stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
+    return bool(waited(read_stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
 
 
 class Handover:

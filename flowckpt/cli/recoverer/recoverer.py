@@ -21,11 +21,11 @@ from flowckpt.maintenance.recovery import (
     Outcome,
     Pauses,
     Recovered,
-    due_runs,
-    kept,
-    look_again,
+    claim_run,
+    find_due_run,
+    find_due_runs,
     note_stale,
-    stale_note,
+    read_stale_note,
 )
 from flowckpt.stores.base import StoreBase
 
@@ -94,7 +94,7 @@ class Recoverer:
                 have ended.
             CheckpointStorageError: the store could not be read.
         """
-        runs = await due_runs(self._store, self._clock, workflows=self.workflows)
+        runs = await find_due_runs(self._store, self._clock, workflows=self.workflows)
         self.shuffle(runs)
         found: list[Recovered] = []
         while runs or self._tasks:
@@ -137,12 +137,12 @@ class Recoverer:
     async def _start_due(self) -> bool:
         """Start due runs without a pause, up to `jobs`; return whether more are due."""
         try:
-            runs = await due_runs(self._store, self._clock, workflows=self.workflows)
+            runs = await find_due_runs(self._store, self._clock, workflows=self.workflows)
         except CheckpointStorageError as error:
             self.on_trouble(error)
             return False
         todo = [run for run in runs if run.workflow_id not in self._tasks and await self._may_try(run)]
-        self.pauses.looked([*(run.workflow_id for run in runs), *self._tasks])
+        self.pauses.forget_all_but([*(run.workflow_id for run in runs), *self._tasks])
         self.shuffle(todo)
         while todo and len(self._tasks) < self.jobs and not self._stop.is_set():
             self._start(todo.pop())
@@ -192,12 +192,12 @@ class Recoverer:
             return _result(run, Outcome.LEFT, run.damage)
         if reason := why_not_here(run.info):
             return _result(run, Outcome.LEFT, reason)
-        now = await look_again(self._store, self._clock, run)
+        now = await find_due_run(self._store, self._clock, run)
         if now is None or self._stop.is_set():
             return _result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if now is None else "")
         async with AsyncExitStack() as keeps:
             try:
-                keeping = await keeps.enter_async_context(kept(self._store, now))
+                keeping = await keeps.enter_async_context(claim_run(self._store, now))
             except ReadOnlyStoreError as error:  # a fault of the store, not of the run: no process was started
                 self._note_refusal(error)
                 return _result(run, Outcome.SKIPPED)
@@ -206,7 +206,7 @@ class Recoverer:
             if self._is_watching and not await self._may_try(run):  # another recoverer was faster
                 return _result(run, Outcome.SKIPPED)
             await self.pauses.begin(run)
-            noted = await stale_note(self._store, now.info)
+            noted = await read_stale_note(self._store, now.info)
             if not noted:
                 self.on_start(now)
             child = self._children[run.workflow_id] = self._new_child(now)

@@ -26,8 +26,8 @@ from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.errors import DecodingError
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
-from flowckpt.execution.claims import READS, WRITES, paths_of, recorded_pack
-from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
+from flowckpt.execution.claims import READS, WRITES, paths_of, read_pack
+from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.stores.base import Ability, Finding, StoreBase
 from flowckpt.stores.queries import LaterCheck
 
@@ -75,7 +75,7 @@ def recorded_claims(result: StepResult) -> list[RecordedClaim]:
     if result.evidence is None:
         return []
     try:
-        claims = list(recorded_pack(result))
+        claims = list(read_pack(result))
     except DecodingError:
         return []
     recorded = result.evidence.get("verdicts")
@@ -286,7 +286,7 @@ def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Atte
     """
     if not store.has(Ability.ATTEMPTS):
         raise click.UsageError(f"{store!r} keeps only the current results, so there is no history to show")
-    return waited(attempts_of(store, workflow_id, run.latest, run.checkpoints))
+    return waited(read_attempts(store, workflow_id, run.latest, run.checkpoints))
 
 
 def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:

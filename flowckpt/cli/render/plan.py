@@ -361,7 +361,7 @@ def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planne
     result = recorded.get(step.path)
     report = planned.reports.get(step.path)
     if report is None and result is not None:
-        report = waited(planned.verifying.reports_of([result])).get(step.path)
+        report = waited(planned.verifying.verify_results([result])).get(step.path)
     failure = None
     if result is not None and result.error is not None:
         failure = recorded_failure(result.error, recorded.values())

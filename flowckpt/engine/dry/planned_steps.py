@@ -37,9 +37,9 @@ from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.placeholders import not_run
 from flowckpt.engine.values.superseded import GUARDED
 from flowckpt.evidence.claims import Evidence, EvidencePack
-from flowckpt.execution.claims import WRITES, ClaimChecker, is_open, left_by
+from flowckpt.execution.claims import WRITES, ClaimChecker, file_digests, is_open
 from flowckpt.execution.python import is_left_running
-from flowckpt.execution.runner import output_annotation, restored_value
+from flowckpt.execution.runner import output_annotation, restore_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -132,7 +132,7 @@ class PlannedSteps(DryResponder):
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
-            reports[command.path] = await self.verifying.look_again(command.step, command.result, restored_value)
+            reports[command.path] = await self.verifying.verify_again(command.step, command.result, restore_value)
         decision, reasons = await self.judged(command)
         if decision is Decision.RERUN and (found := await self._cached(command.step, command.path)) is not None:
             decision, reasons = Decision.CACHED, (*reasons, Reason(ReasonKind.CACHED, found.said))
@@ -252,7 +252,7 @@ class PlannedSteps(DryResponder):
             return decision, (*reasons, Reason(ReasonKind.STARTED, detail))
         report = self.doubts.get(result.path)
         if is_open(report):
-            report = await self.verifying.look_again(step, result, restored_value)
+            report = await self.verifying.verify_again(step, result, restore_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
@@ -342,7 +342,7 @@ class PlannedSteps(DryResponder):
                 settled.make(output_annotation(step.action))  # refuses an output that does not fit
             detail = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
             return (Reason(ReasonKind.STARTED, detail),)
-        report = await self.verifying.report_in_doubt(step)
+        report = await self.verifying.verify_in_doubt(step)
         settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, path))
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
@@ -377,7 +377,7 @@ class PlannedSteps(DryResponder):
         )
         if decision is not Decision.REUSE:
             if result.evidence is not None:
-                self.again.rewritten.update(left_by(result))
+                self.again.rewritten.update(file_digests(result))
             self.again.paths.append(result.path)
             self.again.returned.add(result.path)
 

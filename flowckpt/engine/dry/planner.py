@@ -499,7 +499,7 @@ async def make_plan(
     """
     refresh()
     resumption.judge.packages.update(moved_versions(resumption.latest.metadata))
-    doubts = await verifying.reports_of(_doubtful(resumption))
+    doubts = await verifying.verify_results(_doubtful(resumption))
     cache = ResultCache(store, workflow_id, verifying, clock, resumption.judge.secrets, is_plan=True)
     return await Planning(workflow, workflow_id, resumption, verifying, cache, doubts).plan()
 

@@ -36,7 +36,7 @@ from flowckpt.engine.values.waits import waits_after_rollback
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
-from flowckpt.execution.claims import ClaimChecker, claimed_pack, is_open
+from flowckpt.execution.claims import ClaimChecker, is_open, make_pack
 from flowckpt.maintenance.attempts import warn_of_damage
 from flowckpt.stores.base import StoreBase
 from flowckpt.stores.queries import DAMAGE
@@ -188,12 +188,12 @@ class Rechecking:
             The changes, by the path of the step (empty for the checkpoint itself); and the verdicts for the record.
         """
         verifying = ClaimChecker.of(base, self.verifier, self.options)
-        reports = await verifying.reports_of(results)
+        reports = await verifying.verify_results(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # claims that cannot be checked count as changed
                 lend_functions(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
-            reports.update(await verifying.reports_of(asked_again))
+            reports.update(await verifying.verify_results(asked_again))
         answers = answer_documents(reports)
         moved = {path: found for path, report in reports.items() if (found := _against(report))}
         for pack in checkpoint_packs(data) if is_whole else ():
@@ -243,7 +243,7 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         value, failure = recorded_answer(step, result)
         claimed = step.modifiers.evidence
         if failure is None and claimed is not None and any(callable(each) for each in claimed.claims):
-            claimed_pack(claimed, value, place=result.path)
+            make_pack(claimed, value, place=result.path)
         return value, failure
 
     with contextlib.closing(replay):

@@ -23,7 +23,7 @@ from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack, State
 from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import ClaimChecker, found_in, not_verified
+from flowckpt.execution.claims import ClaimChecker, evidence_error, list_failures
 from flowckpt.maintenance.task_log import CommittedStep, TaskLog
 
 
@@ -113,14 +113,14 @@ class TaskClaims:
         made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path, exit_code=exit_code)
         if not made.report:
             await on_refusal(made.report)
-            raise not_verified(path, made.report)
+            raise evidence_error(path, made.report)
         return made.document
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
         """Check the recorded claims of a step now."""
-        return (await self.reports_of(log, [step]))[0]
+        return (await self.verify_results(log, [step]))[0]
 
-    async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
+    async def verify_results(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
         """Check the recorded claims of many steps now, in one call."""
         packs = [(step.evidence_pack, StepFacts(step.exit_code)) for step in steps]
         return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
@@ -134,9 +134,9 @@ class TaskClaims:
             StaleStepError: claims do not hold or cannot be checked; the error names all these steps.
         """
         steps = _with_claims(log.live_chain(index))[::-1]
-        reports = await self.reports_of(log, steps)
+        reports = await self.verify_results(log, steps)
         stale = {
-            step.path: [f"evidence: {each}" for each in (found_in(report) or (report.reason,))]
+            step.path: [f"evidence: {each}" for each in (list_failures(report) or (report.reason,))]
             for step, report in zip(steps, reports, strict=True)
             if not _may_stay(report)
         }
@@ -161,7 +161,7 @@ class TaskClaims:
         """
         steps = _with_claims(log.live_chain(log.head))[::-1]
         found = None
-        for step, report in zip(steps, await self.reports_of(log, steps), strict=True):
+        for step, report in zip(steps, await self.verify_results(log, steps), strict=True):
             if not _may_stay(report):
                 break
             if report.verified and checkpoint_type in (None, step.checkpoint_type):

@@ -39,7 +39,7 @@ from flowckpt.maintenance.task_log import (
     TaskCheckpoint,
     TaskLog,
     local_part,
-    migrated,
+    migrate_state,
 )
 from flowckpt.stores.adapted import adapt
 from flowckpt.stores.base import Ability, StoreBase
@@ -170,9 +170,9 @@ class CheckpointManager:
             ForeignRecordError: the task is a run of the engine.
             CheckpointStorageError: the store failed.
         """
-        task_log.checked_text(checkpoint_type, "checkpoint_type")
+        task_log.check_text(checkpoint_type, "checkpoint_type")
         if work_item_id is not None:
-            task_log.checked_text(work_item_id, "work_item_id")
+            task_log.check_text(work_item_id, "work_item_id")
         held = encoded(snapshot)
         noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
         async with self._tasks.changing(task_id) as task:
@@ -330,7 +330,7 @@ class CheckpointManager:
             CheckpointStorageError: the store failed.
         """
         task_id, local_step_id = task_log.split_id(step_id, "step_id")
-        chosen = None if checkpoint_id is None else task_log.checked_checkpoint_id(checkpoint_id)
+        chosen = None if checkpoint_id is None else task_log.check_checkpoint_id(checkpoint_id)
         held = None if snapshot is _AS_BEGUN else encoded(snapshot)
         async with self._tasks.changing(task_id) as task:
             log = task.log
@@ -404,7 +404,7 @@ class CheckpointManager:
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
-        plan = task_log.checked_plan(steps)
+        plan = task_log.check_plan(steps)
         async with self._tasks.changing(task_id) as task:
             log = task.log
             if log.plan != plan:
@@ -445,7 +445,7 @@ class CheckpointManager:
             ForeignRecordError: it is a run of the engine.
         """
         log = await self._tasks.log_of(task_id)
-        return None if log is None else await self._restore(log, log.current())
+        return None if log is None else await self._restore(log, log.find_current())
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
         """Return what `restore` would return after a checkpoint; changes nothing.
@@ -484,7 +484,7 @@ class CheckpointManager:
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
             data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
-            snapshot = decoded_value(migrated(data.held_snapshot, step.snapshot_version, self._migrations))
+            snapshot = decoded_value(migrate_state(data.held_snapshot, step.snapshot_version, self._migrations))
             async with self._put_back(log, data.partial):
                 await self._claims.refuse_stale(log, index)
                 await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
@@ -494,7 +494,7 @@ class CheckpointManager:
 
     async def _load(self, step: CommittedStep) -> TaskCheckpoint:
         data = await self.store.load(step.task_id, local_part(step.id, step.task_id))
-        return TaskCheckpoint.of(step, migrated(data.held_snapshot, step.snapshot_version, self._migrations))
+        return TaskCheckpoint.of(step, migrate_state(data.held_snapshot, step.snapshot_version, self._migrations))
 
     async def _restore(self, log: TaskLog, index: int) -> RestoredTask:
         """Return the state after a committed step; -1 for the state at the start."""
@@ -508,7 +508,7 @@ class CheckpointManager:
 
     def _in_doubt(self, log: TaskLog) -> tuple[StartedStep, ...]:
         return tuple(
-            attrs.evolve(step, snapshot=migrated(step.held_snapshot, step.snapshot_version, self._migrations))
+            attrs.evolve(step, snapshot=migrate_state(step.held_snapshot, step.snapshot_version, self._migrations))
             for step in log.in_doubt()
         )
 
@@ -653,7 +653,7 @@ class CheckpointManager:
             verified = next((step for step in steps if step.verified), None)
             if verified is None:
                 verified = await self._claims.newest_that_holds(log, steps)
-            for step in log.to_remove(most, verified):
+            for step in log.list_surplus(most, verified):
                 await self._remove(task, step)
         except Exception as error:
             _log.warning("task %s keeps more than %d checkpoints: %s", log.task_id, most, error)

@@ -27,14 +27,14 @@ from flowckpt.maintenance.task_log import (
     CommittedStep,
     StartedStep,
     TaskLog,
-    checked_task_id,
-    checked_text,
-    description_of,
+    check_task_id,
+    check_text,
+    describe_begin,
     local_part,
+    make_commit_result,
     marker_id,
     public_id,
     read_log,
-    result_of_commit,
     split_id,
 )
 from flowckpt.stores.base import Ability, Lease, StoreBase
@@ -187,7 +187,7 @@ class Tasks:
             RunLockedError: another process, or another manager, owns it.
             ForeignRecordError: it is a run of the engine.
         """
-        checked_task_id(task_id)
+        check_task_id(task_id)
         while True:
             task = await self._taken(task_id)
             async with task.one_at_a_time:
@@ -244,7 +244,7 @@ class Tasks:
             ForeignRecordError: it is a run of the engine.
             CheckpointCorruptedError: its record is damaged.
         """
-        task = self._owned.get(checked_text(task_id, "task_id"))
+        task = self._owned.get(check_text(task_id, "task_id"))
         if task is not None and task.is_usable and task.sequence:
             return task.log
         latest = await self._store.load_latest(task_id)
@@ -305,7 +305,7 @@ def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:
     step = log.begun.get(local_id)
     if step is not None:
         return step
-    committed = log.committed_as(local_id)
+    committed = log.find_committed(local_id)
     raise StepNotStartedError(
         log.task_id,
         step_id,
@@ -339,7 +339,7 @@ async def begin(
         files: the files that are kept with the state.
     """
     log = task.log
-    gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
+    gone = log.find_superseded(checkpoint_type, work_item_id, task.attempt)
     path = log.new_path(checkpoint_type, gone)
     local_id = marker_id(path, task.sequence + 1)
     step = StartedStep(
@@ -357,7 +357,7 @@ async def begin(
         files,
     )
     begun = {**log.without_begun(gone), local_id: step}
-    description = description_of(step)
+    description = describe_begin(step)
     await task.save(
         Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description, files=files
     )
@@ -414,7 +414,7 @@ async def commit(
         local_id,
         begun=log.without_begun([local_part(step.step_id, log.task_id)]).values(),
         snapshot=step.held_snapshot if snapshot is None else snapshot,
-        result=result_of_commit(committed, local_id, index=index, attempt=task.attempt, evidence=evidence),
+        result=make_commit_result(committed, local_id, index=index, attempt=task.attempt, evidence=evidence),
         metadata=log.metadata(head=index),
         files=step.files if files is None else files,
     )

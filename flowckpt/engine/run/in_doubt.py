@@ -15,10 +15,10 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
 from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
-from flowckpt.execution.claims import ClaimChecker, found_in
+from flowckpt.execution.claims import ClaimChecker, list_failures
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.python import is_left_running
-from flowckpt.execution.runner import Outcome, StepRunner, restored_value
+from flowckpt.execution.runner import Outcome, StepRunner, restore_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -117,7 +117,7 @@ class InDoubtResolver:
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Decide about a step that was started and has failed, or has no recorded end."""
-        report = await self.claims.report_in_doubt(call.step)
+        report = await self.claims.verify_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
             outcome = await self.runner.adopt(attrs.evolve(call, tries=1, services=NO_SERVICES))
@@ -135,7 +135,7 @@ class InDoubtResolver:
         if not step.modifiers.is_at_most_once:
             self.in_doubt.discard(path)  # it runs again in any case, or is never reached
         elif path in self.in_doubt and path not in self.policy.settled:
-            report = await self.claims.report_in_doubt(step)
+            report = await self.claims.verify_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
                 self._ask_of_start(path, report, has_failed=False)
 
@@ -163,7 +163,7 @@ class InDoubtResolver:
 
     async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
         """Decide about a step that was done with the same call; its result was dropped because of an earlier step."""
-        report = None if old.evidence is None else await self.claims.look_again(step, old, restored_value)
+        report = None if old.evidence is None else await self.claims.verify_again(step, old, restore_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Resolution(reused=old, report=report)
@@ -188,7 +188,7 @@ class InDoubtResolver:
         assert undo is not None
         identity = CallIdentity(arguments=old.arguments)  # the identity of the undone call
         try:
-            value = restored_value(call.step, old)
+            value = restore_value(call.step, old)
             earlier = attrs.evolve(call, tries=1, identity=identity, services=NO_SERVICES)
             await self.runner.call(undo, (value,), {}, earlier)
         except Exception as error:
@@ -202,5 +202,5 @@ class InDoubtResolver:
 
 
 def _undecided(report: VerificationReport) -> str:
-    found = found_in(report)
+    found = list_failures(report)
     return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

@@ -223,7 +223,7 @@ class Requests:
         If the store does not answer at once, its answer is read at the next poll. A failure to read is reported once,
         until a read succeeds again.
         """
-        if self.interrupts.noted:
+        if self.interrupts.pending_signal:
             return ()
         if self._looking is None:
             self._looking = await begin(self.store.signals(self.workflow_id), patience=_MOMENT)

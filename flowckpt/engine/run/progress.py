@@ -33,10 +33,10 @@ from flowckpt.engine.run.notify import events
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution.current_step import (
     add_figures,
-    checked_published,
-    has_ended,
+    encode_published,
+    ended_try_error,
     running_loop,
-    saved_in_loop,
+    save_in_loop_error,
     validate_figures,
     validate_progress,
 )
@@ -88,39 +88,39 @@ class RunServices:
     def _saves(self) -> PartialSaves:
         return PartialSaves(self)
 
-    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Report the progress of a step; see `CurrentStep.progress`."""
         done, total, note = validate_progress(done, total, note)
-        if (call := self.running(now)) is not None:
+        if (call := self.running(current)) is not None:
             call.done = done, total, note
         if self.notifier.emit is not None:
             self.is_used = True
-            self._reporting.report(now.path, done, total, note)
+            self._reporting.report(current.path, done, total, note)
 
-    def running(self, now: CurrentStep) -> StepCall | None:
+    def running(self, current: CurrentStep) -> StepCall | None:
         """Return the running try that a call comes from; None if that try has ended."""
-        call = self.recorder.in_flight.get(now.path)
-        return call if call is not None and call.tries == now.tries else None
+        call = self.recorder.in_flight.get(current.path)
+        return call if call is not None and call.tries == current.tries else None
 
-    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step; see `CurrentStep.record`."""
         figures = validate_figures(figures)
         self.is_used = True
-        with self._taking_from(now, "record"):
-            found = self._figures[now.path] = self._figures.get(now.path) or {}
+        with self._taking_from(current, "record"):
+            found = self._figures[current.path] = self._figures.get(current.path) or {}
             add_figures(found, figures)
 
     @contextlib.contextmanager
-    def _taking_from(self, now: CurrentStep, what: str) -> Iterator[None]:
+    def _taking_from(self, current: CurrentStep, what: str) -> Iterator[None]:
         """Accept figures and values of a try during the block; refuse those of an ended try or another process."""
         if os.getpid() != self._process:
             raise FlowckptError(
-                f"current_step().{what}() was called in a process started by step {now.path!r}",
+                f"current_step().{what}() was called in a process started by step {current.path!r}",
                 remedy=f"Return the value to the process that runs the step's function, and call {what}() there.",
             )
         with self._lock:
-            if self._figures.get(now.path, {}) is None or self.running(now) is None:
-                raise has_ended(now.path, now.tries)
+            if self._figures.get(current.path, {}) is None or self.running(current) is None:
+                raise ended_try_error(current.path, current.tries)
             yield
 
     def so_far(self, path: str) -> tuple[Figures, Mapping[str, Any]]:
@@ -136,50 +136,50 @@ class RunServices:
             found, self._figures[path] = self._figures.get(path), None
             return found or {}, self._published.pop(path, {})
 
-    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
         """Publish a value of a step; see `CurrentStep.publish`."""
-        self.publish_recorded(now, {name: checked_published(now, name, value)})
+        self.publish_recorded(current, {name: encode_published(current, name, value)})
 
-    def publish_recorded(self, now: CurrentStep, published: Any) -> None:
+    def publish_recorded(self, current: CurrentStep, published: Any) -> None:
         """Publish values that are already encoded, as a worker sends them."""
         secrets = self.recorder.judge.secrets
-        refuse_in_ephemeral(now, "publish")
+        refuse_in_ephemeral(current, "publish")
         found = {}
         for name, tree in dict(published).items():
-            place = f"{now.path}: published {check_published_name(name)!r:.80}"
+            place = f"{current.path}: published {check_published_name(name)!r:.80}"
             refuse_secrets({name: tree}, secrets, place)
             found[name] = {"value": tree, "at": encode_time(self.clock.now())}
         self.is_used = True
-        with self._taking_from(now, "publish"):
-            self._published.setdefault(now.path, {}).update(found)
+        with self._taking_from(current, "publish"):
+            self._published.setdefault(current.path, {}).update(found)
 
-    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
         self.is_used = True
-        self._saves.save(now, state, as_type)
+        self._saves.save(current, state, as_type)
 
-    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable, called in the loop; see `CurrentStep.save_async`."""
         self.is_used = True
-        await self._saves.save_async(now, state, as_type)
+        await self._saves.save_async(current, state, as_type)
 
-    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
         """Return the partial state of a step; see `CurrentStep.load`."""
-        return self._saves.load(now.path, default, as_type)
+        return self._saves.load(current.path, default, as_type)
 
     @property
     def is_followed(self) -> bool:
         """Whether the progress of steps is shown anywhere: by a listener or in the live note."""
         return self.notifier.emit is not None or self.recorder.checkpointer.store.has(Ability.LIVE)
 
-    def held(self, path: str) -> tuple[Any, ...]:
+    def find_state(self, path: str) -> tuple[Any, ...]:
         """Return the encoded partial state of a step; nothing if it has saved none."""
-        return self._saves.held(path)
+        return self._saves.find_state(path)
 
-    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
         """Make a partial state durable that a worker has already encoded."""
         self.is_used = True
-        await self._saves.save_recorded(now, tree)
+        await self._saves.save_recorded(current, tree)
 
     async def wait_for_reports(self, path: str) -> None:
         """Wait until all reports and saves of a step are processed, before its end is emitted.
@@ -298,7 +298,7 @@ class Reporting:
             self._waiting.pop(path, None)
             self._told_ns[path] = now
             if services.notifier.emit is not None:
-                with services.interrupts.held_back():
+                with services.interrupts.defer_signals():
                     driven(services.notifier.emit(event))
 
     def _begin(self) -> None:
@@ -375,11 +375,11 @@ class PartialSaves:
         self._saving: set[asyncio.Task[None]] = set()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from the step's thread, or from a thread that the step started.
 
         Args:
-            now: the call of the step.
+            current: the call of the step.
             state: the state.
             as_type: the type to encode it as, or None.
 
@@ -387,65 +387,67 @@ class PartialSaves:
             EncodingError: the state cannot be recorded.
             FlowckptError: the state cannot be saved, or not from this thread.
         """
-        self._check(now)
-        partial = self._packed(now, state, as_type)
+        self._check(current)
+        partial = self._packed(current, state, as_type)
         services = self._services
         if services.interrupts.is_in_place:
-            with self._lock, services.interrupts.held_back():
-                self._check(now)
+            with self._lock, services.interrupts.defer_signals():
+                self._check(current)
                 if not services.interrupts.is_in_place:
-                    raise has_ended(now.path, now.tries)  # the step has ended without waiting for this thread
-                driven(self._save(now, partial, is_told_here=True))
+                    raise ended_try_error(
+                        current.path, current.tries
+                    )  # the step has ended without waiting for this thread
+                driven(self._save(current, partial, is_told_here=True))
             return
         loop = services.loop
         if loop is None or loop.is_closed():
-            raise has_ended(now.path, now.tries)
+            raise ended_try_error(current.path, current.tries)
         if loop is running_loop():
-            raise saved_in_loop(now.path)
-        asyncio.run_coroutine_threadsafe(self._save_for_thread(now, partial), loop).result()
+            raise save_in_loop_error(current.path)
+        asyncio.run_coroutine_threadsafe(self._save_for_thread(current, partial), loop).result()
 
-    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Save a state from code in the loop; see `save`."""
-        self._check(now)
-        partial = self._packed(now, state, as_type)
+        self._check(current)
+        partial = self._packed(current, state, as_type)
         if self._services.loop is not asyncio.get_running_loop():  # a loop of the step's own
-            await asyncio.to_thread(self.save, now, state, as_type)
+            await asyncio.to_thread(self.save, current, state, as_type)
             return
-        await self._save(now, partial, is_told_here=True)
+        await self._save(current, partial, is_told_here=True)
 
-    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+    async def save_recorded(self, current: CurrentStep, tree: Any) -> None:
         """Save a state that a worker has already encoded; see `save`.
 
         Args:
-            now: the call of the step.
+            current: the call of the step.
             tree: the encoded state.
         """
-        self._check(now)
-        await self._save_for_thread(now, self._recorded(now, tree))
+        self._check(current)
+        await self._save_for_thread(current, self._recorded(current, tree))
 
-    async def _save_for_thread(self, now: CurrentStep, partial: PartialState) -> None:
+    async def _save_for_thread(self, current: CurrentStep, partial: PartialState) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._saving.add(task)
         try:
-            self._check(now)
+            self._check(current)
             with blocking_allowed(False):
-                await self._save(now, partial, is_told_here=False)
+                await self._save(current, partial, is_told_here=False)
         finally:
             self._saving.discard(task)
 
-    async def _save(self, now: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
+    async def _save(self, current: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
         services = self._services
         held = services.recorder.checkpointer.partial
-        before = held.get(now.path)
-        held[now.path] = partial
+        before = held.get(current.path)
+        held[current.path] = partial
         try:
             saved = await services.recorder.checkpoint(Reason.MANUAL)
         except EncodingError:  # refused before any write: the step may continue
             if before is None:
-                held.pop(now.path, None)
+                held.pop(current.path, None)
             else:
-                held[now.path] = before
+                held[current.path] = before
             raise
         except Exception as failure:
             self._failure = failure
@@ -468,12 +470,12 @@ class PartialSaves:
         Raises:
             DecodingError: the saved state does not fit the type.
         """
-        held = self.held(path)
+        held = self.find_state(path)
         if not held:
             return default
         return codec.decode(held[0], Any if as_type is None else as_type, place=_place(path))
 
-    def held(self, path: str) -> tuple[Any, ...]:
+    def find_state(self, path: str) -> tuple[Any, ...]:
         """Return the last saved state of a step, encoded; nothing if there is none."""
         partial = self._services.recorder.checkpointer.partial.get(path)
         return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
@@ -503,20 +505,22 @@ class PartialSaves:
         if self._telling:
             await asyncio.wait({*self._telling})
 
-    def _check(self, now: CurrentStep) -> None:
-        refuse_in_ephemeral(now, "save")
+    def _check(self, current: CurrentStep) -> None:
+        refuse_in_ephemeral(current, "save")
         services = self._services
-        if self._is_closed or services.running(now) is None:
-            raise has_ended(now.path, now.tries)
+        if self._is_closed or services.running(current) is None:
+            raise ended_try_error(current.path, current.tries)
 
-    def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:
+    def _packed(self, current: CurrentStep, state: Any, as_type: Any) -> PartialState:
         """Return the encoded state, which later changes of the object do not affect."""
-        return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
+        return self._recorded(
+            current, codec.encode(state, Any if as_type is None else as_type, place=_place(current.path))
+        )
 
-    def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
-        refuse_secrets(tree, self._services.recorder.judge.secrets, _place(now.path))
-        assert now._call is not None
-        identity = now._call.identity
+    def _recorded(self, current: CurrentStep, tree: Any) -> PartialState:
+        refuse_secrets(tree, self._services.recorder.judge.secrets, _place(current.path))
+        assert current._call is not None
+        identity = current._call.identity
         return PartialState(
             held_value(tree),
             identity.function,
@@ -526,15 +530,15 @@ class PartialSaves:
         )
 
 
-def refuse_in_ephemeral(now: CurrentStep, what: str) -> None:
+def refuse_in_ephemeral(current: CurrentStep, what: str) -> None:
     """Refuse a call that needs a recorded step.
 
     Raises:
         FlowckptError: the step is ephemeral.
     """
-    if now._call is not None and now._call.modifiers.is_ephemeral:
+    if current._call is not None and current._call.modifiers.is_ephemeral:
         raise FlowckptError(
-            f"step {now.path!r} is .ephemeral() and cannot {what} anything",
+            f"step {current.path!r} is .ephemeral() and cannot {what} anything",
             remedy="Remove .ephemeral(): such a step is never recorded, and runs again at each replay.",
         )
 

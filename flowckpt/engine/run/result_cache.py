@@ -36,7 +36,7 @@ from flowckpt.engine.run.resumption import moved_versions
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.execution.claims import ClaimChecker
-from flowckpt.execution.runner import restored_value
+from flowckpt.execution.runner import restore_value
 from flowckpt.stores.base import Ability, StoreBase
 
 _log = logging.getLogger("flowckpt")
@@ -379,10 +379,10 @@ class ResultCache:
         try:
             report = None
             if taken.evidence is not None:
-                report = judge.reports[path] = await self._claims.look_again(step, taken, restored_value)
+                report = judge.reports[path] = await self._claims.verify_again(step, taken, restore_value)
             if judge.reasons(step, taken):
                 return None
-            value, tree = restored_value(step, taken), plain_tree(result.held_output, path)
+            value, tree = restore_value(step, taken), plain_tree(result.held_output, path)
             refuse_secrets(tree, self._secrets, path)
         except FlowckptError as error:
             _log.info("step %s of run %s is not taken: %s", result.path, run, error.message)

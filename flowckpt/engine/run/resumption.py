@@ -288,7 +288,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
         spare = await _spare(store, workflow_id, latest, {*(result.path for result in history.results), *cut})
     counts = [each for each in (*history.notable(), *spare.values()) if each.path not in undone]
-    reports = await verifying.reports_of(counts)
+    reports = await verifying.verify_results(counts)
 
     def is_same_code() -> bool:
         return bool(latest.fingerprint) and latest.fingerprint == step_fingerprint(workflow.function)

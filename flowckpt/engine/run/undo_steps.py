@@ -15,11 +15,11 @@ from flowckpt.core.records.result import result_of
 from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
-from flowckpt.engine.values.failures import recorded_error, step_failure
+from flowckpt.engine.values.failures import record_error, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
-from flowckpt.execution.runner import restored_value
+from flowckpt.execution.runner import restore_value
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl.step import Step
@@ -82,7 +82,7 @@ async def undo_step(run: RunContext, result: StepResult) -> StepFailedError | No
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        failure = recorded_error(error, path=undo_path(path), secrets=run.secrets)
+        failure = record_error(error, path=undo_path(path), secrets=run.secrets)
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
     append_result(
         run.recorder.checkpointer.history,
@@ -151,7 +151,7 @@ async def _call(run: RunContext, result: StepResult) -> None:
     try:
         named = undo_parameters(undo)
         arguments = step.action.arguments() if named else {}
-        await run.runner.call(undo, (restored_value(step, result),), {name: arguments[name] for name in named}, call)
+        await run.runner.call(undo, (restore_value(step, result),), {name: arguments[name] for name in named}, call)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
             workflow_id, name, path, f"its compensation uses the output of {stop.args[0]!r}, which was not run"

@@ -33,7 +33,7 @@ from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_e
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.run_step import new_scope
 from flowckpt.engine.values import result as results
-from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, recorded_error
+from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, record_error
 from flowckpt.engine.values.inputs import BoundInputs, bind_next, refuse_in_labels
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
@@ -44,7 +44,7 @@ from flowckpt.errors import (
     StepFailedError,
     SuspensionUnsavedError,
 )
-from flowckpt.execution.current_step import call_now, set_call
+from flowckpt.execution.current_step import get_call, set_call
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.runner import INTERRUPTIONS
 
@@ -241,7 +241,7 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
         return Reason.SUSPENDED, None
     if isinstance(ending, RunCancelledError):
         return Reason.CANCELLED, None
-    return Reason.FAILED, recorded_error(ending, path=failed_step(ending), secrets=secrets)
+    return Reason.FAILED, record_error(ending, path=failed_step(ending), secrets=secrets)
 
 
 def cause_of_stop(ending: BaseException | None) -> str:
@@ -313,7 +313,7 @@ class Drive:
         ending: BaseException | None = None
         created: Noted = {}
         noting = CREATED.set(created)
-        outer = call_now()
+        outer = get_call()
         set_call(None)  # if a step runs this workflow, its body is not part of that step
         WATCH.runs[id(run)] = run
         if not WATCH.is_looking:

@@ -271,7 +271,7 @@ class LoopRuns:
                 await waited(asyncio.wait(running), interrupts)
             except asyncio.CancelledError:
                 await self.stop()
-                if not interrupts.noted:
+                if not interrupts.pending_signal:
                     raise
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -29,7 +29,7 @@ from flowckpt.errors import (
     SignalRefusedError,
 )
 from flowckpt.evidence import claims
-from flowckpt.execution.claims import ClaimChecker, found_in
+from flowckpt.execution.claims import ClaimChecker, list_failures
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         pack = claims.EvidencePack.from_document(wait.claims)
         report = await ClaimChecker.of(latest, verifier, options).verifier.verify_evidence_pack(pack)
         if not report.verified:
-            raise ApprovalStaleError(workflow_id, name, reasons=found_in(report) or (report.reason,))
+            raise ApprovalStaleError(workflow_id, name, reasons=list_failures(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}
     kind, birth = WaitKind.APPROVAL, birth_of(latest.metadata)
     answer = Signal(signal_id, wait.name, clock.now(), data, by, kind, wait.path, wait.request, birth)

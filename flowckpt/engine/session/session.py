@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.session import outbox
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution.executors.base import Given
+    from flowckpt.execution.executors.base import ExecutorSpec
 
 
 # The executors of an attempt: those given now, those of the engine, and those recorded when the run was started.
@@ -109,7 +109,9 @@ RECORDED = "executors"
 _HARMLESS = ("engine", "thread", "process")
 
 
-def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: Mapping[str, str]) -> dict[str, Given]:
+def chosen_executors(
+    metadata: dict[str, Any], own: Mapping[str, ExecutorSpec], given: Mapping[str, str]
+) -> dict[str, ExecutorSpec]:
     """Return the executors of an attempt, and note the given descriptions in the metadata.
 
     A record may come from anywhere, and an executor sees the steps' arguments and supplies their results. So an address
@@ -166,7 +168,7 @@ class Ports:
     world: WorldSources
     verifier: EvidenceVerifier | None
     saving: Saving
-    executors: Mapping[str, Given]
+    executors: Mapping[str, ExecutorSpec]
     listeners: Sequence[Listener]
     drive: outbox.Drive
 
@@ -616,7 +618,7 @@ class Session:
             waiting=(each.path for each in open_waits(origin.metadata, origin.history.results)),
             is_repeated=self._bound is None,
         )
-        executors: Mapping[str, Given] = {}
+        executors: Mapping[str, ExecutorSpec] = {}
         is_wanted = options.executors or self._ports.executors or origin.metadata.get(RECORDED)
         if is_wanted and undoing is None:  # an undo always runs in this process
             executors = chosen_executors(origin.metadata, self._ports.executors, options.executors)

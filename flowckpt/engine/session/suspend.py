@@ -91,7 +91,7 @@ class _Staying:
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
                     await waited(_sleep(clock, nap, heard), run.interrupts)
                     await run.poll_requests()
-                    run.interrupts.raise_noted(asyncio.current_task())
+                    run.interrupts.raise_pending(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:
             self._stayed += (clock.elapsed_ns() - started_ns) / 1e9
@@ -99,7 +99,7 @@ class _Staying:
     async def _can_end(self, waits: tuple[Wait, ...]) -> bool:
         run = self.context
         await run.poll_requests()
-        run.interrupts.raise_noted(asyncio.current_task())
+        run.interrupts.raise_pending(asyncio.current_task())
         return await run.inbox.can_end_any(waits, is_fresh=True)
 
     def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:

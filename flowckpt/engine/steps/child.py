@@ -16,7 +16,7 @@ from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
 from flowckpt.engine.steps.run_step import is_still_valid, note_restored
-from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
+from flowckpt.engine.values.failures import record_error, recorded_answer, step_failure
 from flowckpt.engine.values.inputs import refuse_output, refuse_unfit, reworded
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution.runner import Outcome
@@ -137,7 +137,7 @@ class ChildWorkflow(CompositeRun):
         await self.begin()
         outcome, error = self._outcome(await self._scope.run())
         await run.recorder.save_start()
-        failure = None if error is None else recorded_error(error, path=path, secrets=run.secrets)
+        failure = None if error is None else record_error(error, path=path, secrets=run.secrets)
         await self.end(outcome, failure)
         return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 

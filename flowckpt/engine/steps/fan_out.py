@@ -34,7 +34,7 @@ from flowckpt.engine.steps.members import CompositeRun, Member, StoppedMember, e
 from flowckpt.engine.steps.run_step import is_still_valid, note_restored, other_members
 from flowckpt.engine.values.failures import (
     fan_out_answer,
-    recorded_error,
+    record_error,
     recorded_fan_out,
     step_failure,
     stopped_error,
@@ -275,12 +275,12 @@ class FanOut(CompositeRun):
         """Run members until there are no more."""
         task, interrupts = asyncio.current_task(), self.context.interrupts
         for done, (index, member) in enumerate(feed):
-            interrupts.raise_noted(task)
+            interrupts.raise_pending(task)
             await self._run_member(index, member, task)
             if done % _BREATHER == _BREATHER - 1:
                 await asyncio.sleep(0)
         while (woken := await self._woken()) is not None:
-            interrupts.raise_noted(task)
+            interrupts.raise_pending(task)
             await self._run_member(*woken, task)
 
     async def _run_member(self, index: int, member: Member, task: asyncio.Task[Any] | None) -> None:
@@ -385,7 +385,7 @@ class FanOut(CompositeRun):
             return None
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
-            found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
+            found = record_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
             where = self.context.secrets.text(str(self._error))
             return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):

@@ -37,13 +37,13 @@ from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, Reaso
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events, evidence_event
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import recorded_answer, recorded_error, stale_step, step_failure
+from flowckpt.engine.values.failures import record_error, recorded_answer, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of
 from flowckpt.errors import DecodingError, FlowckptError, StepFailedError
-from flowckpt.execution.claims import Committed, is_open
+from flowckpt.execution.claims import CommittedClaims, is_open
 from flowckpt.execution.current_step import StepCall
-from flowckpt.execution.errors import RemoteError, users_frames
-from flowckpt.execution.runner import Outcome, output_annotation, restored_value
+from flowckpt.execution.errors import RemoteError, user_traceback
+from flowckpt.execution.runner import Outcome, output_annotation, restore_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ class Scope:
             or replay.is_handling
             or run.recorder.aside.dropped
             or run.waits.approved
-            or run.interrupts.noted
+            or run.interrupts.pending_signal
             or task is None
             or task.cancelling()
             or run.clock.elapsed_ns() >= run.look_at_ns
@@ -129,8 +129,8 @@ class Scope:
             return None
         if run.clock.elapsed_ns() >= run.look_at_ns:
             await run.poll_requests()
-        if run.interrupts.noted:
-            run.interrupts.raise_noted(task)  # between steps: every finished step is recorded, and none is running
+        if run.interrupts.pending_signal:
+            run.interrupts.raise_pending(task)  # between steps: every finished step is recorded, and none is running
         if task is not None and task.cancelling():
             await asyncio.sleep(0)  # a cancel that waited for the end of the last step is delivered here
         if run.recorder.aside.dropped and not is_ephemeral:
@@ -159,7 +159,7 @@ class Scope:
         if not self._has_effects:
             return None
         task = self._task
-        self.context.interrupts.raise_noted(task)
+        self.context.interrupts.raise_pending(task)
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
         await self._record_failure()
@@ -266,7 +266,7 @@ async def is_still_valid(
     if result.evidence is not None and result.success:
         report = judge.reports.get(result.path)
         if run.notifier.executed or is_open(report):  # steps have run since the check, or it had no answer
-            report = judge.reports[result.path] = await run.claims.look_again(step, result, restored_value)
+            report = judge.reports[result.path] = await run.claims.verify_again(step, result, restore_value)
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
@@ -428,7 +428,7 @@ def _failure(run: RunContext, path: str, recorded: StepError, outcome: Outcome) 
     if error is None or isinstance(error, RemoteError | FlowckptError):
         return failure
     if not run.waits.fan_outs and not run.judge.secrets.is_any:
-        failure.__cause__ = error.with_traceback(users_frames(error))
+        failure.__cause__ = error.with_traceback(user_traceback(error))
         failure.__notes__ = []  # the cause already shows them
     return failure
 
@@ -455,7 +455,7 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
         await run.notifier.emit(
             events.StepRestored(call.workflow_id, path, True, result.duration_ms, step.action.step_type)
         )
-    return restored_value(step, result), None
+    return restore_value(step, result), None
 
 
 async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
@@ -472,7 +472,7 @@ async def _cached(run: RunContext, call: StepCall) -> StepEnd | None:
         return None
     run.waits.end(path)
     evidence = found.result.evidence
-    committed = None if evidence is None or found.report is None else Committed(evidence, found.report)
+    committed = None if evidence is None or found.report is None else CommittedClaims(evidence, found.report)
     outcome = Outcome(found.value, found.tree, committed=committed)
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     values, _ = _argument_values(run, call)
@@ -522,7 +522,7 @@ def _ended(run: RunContext, call: StepCall, outcome: Outcome, started_ns: int, t
     end = StepEnd(outcome, None, call.since, (run.clock.elapsed_ns() - started_ns + 500) // 1000 / 1000)
     end.tries = tries
     if outcome.error is not None:
-        end.failure = recorded_error(outcome.error, path=call.path, tries=tries, secrets=run.judge.secrets)
+        end.failure = record_error(outcome.error, path=call.path, tries=tries, secrets=run.judge.secrets)
     return end
 
 

@@ -22,7 +22,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.execution.current_step import StepCall
-from flowckpt.execution.errors import asked_delay, is_one_of, kind_of, text_of
+from flowckpt.execution.errors import is_one_of, kind_of, read_retry_after, text_of
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import Outcome, StepRunner
 
@@ -194,7 +194,7 @@ class RetryLoop:
 
     def _is_retried(self, error: BaseException) -> bool:
         retry = self.call.modifiers.retry
-        if self.context.interrupts.noted:
+        if self.context.interrupts.pending_signal:
             return False
         if retry is None:  # a cluster often loses workers: that is not a failure of the step
             step, runner = self.call.step, self.context.runner
@@ -228,7 +228,7 @@ class RetryLoop:
         retry, run = self.call.modifiers.retry, self.context
         if retry is None:
             return 0.0
-        return retry.delay(self.tries, random=run.world.random(), at_least=asked_delay(error, run.clock.now()))
+        return retry.delay(self.tries, random=run.world.random(), at_least=read_retry_after(error, run.clock.now()))
 
     async def _suspend(self, error: BaseException, delay: float) -> None:
         """Suspend the step until its next try is due; the process need not keep running.

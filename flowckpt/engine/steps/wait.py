@@ -36,7 +36,7 @@ from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import is_after
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
-from flowckpt.engine.values.failures import recorded_error, step_failure
+from flowckpt.engine.values.failures import record_error, step_failure
 from flowckpt.engine.values.waits import StandingApproval, Suspended, digests_of
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
@@ -48,7 +48,7 @@ from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
-    from flowckpt.execution.claims import Committed
+    from flowckpt.execution.claims import CommittedClaims
 
 
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class _Waiting:
                 self.outcome = Outcome(error=error)
                 return
             if not committed.report.verified:
-                self.outcome = Outcome(error=evidence.not_verified(path, committed.report), committed=committed)
+                self.outcome = Outcome(error=evidence.evidence_error(path, committed.report), committed=committed)
                 return
             claims = committed.document["pack"]
         request = next_request(self.context, self.wait.request if voided else "")
@@ -225,7 +225,7 @@ class _Waiting:
 
     async def _void(self, signal: Signal, report: VerificationReport) -> None:
         run, path = self.context, self.command.path
-        details = evidence.found_in(report)
+        details = evidence.list_failures(report)
         if run.notifier.emit is not None:
             await run.notifier.emit(ApprovalVoided(run.workflow_id, path, signal.by, report.reason, details))
         run.waits.take(signal.signal_id)
@@ -238,7 +238,7 @@ class _Waiting:
         committed = await self.context.claims.commit(pack, path=self.command.path)
         if not any(each.is_against and each.can_tell for each in committed.report.verdicts):
             return False
-        await self._ask(voided="; ".join(evidence.found_in(committed.report)) or committed.report.reason)
+        await self._ask(voided="; ".join(evidence.list_failures(committed.report)) or committed.report.reason)
         return True
 
     async def recorded(self) -> tuple[Any, StepFailedError | None]:
@@ -247,7 +247,7 @@ class _Waiting:
         assert outcome is not None
         wait, step, path = self.wait, command.step, command.path
         failure: StepError | None = (
-            None if outcome.error is None else recorded_error(outcome.error, path=path, secrets=run.secrets)
+            None if outcome.error is None else record_error(outcome.error, path=path, secrets=run.secrets)
         )
         await run.recorder.save_start()
         duration_ms = max(0.0, round((run.clock.now() - wait.since).total_seconds() * 1e3, 3))
@@ -283,7 +283,7 @@ class _Waiting:
         return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
 
 
-async def captured(run: RunContext, action: ApprovalAction, path: str) -> Committed:
+async def captured(run: RunContext, action: ApprovalAction, path: str) -> CommittedClaims:
     """Capture the facts to approve, as they are now.
 
     Raises:
@@ -315,7 +315,7 @@ def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: 
     if not isinstance(action, ApprovalAction) or not isinstance(approval, Approval) or result.started_at is None:
         return
     if not run.judge.evidence_reasons(result):
-        pack = evidence.recorded_pack(result)
+        pack = evidence.read_pack(result)
         run.waits.approved[path] = StandingApproval(path, action, pack, approval.by, result.started_at)
 
 
@@ -337,7 +337,7 @@ async def check(run: RunContext, path: str) -> None:
 
 async def _check_facts(run: RunContext, standing: StandingApproval) -> VerificationReport:
     """Check the approved facts; a file that had to be read is compared by its metadata from then on."""
-    verifier = run.claims.quick
+    verifier = run.claims.quick_verifier
     report = await verifier.verify_evidence_pack(standing.pack, moment=Moment.RESUME)
     read = {
         index
@@ -360,7 +360,7 @@ async def _check_facts(run: RunContext, standing: StandingApproval) -> Verificat
 async def _void(run: RunContext, standing: StandingApproval, report: VerificationReport) -> None:
     """Ask again for the present facts; facts that are missing now can only be asked for by a resume."""
     standing.is_void = True
-    path, action, details = standing.path, standing.action, evidence.found_in(report)
+    path, action, details = standing.path, standing.action, evidence.list_failures(report)
     if run.notifier.emit is not None:
         await run.notifier.emit(ApprovalVoided(run.workflow_id, path, standing.by, report.reason, details))
     claims = standing.pack.to_document()

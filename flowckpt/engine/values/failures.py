@@ -24,16 +24,16 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
     WorkflowChangedError,
 )
-from flowckpt.execution.errors import NO_SECRETS, recorded_error, text_of
-from flowckpt.execution.runner import restored_value
+from flowckpt.execution.errors import NO_SECRETS, record_error, text_of
+from flowckpt.execution.runner import restore_value
 
 __all__ = [
     "NO_SECRETS",
     "REFUSALS",
     "failed_step",
     "fan_out_answer",
+    "record_error",
     "recorded_answer",
-    "recorded_error",
     "recorded_failure",
     "recorded_fan_out",
     "stale_step",
@@ -170,7 +170,7 @@ _UNKNOWN = StepError("", "")
 
 def stopped_error(path: str) -> StepError:
     """Return the recorded failure of a member that was stopped because enough others had succeeded."""
-    return recorded_error(StepStoppedError(), path=path)
+    return record_error(StepStoppedError(), path=path)
 
 
 def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
@@ -180,7 +180,7 @@ def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
         DecodingError: the record does not fit the step's annotation.
     """
     if result.success:
-        return restored_value(step, result), None
+        return restore_value(step, result), None
     return None, step_failure(result.path, result.error or _UNKNOWN)
 
 

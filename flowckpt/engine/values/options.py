@@ -361,7 +361,7 @@ class Saving:
         return cls(
             None if trigger is None else checked_trigger(trigger),
             on_save_error == "continue",
-            None if retention is None else maintenance.evict.checked_for(retention, store),
+            None if retention is None else maintenance.evict.check_retention_for(retention, store),
             limits,
         )
 

@@ -10,7 +10,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-Given: TypeAlias = str | Executor | Callable[[], Executor]
+ExecutorSpec: TypeAlias = str | Executor | Callable[[], Executor]
 """An executor as passed to an engine: a description, the executor, or a function that creates it."""
 
 
@@ -39,7 +39,7 @@ class LimitsWork(Protocol):
     max_workers: int
 
 
-Hear: TypeAlias = Callable[[bytes, Callable[[bytes], None] | None], None]
+OnMessage: TypeAlias = Callable[[bytes, Callable[[bytes], None] | None], None]
 """Takes a message of the work, from any thread, and returns at once; gets a function that sends the reply if the work
 waits for one."""
 
@@ -51,7 +51,7 @@ class HearsWork(Protocol):
     """
 
     def submit_heard(
-        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+        self, hear: OnMessage, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
         """Submit work, and pass on its messages; resources are only for executors that take resources."""
         ...

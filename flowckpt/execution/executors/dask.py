@@ -27,7 +27,7 @@ from typing import Any
 from flowckpt.core.system import external
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.executors import dask_worker
-from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWorkError
+from flowckpt.execution.executors.base import LostWorkerError, OnMessage, StoppedWorkError
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
@@ -108,7 +108,7 @@ class DaskExecutor(Executor):
         self._cluster: Any = None
         self._scratch: Scratch | None = None
         self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
-        self._hearing: dict[str, Hear] = {}
+        self._hearing: dict[str, OnMessage] = {}
         self._topic = ""
         self._at_work: set[Future[Any]] = set()
         self._watch: threading.Thread | None = None
@@ -149,7 +149,7 @@ class DaskExecutor(Executor):
         return self.submit_heard(None, resources, function, *args)
 
     def submit_heard(
-        self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+        self, hear: OnMessage | None, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
         """Have a function called by a worker, which may send messages while it runs; see `submit`.
 
@@ -336,7 +336,7 @@ class DaskExecutor(Executor):
                 target=self._answer, args=(hear, address, content), name="flowckpt-dask-answer", daemon=True
             ).start()
 
-    def _answer(self, hear: Hear | None, address: str, number: int) -> None:
+    def _answer(self, hear: OnMessage | None, address: str, number: int) -> None:
         """Fetch a worker's question, and send it the answer; not by an event, because a scheduler keeps events."""
         answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         with contextlib.suppress(Exception):  # the worker is gone: no answer can be sent

@@ -26,7 +26,7 @@ from typing import Any
 
 from flowckpt.core.system.process import signal_session
 from flowckpt.errors import SettingError
-from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWorkError
+from flowckpt.execution.executors.base import LostWorkerError, OnMessage, StoppedWorkError
 from flowckpt.execution.executors.worker_main import ANSWER, ASKS, GRACE_SECONDS, REPLY, WORK, Channel
 
 # One worker process, as the engine sees it.
@@ -81,7 +81,7 @@ class WorkerProcess:
         """Its process id."""
         return self._process.pid
 
-    def answer(self, message: bytes, hear: Hear | None = None) -> bytes:
+    def answer(self, message: bytes, hear: OnMessage | None = None) -> bytes:
         """Have a piece of work done, and return the answer of the process.
 
         Raises:
@@ -189,7 +189,7 @@ def _said(code: int) -> str:
     return f"it exited with {code} in the middle of the step"
 
 
-_Work = tuple[Future[Any], bytes, Hear | None]
+_Work = tuple[Future[Any], bytes, OnMessage | None]
 
 
 class ProcessExecutor(Executor):
@@ -231,7 +231,7 @@ class ProcessExecutor(Executor):
         return self._submitted(pickle.dumps((fn, args, kwargs)), None)
 
     def submit_heard(
-        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+        self, hear: OnMessage, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
     ) -> Future[Any]:
         """Have a function called in a worker process, which may send messages while it runs; see `submit`.
 
@@ -249,7 +249,7 @@ class ProcessExecutor(Executor):
             raise SettingError(f"resources={dict(resources)}: worker processes have none", setting="resources")
         return self._submitted(pickle.dumps((function, args, {})), hear)
 
-    def _submitted(self, message: bytes, hear: Hear | None) -> Future[Any]:
+    def _submitted(self, message: bytes, hear: OnMessage | None) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
             if self._is_closed:
@@ -337,7 +337,7 @@ class ProcessExecutor(Executor):
             process.end()
 
     def _done(
-        self, future: Future[Any], message: bytes, hear: Hear | None, process: WorkerProcess | None
+        self, future: Future[Any], message: bytes, hear: OnMessage | None, process: WorkerProcess | None
     ) -> WorkerProcess | None:
         """Have one piece of work done; return the process if it is still alive."""
         is_done, value = False, None

@@ -26,7 +26,7 @@ class Loading:
     is_under_way = False
 
 
-def run_while_loading() -> ExecutorError:
+def run_while_loading_error() -> ExecutorError:
     """Return the error of a run that starts while a worker loads the program: it would run everything again."""
     return ExecutorError(
         "the program starts a run when it is imported, and a worker process imports it to find the step's function",

@@ -20,10 +20,10 @@ from flowckpt.core import codec
 from flowckpt.errors import ExecutorError
 from flowckpt.execution.current_step import (
     add_figures,
-    checked_published,
-    has_ended,
+    encode_published,
+    ended_try_error,
     running_loop,
-    saved_in_loop,
+    save_in_loop_error,
     validate_figures,
     validate_progress,
 )
@@ -170,7 +170,7 @@ class StepSnapshot(NamedTuple):
         state: the last saved state, encoded; empty if there is none.
         may_be_old: whether the executor may run the step again by itself, so that the step asks the engine for its
             state.
-        carried: the parcel of `Carried`; empty for none.
+        baggage: the parcel of `StepBaggage`; empty for none.
     """
 
     executor: str
@@ -178,7 +178,7 @@ class StepSnapshot(NamedTuple):
     is_followed: bool
     state: tuple[Any, ...]
     may_be_old: bool
-    carried: bytes = b""
+    baggage: bytes = b""
 
 
 class RemoteStepServices:
@@ -194,7 +194,7 @@ class RemoteStepServices:
         self._way = way
         self._post: Uplink | None = None
         self._state = kept.state
-        self.carried = kept.carried
+        self.baggage = kept.baggage
         self._is_asked = not kept.may_be_old or way is None
         self._process = os.getpid()
         self._is_closed = False
@@ -206,7 +206,7 @@ class RemoteStepServices:
         self.is_unheard = False
         """Whether progress was reported without a way to the engine."""
 
-    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+    def progress(self, current: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Report the progress of a step; see `CurrentStep.progress`."""
         news = validate_progress(done, total, note)
         if not self._kept.is_followed or os.getpid() != self._process:
@@ -216,45 +216,45 @@ class RemoteStepServices:
         else:
             self._opened(self._way).tell(news)
 
-    def record(self, now: CurrentStep, figures: Mapping[str, Any]) -> None:
+    def record(self, current: CurrentStep, figures: Mapping[str, Any]) -> None:
         """Add figures of a step; see `CurrentStep.record`."""
         found = validate_figures(figures)
-        self._refuse_other_process(now, "record")
+        self._refuse_other_process(current, "record")
         with self._counting:
             if self._is_closed:
-                raise has_ended(now.path, now.tries)
+                raise ended_try_error(current.path, current.tries)
             add_figures(self.figures, found)
 
-    def publish(self, now: CurrentStep, name: str, value: Any) -> None:
+    def publish(self, current: CurrentStep, name: str, value: Any) -> None:
         """Publish a value; see `CurrentStep.publish`. Without a connection it is sent with the answer."""
-        published = {name: checked_published(now, name, value)}
-        self._refuse_other_process(now, "publish")
+        published = {name: encode_published(current, name, value)}
+        self._refuse_other_process(current, "publish")
         if self._way is None:
             with self._counting:
                 if self._is_closed:
-                    raise has_ended(now.path, now.tries)
+                    raise ended_try_error(current.path, current.tries)
                 self.published.update(published)
         else:
-            self._asked(now, (PUBLISH, published))
+            self._asked(current, (PUBLISH, published))
 
-    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
         if running_loop() is not None:
-            raise saved_in_loop(now.path)
-        self._save(now, state, as_type)
+            raise save_in_loop_error(current.path)
+        self._save(current, state, as_type)
 
-    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    async def save_async(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable, in an async step; see `CurrentStep.save_async`."""
-        await asyncio.to_thread(self._save, now, state, as_type)
+        await asyncio.to_thread(self._save, current, state, as_type)
 
-    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+    def load(self, current: CurrentStep, default: Any, as_type: Any) -> Any:
         """Return the partial state of a step."""
         if not self._is_asked:
-            self._state = self._asked(now, (LOAD, None))
+            self._state = self._asked(current, (LOAD, None))
             self._is_asked = True
         if not self._state:
             return default
-        return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(now))
+        return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(current))
 
     def close(self, *, waits: bool = True) -> None:
         """Accept nothing more."""
@@ -273,50 +273,50 @@ class RemoteStepServices:
                         self._post.close()
         return self._post
 
-    def _save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def _save(self, current: CurrentStep, state: Any, as_type: Any) -> None:
         if self._way is None:
             raise self._error(
-                now,
-                f"step {now.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
+                current,
+                f"step {current.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
                 "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
                 "Say so by .on(…) or --executor, or leave save() out.",
             )
-        tree = codec.encode(state, Any if as_type is None else as_type, place=_place(now))
-        self._asked(now, (SAVE, tree))
+        tree = codec.encode(state, Any if as_type is None else as_type, place=_place(current))
+        self._asked(current, (SAVE, tree))
         self._state, self._is_asked = (tree,), True
 
-    def _asked(self, now: CurrentStep, question: tuple[str, Any]) -> Any:
+    def _asked(self, current: CurrentStep, question: tuple[str, Any]) -> Any:
         """Return the engine's reply, or raise it."""
         assert self._way is not None
-        self._refuse_other_process(now, question[0])
+        self._refuse_other_process(current, question[0])
         try:
             is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
         except UplinkClosedError as closed:
             if closed.cause is None:
-                raise has_ended(now.path, now.tries) from None
+                raise ended_try_error(current.path, current.tries) from None
             raise self._error(
-                now,
-                f"step {now.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
+                current,
+                f"step {current.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
                 "A resume of the run continues from what was saved before.",
             ) from closed
         if not is_done:
             raise reply
         return reply
 
-    def _error(self, now: CurrentStep, said: str, remedy: str) -> ExecutorError:
-        return ExecutorError(said, executor=self._kept.executor, path=now.path, remedy=remedy)
+    def _error(self, current: CurrentStep, said: str, remedy: str) -> ExecutorError:
+        return ExecutorError(said, executor=self._kept.executor, path=current.path, remedy=remedy)
 
-    def _refuse_other_process(self, now: CurrentStep, what: str) -> None:
+    def _refuse_other_process(self, current: CurrentStep, what: str) -> None:
         if os.getpid() != self._process:
             raise self._error(
-                now,
-                f"current_step() was asked to {what} in a process that step {now.path!r} has started itself",
+                current,
+                f"current_step() was asked to {what} in a process that step {current.path!r} has started itself",
                 f"Call {what}() in the process that calls the function of the step.",
             )
 
 
-def _place(now: CurrentStep) -> str:
-    return f"{now.path}: saved state"
+def _place(current: CurrentStep) -> str:
+    return f"{current.path}: saved state"
 
 
 # What a worker sends, read: numbers, texts and containers; nothing is built here that a worker chose.

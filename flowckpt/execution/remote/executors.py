@@ -13,7 +13,7 @@ from flowckpt.core.dsl.modifiers import EXECUTOR_NAME, Placement
 from flowckpt.core.dsl.step import PythonAction, Step
 from flowckpt.errors import ExecutorError, SettingError, UnknownExecutorError
 from flowckpt.execution.executors import dask, processes
-from flowckpt.execution.executors.base import Given
+from flowckpt.execution.executors.base import ExecutorSpec
 from flowckpt.execution.remote.submit import RunExecutor
 
 DEFAULT = "default"
@@ -37,7 +37,7 @@ class ExecutorPool:
         ExecutorError: a description describes no executor.
     """
 
-    def __init__(self, given: Mapping[str, Given] | None = None) -> None:
+    def __init__(self, given: Mapping[str, ExecutorSpec] | None = None) -> None:
         self._places: dict[str, Where] = {ENGINE: ENGINE, THREAD: THREAD}
         given = {"process": "process", **(given or {})}
         for name, each in given.items():
@@ -120,7 +120,7 @@ class ExecutorPool:
         return found
 
 
-def check_given(given: Mapping[str, Given]) -> None:
+def check_executors(given: Mapping[str, ExecutorSpec]) -> None:
     """Refuse a mapping with an invalid name or executor; see `ExecutorPool`."""
     if not isinstance(given, Mapping):
         raise SettingError(

@@ -30,7 +30,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.evidence.verifier import run_in_daemon
-from flowckpt.execution.current_step import CurrentStep, StepCall, carried, has_ended
+from flowckpt.execution.current_step import CurrentStep, StepCall, ended_try_error, step_baggage
 from flowckpt.execution.errors import RemoteError, text_of
 from flowckpt.execution.executors.base import (
     HearsWork,
@@ -128,7 +128,7 @@ class WorkerListener:
             answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
         except RuntimeError:  # the loop is closed
             answering.close()
-            reply(_failed(has_ended(self._call.path, self._call.tries)))
+            reply(_failed(ended_try_error(self._call.path, self._call.tries)))
             return
         answer.add_done_callback(functools.partial(_reply, reply))
 
@@ -142,7 +142,7 @@ class WorkerListener:
 
     async def _answer(self, kind: str, content: Any) -> Any:
         if self._is_over:
-            raise has_ended(self._call.path, self._call.tries)
+            raise ended_try_error(self._call.path, self._call.tries)
         if kind == SAVE:
             await self._call.services.save_recorded(self._now, content)
             return None
@@ -150,7 +150,7 @@ class WorkerListener:
             self._call.services.publish_recorded(self._now, content)
             return None
         if kind == LOAD:
-            return self._call.services.held(self._call.path)
+            return self._call.services.find_state(self._call.path)
         raise FlowckptError(f"a worker sent the unknown request {kind!r:.80}")
 
 
@@ -447,11 +447,11 @@ class RunExecutor:
             return await self._sent(executor, parcel, call, interrupts)
 
     def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
-        retry, desk = call.modifiers.retry, call.services
+        retry, services = call.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
-        along, held = carried.get(), desk.held(call.path)
-        parcel = b"" if along is None else along.parcel
-        return StepSnapshot(self.name, most_tries, desk.is_followed, held, repeats_work(executor), parcel)
+        baggage, state = step_baggage.get(), services.find_state(call.path)
+        parcel = b"" if baggage is None else baggage.parcel
+        return StepSnapshot(self.name, most_tries, services.is_followed, state, repeats_work(executor), parcel)
 
     async def _sent(
         self, executor: Executor, parcel: bytes | PythonAction, call: StepCall, interrupts: Interrupts

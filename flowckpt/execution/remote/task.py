@@ -34,7 +34,7 @@ from flowckpt.core.system import external
 from flowckpt.core.system.declared import type_name
 from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import CurrentStep, StepCall, set_call
-from flowckpt.execution.errors import asked_delay, recorded_error, text_of
+from flowckpt.execution.errors import read_retry_after, record_error, text_of
 from flowckpt.execution.executors.base import WayUp, way_up
 from flowckpt.execution.remote import LOADED_FROM_FILE, Loading
 from flowckpt.execution.remote.channel import RemoteStepServices, StepSnapshot, read_plain
@@ -261,7 +261,7 @@ def work(parcel: bytes) -> bytes:
         return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False, {}, {}))
     token = set_call(now)
     try:
-        with _entered(desk.carried):
+        with _entered(desk.baggage):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = asyncio.run(awaited(value))
@@ -271,8 +271,8 @@ def work(parcel: bytes) -> bytes:
         raise
     except BaseException as error:
         desk.close()
-        failure = _as_in_engine(recorded_error(error, path=path, tries=now.tries, is_whole=True))
-        content = attrs.asdict(failure), isinstance(error, Exception), asked_delay(error, datetime.now(UTC))
+        failure = _as_in_engine(record_error(error, path=path, tries=now.tries, is_whole=True))
+        content = attrs.asdict(failure), isinstance(error, Exception), read_retry_after(error, datetime.now(UTC))
         return pickle.dumps((FAILED, content, desk.is_unheard, desk.figures, desk.published))
     finally:
         token.var.reset(token)
