@@ -84,6 +84,7 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
         "throughput": lambda: throughput.runs_beside_each_other(
             directory, 0.2 if is_smoke else 3.0, min(rounds, 3), (1, 4) if is_smoke else (1, 2, 4)
         ),
+        "slow cores": lambda: throughput.on_slow_cores(0.2 if is_smoke else 5.0, min(rounds, 5)),
         "many runs": lambda: many_runs.concurrent_runs(directory, 20 if is_smoke else 200, min(rounds, 5)),
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pipelines
+from benchmarks import pipelines, slow_cores
 from benchmarks.figure import Figure
 from benchmarks.sql import SERVER_VARIABLE
 from flowckpt import WorkflowEngine, open_store
@@ -81,8 +81,55 @@ def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int,
     ]
 
 
-def _together(side: str, spec: str, count: int, seconds: float) -> tuple[float, float]:
-    """Return the total runs per second of some processes, and the processor seconds of each run."""
+def on_slow_cores(seconds: float, rounds: int, share: float = 0.25) -> list[Figure]:
+    """Measure the growth from one process to four on one PostgreSQL, on an emulated machine with enough slow cores.
+
+    Args:
+        seconds: how long each process works.
+        rounds: how often each is measured.
+        share: the share of a core that each client and each session of the server gets.
+    """
+    if not slow_cores.is_possible():
+        print("slow cores: skipped, this needs root and control groups of Linux", file=sys.stderr)
+        return []
+    rates: dict[tuple[str, int], list[float]] = {}
+    with server() as url, slow_cores.shares(share) as shares:
+        for side in ("bare", "ours"):
+            _together(side, url, 1, 0.1)  # creates the tables
+
+        def limit(clients: list[int]) -> None:
+            shares.limit([*clients, *_sessions(url)])
+
+        for _ in range(rounds):
+            for count in (1, 4):
+                for side in ("bare", "ours"):
+                    rates.setdefault((side, count), []).append(_together(side, url, count, seconds, limit)[0])
+    rate = {key: statistics.median(each) for key, each in rates.items()}
+    bare, ours = (rate[side, 4] / rate[side, 1] for side in ("bare", "ours"))
+    detail = f"1: {rate['ours', 1]:.1f} runs/s, 4: {rate['ours', 4]:.1f}, {ours:.2f} times; bare commits {bare:.2f} times"
+    return [Figure(f"postgresql, cores of {share:.0%} speed: runs/s of 1 process / of 4", 1 / ours, 1 / 3, detail=detail)]
+
+
+def _sessions(url: str) -> list[int]:
+    """Return the processes of a server on this machine: one for each connection, and those that write in the background."""
+    psycopg: Any = importlib.import_module("psycopg")
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
+    return [pid for (pid,) in found]
+
+
+def _together(
+    side: str, spec: str, count: int, seconds: float, prepare: Callable[[list[int]], None] | None = None
+) -> tuple[float, float]:
+    """Return the total runs per second of some processes, and the processor seconds of each run.
+
+    Args:
+        side: `ours` or `bare`.
+        spec: the store.
+        count: the number of processes.
+        seconds: how long each works.
+        prepare: called with the ids of the processes when all of them are connected.
+    """
     command = [sys.executable, "-m", "benchmarks.throughput", side, spec, str(seconds)]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
@@ -90,6 +137,8 @@ def _together(side: str, spec: str, count: int, seconds: float) -> tuple[float, 
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+    if prepare is not None:
+        prepare([process.pid for process in processes])
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
