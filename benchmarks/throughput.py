@@ -106,8 +106,12 @@ def on_slow_cores(seconds: float, rounds: int, share: float = 0.25) -> list[Figu
                     rates.setdefault((side, count), []).append(_together(side, url, count, seconds, limit)[0])
     rate = {key: statistics.median(each) for key, each in rates.items()}
     bare, ours = (rate[side, 4] / rate[side, 1] for side in ("bare", "ours"))
-    detail = f"1: {rate['ours', 1]:.1f} runs/s, 4: {rate['ours', 4]:.1f}, {ours:.2f} times; bare commits {bare:.2f} times"
-    return [Figure(f"postgresql, cores of {share:.0%} speed: runs/s of 1 process / of 4", 1 / ours, 1 / 3, detail=detail)]
+    detail = (
+        f"1: {rate['ours', 1]:.1f} runs/s, 4: {rate['ours', 4]:.1f}, {ours:.2f} times; bare commits {bare:.2f} times"
+    )
+    return [
+        Figure(f"postgresql, cores of {share:.0%} speed: runs/s of 1 process / of 4", 1 / ours, 1 / 3, detail=detail)
+    ]
 
 
 def _sessions(url: str) -> list[int]:
