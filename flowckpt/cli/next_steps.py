@@ -16,7 +16,7 @@ from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.rules.paths import HandledFailure
-from flowckpt.engine.values.waits import digests_of
+from flowckpt.engine.values.waits import approval_digests
 from flowckpt.errors import (
     CrashLoopError,
     FlowckptError,
@@ -313,7 +313,7 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
     for wait in waits[:_MOST]:
         lines.append(f"waiting: {escaped(str(wait))}")
         lines += [f"  {escaped(said)}" for said in wait.question]
-        lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in digests_of(wait).items()]
+        lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in approval_digests(wait).items()]
         if wait.voided:
             lines.append(f"  asked again: {escaped(wait.voided)}")
     if len(waits) > _MOST:

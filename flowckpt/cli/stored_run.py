@@ -14,10 +14,10 @@ from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, open_waits, sent_to
-from flowckpt.engine.history.checkpoints import any_checkpoint, left_behind
+from flowckpt.engine.history.checkpoints import find_checkpoint, list_left_behind
 from flowckpt.engine.rules.crash_loop import CrashCount, limit_of
-from flowckpt.engine.run.live import LiveNote, Published, published_of, read_live
-from flowckpt.engine.run.resumption import crash_loop, crash_loop_at, started_steps_of
+from flowckpt.engine.run.live import LiveNote, Published, collect_published, read_live
+from flowckpt.engine.run.resumption import crash_loop, find_crash_loop, read_started_steps
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.maintenance.recovery import read_stale_note
 from flowckpt.stores.base import Ability, StoreBase
@@ -77,7 +77,7 @@ class StoredRun:
     @property
     def published(self) -> Mapping[str, Published]:
         """The values that it published, by name."""
-        return published_of(self.latest.step_results, self.hints.live)
+        return collect_published(self.latest.step_results, self.hints.live)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -122,9 +122,9 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     if status is Status.CRASHED:
         seen = await store.last_seen(workflow_id, latest.attempt)
         most = limit_of(latest.metadata, default=command_settings()["max_crashes"])
-        crash_loop = await crash_loop_at(store, workflow_id, latest, most=most)
-    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
-    begun = await started_steps_of(store, workflow_id, latest)
+        crash_loop = await find_crash_loop(store, workflow_id, latest, most=most)
+    behind = len(await list_left_behind(store, workflow_id)) if latest.attempt > 1 else 0
+    begun = await read_started_steps(store, workflow_id, latest)
     stale = "" if info is None else await read_stale_note(store, info)
     checks = (await read_verifications(store, workflow_id, latest.metadata)).checkpoints
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
@@ -262,6 +262,6 @@ async def _found(store: StoreBase, text: str) -> NamedCheckpoint:
     while at > 0:
         run, wanted = text[:at], text[at + 1 :]
         if wanted and (latest := await store.load_latest(run)) is not None:
-            return NamedCheckpoint(run, await any_checkpoint(store, run, latest, wanted))
+            return NamedCheckpoint(run, await find_checkpoint(store, run, latest, wanted))
         at = text.find("@", at + 1)
     raise CheckpointNotFoundError(first)

@@ -43,7 +43,7 @@ from flowckpt.core.replay import Answer, Crash, Enter, Execute, Expansion, Finis
 from flowckpt.core.replay.replay import Nested, Own, all_of, is_another, split_record
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.recorded_drive import DryResponder
-from flowckpt.engine.engine import WorkflowEngine, in_own_loop
+from flowckpt.engine.engine import WorkflowEngine, run_in_own_loop
 from flowckpt.engine.rules.judge import identity_reasons
 from flowckpt.engine.values.failures import record_error, recorded_answer, step_failure
 from flowckpt.engine.values.inputs import bind_inputs, bind_next
@@ -197,10 +197,10 @@ def check_determinism(workflow: Workflow[..., Any], /, **inputs: Any) -> Determi
         EncodingError: an input cannot be recorded.
         RunInterrupted: a signal stopped the run.
     """
-    return determinism_of(workflow, inputs)
+    return report_determinism(workflow, inputs)
 
 
-def determinism_of(
+def report_determinism(
     workflow: Workflow[..., Any],
     inputs: Mapping[str, Any],
     *,
@@ -222,18 +222,18 @@ def determinism_of(
     session = WorkflowEngine(store).prepare(workflow, RUN, options, dict(inputs))
     session.ends_with_generation = True  # an endless run is checked for one generation
     result = WorkflowEngine.drive_sync(session, on_event=on_event)
-    latest = in_own_loop(store.load_latest(RUN))
+    latest = run_in_own_loop(store.load_latest(RUN))
     assert latest is not None, "a run that has ended has a checkpoint"
-    found, steps = driven_again(workflow, inputs, latest, place="this process")
+    found, steps = drive_again(workflow, inputs, latest, place="this process")
     if not found:  # otherwise the same differences would be reported twice
         with other_world():
-            found, _ = driven_again(workflow, inputs, latest, place="another environment")
+            found, _ = drive_again(workflow, inputs, latest, place="another environment")
     note, is_checked = "", False
     if result.status is Status.FAILED and result.error is not None:
         error = record_error(result.error)
         note = f"the run failed, so it is compared up to its failure: {error.type}: {error.message}"
     if has_other_process:
-        others, reason = driven_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
+        others, reason = drive_in_other_process(target or describe_target(workflow), inputs, workflow, latest)
         is_checked = others is not None
         known = {(each.kind, each.path) for each in found}
         found += [each for each in others or () if (each.kind, each.path) not in known]
@@ -241,7 +241,7 @@ def determinism_of(
     return DeterminismReport(workflow.name, result.status, steps, tuple(found), is_checked, note)
 
 
-def driven_again(
+def drive_again(
     workflow: Workflow[Any, Any], inputs: Mapping[str, Any], latest: CheckpointData, *, place: str
 ) -> tuple[list[Difference], int]:
     """Drive a fresh generator from a record; return the differences, and how many steps were compared.
@@ -261,7 +261,7 @@ def driven_again(
             second.compare_end("", _recorded_end(latest), end, workflow.where)
         return second.differences, second.compared
 
-    return in_own_loop(drive())
+    return run_in_own_loop(drive())
 
 
 def _recorded_end(latest: CheckpointData) -> End:
@@ -270,7 +270,7 @@ def _recorded_end(latest: CheckpointData) -> End:
     return End(tree=plain_tree(latest.held_output, "output"))
 
 
-def driven_in_other_process(
+def drive_in_other_process(
     target: Mapping[str, str],
     inputs: Mapping[str, Any],
     workflow: Workflow[Any, Any],
@@ -341,7 +341,7 @@ def main(asked: Path, answered: Path) -> None:
             name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
             for name, tree in question["inputs"].items()
         }
-        found, _ = driven_again(workflow, inputs, read_export(question["checkpoint"]), place="another process")
+        found, _ = drive_again(workflow, inputs, read_export(question["checkpoint"]), place="another process")
         answer: dict[str, Any] = {"differences": [attrs.asdict(each) for each in found]}
     except FlowckptError as error:
         answer = {"error": error.message}

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
+def run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in its own event loop, which it may block, and return its value.
 
     A loop that already runs in this thread, as in a notebook, stands still meanwhile.
@@ -244,7 +244,7 @@ class WorkflowEngine:
         session.check_workflow(workflow)
         check_options(options)
         run, options = session.checked_id(workflow_id), options or RunOptions()
-        latest = attempts.lease.existing(run, await self.store.load_latest(run))
+        latest = attempts.lease.require_run(run, await self.store.load_latest(run))
         most, given = self._saving.limits.max_crashes, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_crashes": most, "clock": self._clock}
         planning = undo.plan_resume.plan_resume(self.store, workflow, run, latest, **how)
@@ -265,7 +265,7 @@ class WorkflowEngine:
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> ResumePlan:
         """Return what a resume would do, from sync code; see `WorkflowEngine.plan`."""
-        return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs))
+        return run_in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs))
 
     def open(
         self, workflow_id: str, /, *, workflow: Workflow[..., Any] | None = None, **inputs: Any
@@ -283,14 +283,14 @@ class WorkflowEngine:
             TargetError: the workflow cannot be loaded, or the run was imported and no workflow is given.
             InputMismatchError: an input differs from the recorded one.
         """
-        latest = attempts.lease.existing(
-            workflow_id, in_own_loop(self.store.load_latest(session.checked_id(workflow_id)))
+        latest = attempts.lease.require_run(
+            workflow_id, run_in_own_loop(self.store.load_latest(session.checked_id(workflow_id)))
         )
 
         async def opened() -> dry.time_travel.RunHistory:
             return dry.time_travel.open_history(workflow_id, latest, workflow, inputs, self.store)
 
-        return in_own_loop(self._explained(workflow_id, opened()))
+        return run_in_own_loop(self._explained(workflow_id, opened()))
 
     # --- rollback and fork -------------------------------------------------------------------------------------------
 
@@ -317,12 +317,12 @@ class WorkflowEngine:
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
         run = session.checked_id(workflow_id)
-        checks = history.checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = history.checkpoints.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.checkpoints.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
         """Roll back from sync code; see `WorkflowEngine.rollback`."""
-        return in_own_loop(self.rollback(workflow_id, checkpoint_id, **how))
+        return run_in_own_loop(self.rollback(workflow_id, checkpoint_id, **how))
 
     async def fork(
         self,
@@ -363,12 +363,12 @@ class WorkflowEngine:
         )
         changes: Any = {"edits": history.fork.as_given(outputs or {}), "inputs": inputs or {}}
         plan = history.fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
-        checks = history.fork.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = history.fork.Recheck(options or RunOptions(), self._verifier, lambda: workflow)
         return await history.fork.fork_run(self.store, self._clock, source, plan, checks)
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
         """Fork from sync code; see `WorkflowEngine.fork`."""
-        return in_own_loop(self.fork(workflow_id, **how))
+        return run_in_own_loop(self.fork(workflow_id, **how))
 
     # --- from code that is not async ---------------------------------------------------------------------------------
 
@@ -451,15 +451,15 @@ class WorkflowEngine:
 
     def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
         """Send a signal from sync code; see `WorkflowEngine.signal`."""
-        return in_own_loop(self.signal(workflow_id, name, data, **how))
+        return run_in_own_loop(self.signal(workflow_id, name, data, **how))
 
     def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
         """Approve from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.approve(workflow_id, name, **how))
+        return run_in_own_loop(self.approve(workflow_id, name, **how))
 
     def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
         """Reject from sync code; see `WorkflowEngine.approve`."""
-        return in_own_loop(self.reject(workflow_id, name, **how))
+        return run_in_own_loop(self.reject(workflow_id, name, **how))
 
     async def cancel(
         self,
@@ -506,7 +506,7 @@ class WorkflowEngine:
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
         """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
-        return in_own_loop(self.cancel(workflow_id, **how))
+        return run_in_own_loop(self.cancel(workflow_id, **how))
 
     async def tag(
         self, workflow_id: str, change: Mapping[str, str | None], /, *, patience_seconds: float = 60.0
@@ -594,7 +594,7 @@ class WorkflowEngine:
             folds_restored: whether consecutive restored steps share one event.
         """
         with taken.interrupts:
-            return in_own_loop(taken.whole(on_event, folds_restored=folds_restored))
+            return run_in_own_loop(taken.whole(on_event, folds_restored=folds_restored))
 
     # --- preparation of sessions -----------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ from flowckpt.core.records.result import COMPOSITES, sum_figures
 from flowckpt.core.records.wait import Wait, open_waits
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.plan import Decision
-from flowckpt.engine.run.lease import existing
+from flowckpt.engine.run.lease import require_run
 from flowckpt.engine.run.live import LiveNote, read_live
-from flowckpt.engine.run.resumption import started_steps_of
+from flowckpt.engine.run.resumption import read_started_steps
 from flowckpt.evidence.claims import redacted_text
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.report.comparison import Comparison
@@ -205,7 +205,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptedError: its record is damaged.
     """
-    latest = existing(workflow_id, await store.load_latest(workflow_id))
+    latest = require_run(workflow_id, await store.load_latest(workflow_id))
     checkpoints = await store.list_checkpoints(workflow_id)
     if store.has(Ability.ATTEMPTS):
         attempts = await read_attempts(store, workflow_id, latest, checkpoints)
@@ -216,7 +216,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     info = await store.describe_run(workflow_id)
     status = latest.status if info is None else info.status
     waits = () if status is Status.COMPLETED else open_waits(latest.metadata, latest.step_results)
-    begun = await started_steps_of(store, workflow_id, latest)
+    begun = await read_started_steps(store, workflow_id, latest)
     seen = await store.last_seen(workflow_id, latest.attempt) if status is Status.CRASHED else None
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
     return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen, live=live)

@@ -19,7 +19,7 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records.generation import number_of
 from flowckpt.core.records.result import sum_figures
 from flowckpt.core.records.wait import shown_moment
-from flowckpt.engine.run.live import published_of
+from flowckpt.engine.run.live import collect_published
 from flowckpt.engine.run.resumption import PACKAGES
 from flowckpt.report.document import (
     RunReport,
@@ -148,7 +148,7 @@ def _facts(report: RunReport) -> str:
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
     totals = sum_figures(latest.step_results)
     rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
-    published = published_of(latest.step_results, report.live)
+    published = collect_published(latest.step_results, report.live)
     rows += [(f"published {name}", shown_value(each.value)) for name, each in published.items()]
     rows += [
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))

@@ -16,7 +16,7 @@ from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.wait import Wait, waits_in
 from flowckpt.engine.rules.crash_loop import KEY as DEATHS
-from flowckpt.engine.rules.paths import ROLLBACK, is_stopped, nested_in, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, group_nested, is_stopped, step_of
 from flowckpt.maintenance.attempts import Attempt, Standing
 
 _FAN_OUT = frozenset({"map", "parallel"})
@@ -328,7 +328,7 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
     by_path: dict[str, list[Lane]] = {}
     for lane in lanes:
         by_path.setdefault(lane.path, []).append(lane)
-    inner = nested_in(by_path)
+    inner = group_nested(by_path)
     for outer in inner:
         if outer not in by_path:
             by_path[outer] = [Lane(outer, 0, _state_around(_below(inner, by_path, outer)), "group")]

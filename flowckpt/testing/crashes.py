@@ -34,8 +34,8 @@ from flowckpt.core.system.attrs_base import complete_all
 from flowckpt.core.system.functions import versions_of
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions
-from flowckpt.engine.determinism import driven_again, driven_in_other_process, other_world
-from flowckpt.engine.engine import in_own_loop
+from flowckpt.engine.determinism import drive_again, drive_in_other_process, other_world
+from flowckpt.engine.engine import run_in_own_loop
 from flowckpt.engine.values.inputs import bind_inputs, check_workflow
 from flowckpt.engine.values.target import describe_target
 from flowckpt.errors import FlowckptError
@@ -265,15 +265,15 @@ class _Explorer:
         file = self.root / "differences.jsonl"
 
         def drive() -> None:
-            latest = in_own_loop(FileCheckpointStore(self.root / "store").load_latest(RUN))
+            latest = run_in_own_loop(FileCheckpointStore(self.root / "store").load_latest(RUN))
             assert latest is not None, "a run that has completed has a checkpoint"
-            found, _ = driven_again(self.workflow, self.inputs, latest, place="this process")
+            found, _ = drive_again(self.workflow, self.inputs, latest, place="this process")
             with other_world():
                 if not found:
-                    found, _ = driven_again(self.workflow, self.inputs, latest, place="another environment")
+                    found, _ = drive_again(self.workflow, self.inputs, latest, place="another environment")
             target = self.options.target or describe_target(self.workflow)
             for seed in ("1", "2", "3"):  # the order of a small set may be the same by chance
-                others, said = driven_in_other_process(target, self.inputs, self.workflow, latest, seed=seed)
+                others, said = drive_in_other_process(target, self.inputs, self.workflow, latest, seed=seed)
                 found += others or ()
                 if others or said:
                     break

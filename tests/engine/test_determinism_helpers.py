@@ -32,7 +32,7 @@ from flowckpt import (
     workflow_logger,
 )
 from flowckpt.core.dsl import Workflow
-from flowckpt.engine.determinism import DeterminismReport, determinism_of
+from flowckpt.engine.determinism import DeterminismReport, report_determinism
 from flowckpt.errors import StepDefinitionError, StepFailedError
 from flowckpt.testing import FakeClock
 
@@ -311,7 +311,7 @@ DIFFERENCES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("body", "expected"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_each_difference_is_found_and_named_with_file_and_line(body: Any, expected: list[tuple[str, str]]) -> None:
-    report = determinism_of(flow_of(body), {}, has_other_process=False)
+    report = report_determinism(flow_of(body), {}, has_other_process=False)
     assert kinds_of(report) == expected
     for each in report.differences:
         file, _, line = each.where.rpartition(":")
@@ -379,6 +379,6 @@ def test_a_run_that_fails_is_compared_up_to_there(tmp_path: Path) -> None:
 
 
 def test_a_report_says_what_it_is_of() -> None:
-    report = determinism_of(flow_of(other_output), {}, has_other_process=False)
+    report = report_determinism(flow_of(other_output), {}, has_other_process=False)
     assert attrs.asdict(report)["workflow_name"] == "flow"
     assert not report.is_deterministic

@@ -144,7 +144,7 @@ async def as_guest(engine: WorkflowEngine) -> None:
             raise RuntimeError(f"{event.error_type}: {event.error_message}")
 
 
-def in_own_loop(engine: WorkflowEngine) -> None:
+def run_in_own_loop(engine: WorkflowEngine) -> None:
     try:
         engine.resume_sync(killable, workflow_id=RUN).unwrap()
     except CheckpointNotFoundError:
@@ -158,5 +158,5 @@ if __name__ == "__main__":
     if mode == "guest":
         asyncio.run(as_guest(WorkflowEngine(FileCheckpointStore(store), max_crashes=0)))
     else:
-        in_own_loop(WorkflowEngine(TellingStore(store), max_crashes=0))
+        run_in_own_loop(WorkflowEngine(TellingStore(store), max_crashes=0))
     print("done", flush=True)

@@ -31,7 +31,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.engine import RunOptions
-from flowckpt.engine.history.checkpoints import Rechecking, RolledBack, roll_back
+from flowckpt.engine.history.checkpoints import Recheck, RolledBack, roll_back
 from flowckpt.engine.history.fork import Forked, ForkPlan, fork_run
 
 _MOST_DROPPED = 8
@@ -69,7 +69,7 @@ def rollback_command(
     choice = choose_store(store)
     program = program_at_need(checkpoints, run, target, is_here=is_here)
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
-    rechecking = Rechecking(options, program=program)
+    rechecking = Recheck(options, program=program)
     done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
     if as_json:
         write_document(done.to_document())
@@ -164,7 +164,7 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         edits=edits,
         inputs=values,
     )
-    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=load)))
+    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Recheck(options, program=load)))
     if as_json:
         write_document(made.to_document())
     else:

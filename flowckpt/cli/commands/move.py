@@ -35,7 +35,7 @@ from flowckpt.core.records.listing import MANAGED
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.core.system.numbers import counted
 from flowckpt.core.system.streams import write_whole
-from flowckpt.engine.history.checkpoints import any_checkpoint
+from flowckpt.engine.history.checkpoints import find_checkpoint
 from flowckpt.errors import FlowckptError, StoreSpecError
 from flowckpt.maintenance import (
     CopiedRun,
@@ -88,7 +88,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
         else:
             data = latest_of(checkpoints, run)
             if checkpoint is not None:
-                data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
+                data = waited(find_checkpoint(checkpoints, run, data, checkpoint))
             _export_document(data, run, output, is_directory=is_directory, is_forced=force)
     except FileExistsError as error:
         if is_directory and Path(str(output)).is_file():

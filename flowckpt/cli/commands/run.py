@@ -207,13 +207,13 @@ def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
 
 
 def _check(target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, form: Form) -> ExitCode:
-    from flowckpt.engine.determinism import determinism_of  # noqa: PLC0415 - only --check needs it
+    from flowckpt.engine.determinism import report_determinism  # noqa: PLC0415 - only --check needs it
 
     workflow, described, values = _typed(target, texts, document)
     shown = progress.choose_progress(as_events=False, output_type=workflow.output_type, restored_attempt=0)
     shown.start()
     try:
-        report = determinism_of(
+        report = report_determinism(
             workflow, values, target=described, has_other_process=has_other_process, on_event=shown.tell
         )
     finally:

@@ -35,11 +35,11 @@ from flowckpt.core.records.listing import IMPORTED, STARTED_BY, CheckpointRef, i
 from flowckpt.core.records.result import decoded_value, sum_figures
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.core.system.numbers import listed
-from flowckpt.engine.history.fork import located
+from flowckpt.engine.history.fork import find_path
 from flowckpt.engine.rules.paths import ROLLBACK, is_within, step_of
 from flowckpt.engine.run.live import LiveNote
 from flowckpt.engine.run.resumption import SETTLED, crash_loop_error
-from flowckpt.engine.values.failures import recorded_failure
+from flowckpt.engine.values.failures import read_failure
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Attempt, Standing
 from flowckpt.maintenance.recovery import Pause
@@ -135,7 +135,7 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     attempts = run_history(opened, run, found) if history else []
     results: Sequence[StepResult] = found.latest.step_results
     if at is not None:
-        at = located(run, results, at)
+        at = find_path(run, results, at)
         results = [result for result in results if is_within(result.path, at)]
     wanted = _selected(found.checkpoints, attempt, reasons, verified)
     is_filtered = attempt is not None or bool(reasons) or verified is not None
@@ -359,7 +359,7 @@ def _count_lines(latest: CheckpointData) -> list[str]:
 def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
     at = f" at step {error.path}" if error.path else ""
     said = f"error{escaped(at)}: {escaped(f'{error.type}: {error.message}')}"
-    return [said, *escaped_lines(recorded_failure(error, results).trace).splitlines()]
+    return [said, *escaped_lines(read_failure(error, results).trace).splitlines()]
 
 
 def _signal_lines(run: StoredRun) -> list[str]:

@@ -30,7 +30,7 @@ from flowckpt.cli.runs import chosen_run, latest_of, opened_run, opened_store, t
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted, listed
-from flowckpt.engine.history.checkpoints import earlier_checkpoint
+from flowckpt.engine.history.checkpoints import find_standing_checkpoint
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -199,7 +199,7 @@ def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, st
     run = chosen_run(checkpoints, run)
     data = latest_of(checkpoints, run)
     if checkpoint is not None:
-        data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))
+        data = waited(find_standing_checkpoint(checkpoints, run, data, checkpoint))
     was_pinned = data.sequence in waited(checkpoints.pinned(run))
     change = checkpoints.unpin if unpin else checkpoints.pin
     waited(change(run, data.sequence))

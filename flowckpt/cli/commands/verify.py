@@ -37,7 +37,7 @@ from flowckpt.core.records.listing import is_task
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.declared import type_name
 from flowckpt.engine import RunOptions
-from flowckpt.engine.history.checkpoints import Program, any_checkpoint, checkpoint_packs, lend_functions
+from flowckpt.engine.history.checkpoints import Program, find_checkpoint, read_packs, recreate_claims
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import FlowckptError
 from flowckpt.evidence.checks.base import StepFacts
@@ -97,7 +97,7 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     program = program_at_need(checkpoints, run, target, is_here=is_here, takes_tasks=True)
     data = program.latest
     if checkpoint is not None:
-        data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
+        data = waited(find_checkpoint(checkpoints, run, data, checkpoint))
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
     if is_task(data):  # what it was rolled back from is no longer claimed
         steps = waited(read_log(checkpoints, run, data))
@@ -236,7 +236,7 @@ def _asked_of_steps(results: Sequence[StepResult]) -> Iterator[tuple[str, Eviden
 
 
 def _asked_of_checkpoint(data: CheckpointData) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
-    return (("", pack, StepFacts()) for pack in checkpoint_packs(data))
+    return (("", pack, StepFacts()) for pack in read_packs(data))
 
 
 async def _reports(
@@ -259,7 +259,7 @@ def _is_unanswered(report: VerificationReport) -> bool:
 def _why_not_all_claims(workflow: Workflow[..., Any], data: CheckpointData) -> str:
     """Let the run's generator make its claims; return why it did not come to all of them, or nothing."""
     try:
-        lend_functions(workflow, data)
+        recreate_claims(workflow, data)
     except PlanStopped:
         return "it needs the output of a step that is run at each resume"
     except FlowckptError as error:  # its remedy is that of a resume

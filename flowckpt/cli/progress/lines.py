@@ -61,7 +61,7 @@ def wait_document(wait: Wait) -> Json:
         "name": wait.name,
         "since": moment_text(wait.since),
         "due_at": None if wait.due_at is None else moment_text(wait.due_at),
-        "digests": waits.digests_of(wait) if wait.claims else {},
+        "digests": waits.approval_digests(wait) if wait.claims else {},
         "voided": wait.voided or None,
         "ask": wait.ask,
     }

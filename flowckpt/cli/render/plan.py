@@ -28,11 +28,11 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.system.numbers import counted, listed
-from flowckpt.engine.rules.paths import nested_in
+from flowckpt.engine.rules.paths import group_nested
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume
-from flowckpt.engine.values.failures import recorded_failure
+from flowckpt.engine.values.failures import read_failure
 from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import StepFailedError, StepNotFoundError
 from flowckpt.evidence.report import Verdict, VerificationReport
@@ -195,7 +195,7 @@ def _summary(plan: ResumePlan) -> str:
 def _time_of(steps: Iterable[PlannedStep]) -> float:
     """Return the total time of steps; a step made of steps counts with its own time or that of its steps, if shorter."""
     durations = {step.path: step.duration_ms for step in steps}
-    nested = nested_in(durations)
+    nested = group_nested(durations)
 
     def took(path: str) -> float:
         whole = durations.get(path)
@@ -364,7 +364,7 @@ def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planne
         report = waited(planned.verifying.verify_results([result])).get(step.path)
     failure = None
     if result is not None and result.error is not None:
-        failure = recorded_failure(result.error, recorded.values())
+        failure = read_failure(result.error, recorded.values())
     return StepExplanation(step, result, report, failure)
 
 

@@ -14,7 +14,7 @@ from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.system.blocking import begin
 from flowckpt.engine.rules.paths import step_of
-from flowckpt.engine.values.failures import failed_step, record_error
+from flowckpt.engine.values.failures import find_failed_step, record_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import CheckpointStorageError, FlowckptError, StepFailedError
 from flowckpt.stores.base import StoreBase
@@ -61,7 +61,7 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
     elif isinstance(error, FlowckptError) and not isinstance(error, StepFailedError):
         show_error(error)
     elif error is not None:
-        recorded = result.failure or record_error(error, path=failed_step(error))
+        recorded = result.failure or record_error(error, path=find_failed_step(error))
         trace = error.trace if isinstance(error, StepFailedError) else recorded.traceback.rstrip()
         if trace:
             say(escaped_lines(trace))

@@ -14,7 +14,7 @@ from flowckpt.cli.render.terminal import escaped, is_terminal, write
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.numbers import counted
-from flowckpt.engine.rules.paths import nested_in
+from flowckpt.engine.rules.paths import group_nested
 
 if TYPE_CHECKING:
     from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
@@ -227,7 +227,7 @@ def step_tree(results: Sequence[StepResult], *, is_unfolded: bool) -> Iterator[B
         is_unfolded: whether to show each member of large maps and groups; otherwise only failed ones.
     """
     by_path = {result.path: result for result in results}
-    nested = nested_in(by_path)
+    nested = group_nested(by_path)
     tops = dict.fromkeys(path.partition("/")[0] for path in by_path)
     unseen = [(path, 0) for path in reversed(tops)]
     while unseen:

@@ -19,8 +19,8 @@ import attrs
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.numbers import counted, listed
-from flowckpt.engine.history.fork import located
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, taken_over
+from flowckpt.engine.history.fork import find_path
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, select_for_fork
 from flowckpt.errors import SettingError, StepNotFoundError
 
 SHORT_SECONDS = 2.0
@@ -180,7 +180,7 @@ def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
         return [*lines, "No step is undone."]
     results = found.latest.step_results
     undoable = {result.path for result in results if UNDOABLE in result.marks}
-    paths = [result.path for result in left_to_undo(results, undoable)]
+    paths = [result.path for result in find_left_to_undo(results, undoable)]
     return [
         *lines,
         f"Undone, in this order: {listed(paths, _MOST_SHOWN)}." if paths else "No finished step has a compensation.",
@@ -200,10 +200,10 @@ def _describe_fork(found: StoredRun, values: Mapping[str, str]) -> list[str]:
     results, path = found.latest.step_results, values.get("from_step", "")
     if path and path not in found.latest.in_flight:
         try:
-            path = located("", results, path)
+            path = find_path("", results, path)
         except StepNotFoundError:
             return [f"The run has no step {path!r}."]
-    kept = taken_over(results, len(results), path, ())
+    kept = select_for_fork(results, len(results), path, ())
     lines = [f"The new run takes over {counted(len(kept), 'result')}."]
     taken = {each.path for each in kept}
     left_out = [each.path for each in results if each.path not in taken and each.step_type != ROLLBACK]

@@ -514,7 +514,7 @@ def _for_people(info: RunInfo) -> list[Wait]:
 
 
 def _wait_row(wait: Wait) -> dict[str, Any]:
-    claims = waits.digests_of(wait) if wait.claims else {}
+    claims = waits.approval_digests(wait) if wait.claims else {}
     return {
         "wait": wait,
         "said": str(wait),

@@ -40,11 +40,11 @@ from flowckpt.engine.rules.paths import (
     UNDOABLE,
     HandledFailure,
     below,
+    find_left_to_undo,
+    group_nested,
     handled_end,
     is_stopped,
     is_within,
-    left_to_undo,
-    nested_in,
     standing_in_member,
 )
 from flowckpt.engine.rules.plan import NEXT_GENERATION, Decision, PlannedStep, ResumePlan, hidden
@@ -93,7 +93,8 @@ class Planning(PlannedSteps):
     nested: Nested = attrs.field(
         init=False,
         default=attrs.Factory(
-            lambda self: Nested(nested_in(self.resumption.cut), nested_in(self.resumption.unended)), takes_self=True
+            lambda self: Nested(group_nested(self.resumption.cut), group_nested(self.resumption.unended)),
+            takes_self=True,
         ),
     )
 
@@ -278,7 +279,7 @@ class Planning(PlannedSteps):
             steps = [each for each in made.nested if each.step_type != ROLLBACK]
             self.seen.update(each.path for each in (*steps, made.result))
             marked = () if has_ended else {each.path for each in steps if UNDOABLE in each.marks}
-            left = {each.path for each in left_to_undo(made.nested, marked)}
+            left = {each.path for each in find_left_to_undo(made.nested, marked)}
             for each in (*steps, made.result):
                 if each.path in left:
                     why = (Reason(ReasonKind.UNDOING, "a race stopped the member that contains it"),)

@@ -23,8 +23,8 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.rules.paths import ROLLBACK, root_failures, step_of, undone_in_races, undone_paths
-from flowckpt.engine.run.lease import existing, save_after, taken
+from flowckpt.engine.rules.paths import ROLLBACK, find_undone_in_races, root_failures, step_of, undone_paths
+from flowckpt.engine.run.lease import require_run, save_after, taken
 from flowckpt.engine.run.notify import answer_documents
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.values.failures import recorded_answer
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from flowckpt.evidence.verifier import EvidenceVerifier
 
 
-async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
+async def find_standing_checkpoint(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str
+) -> CheckpointData:
     """Return a checkpoint that counts.
 
     Args:
@@ -63,7 +65,7 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
         return await store.load(workflow_id, wanted)
     found = next((each for each in references if str(each.sequence) == wanted), None)
     if found is None:
-        if _named(await left_behind(store, workflow_id), wanted) is None:
+        if _named(await list_left_behind(store, workflow_id), wanted) is None:
             raise CheckpointNotFoundError(workflow_id, wanted)
         raise CheckpointNotFoundError(
             workflow_id,
@@ -95,23 +97,23 @@ async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: Checkpo
     )
 
 
-async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
+async def find_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
     """Return a checkpoint to show or to fork from: one that counts, else one of an abandoned history.
 
     Args:
         store: where the run lies.
         workflow_id: the run.
         latest: its newest checkpoint.
-        wanted: as for `earlier_checkpoint`. Of several abandoned checkpoints with this id, the newest is returned; each
+        wanted: as for `find_standing_checkpoint`. Of several abandoned checkpoints with this id, the newest is returned; each
             has its own sequence.
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
     """
     try:
-        return await earlier_checkpoint(store, workflow_id, latest, wanted)
+        return await find_standing_checkpoint(store, workflow_id, latest, wanted)
     except CheckpointNotFoundError:
-        found = _named(await left_behind(store, workflow_id), wanted)
+        found = _named(await list_left_behind(store, workflow_id), wanted)
         if found is None:
             raise
     for data in await store.read_attempt(workflow_id, found.attempt):
@@ -120,7 +122,7 @@ async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointD
     raise CheckpointNotFoundError(workflow_id, wanted)
 
 
-async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]:
+async def list_left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]:
     """Return the checkpoints that no longer count, because a later attempt resumed from before them; oldest first.
 
     Args:
@@ -160,7 +162,7 @@ Program: TypeAlias = Callable[[], Workflow[Any, Any] | None]
 
 
 @attrs.frozen
-class Rechecking:
+class Recheck:
     """Checks the evidence of earlier checkpoints again.
 
     Attributes:
@@ -191,12 +193,12 @@ class Rechecking:
         reports = await verifying.verify_results(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # claims that cannot be checked count as changed
-                lend_functions(workflow, data)
+                recreate_claims(workflow, data)
             asked_again = [result for result in results if is_open(reports.get(result.path))]
             reports.update(await verifying.verify_results(asked_again))
         answers = answer_documents(reports)
         moved = {path: found for path, report in reports.items() if (found := _against(report))}
-        for pack in checkpoint_packs(data) if is_whole else ():
+        for pack in read_packs(data) if is_whole else ():
             found = _against(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
             if found:
                 moved[""] = moved.get("", ()) + found
@@ -211,7 +213,7 @@ def _against(report: VerificationReport) -> tuple[str, ...]:
     return tuple(reason.detail for reason in evidence_reasons(report))
 
 
-def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
+def read_packs(data: CheckpointData) -> Sequence[EvidencePack]:
     """Return the claims of a checkpoint itself."""
     packs = []
     for each in data.evidence:
@@ -222,7 +224,7 @@ def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
     return packs
 
 
-def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
+def recreate_claims(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
     """Replay the generator, so that it creates the claims of its steps again; nothing is run.
 
     This makes the functions of claims and the addresses of databases available to the code that checks them.
@@ -281,7 +283,7 @@ async def roll_back(
     clock: Clock,
     workflow_id: str,
     checkpoint_id: str,
-    rechecking: Rechecking,
+    rechecking: Recheck,
 ) -> RolledBack:
     """Make an earlier checkpoint the one to resume from.
 
@@ -299,9 +301,9 @@ async def roll_back(
         CheckpointStorageError: the store failed.
     """
     async with taken(store, workflow_id) as lease:
-        latest = existing(workflow_id, lease.latest)
+        latest = require_run(workflow_id, lease.latest)
         refuse_task(workflow_id, latest)
-        target = await earlier_checkpoint(store, workflow_id, latest, checkpoint_id)
+        target = await find_standing_checkpoint(store, workflow_id, latest, checkpoint_id)
         view = as_view(latest.step_results)
         length = standing_length(view, length_to_continue_from(target))
         dropped = view[length:]
@@ -348,7 +350,7 @@ def standing_length(results: Sequence[StepResult], length: int) -> int:
         length: how many of them to consider.
     """
     standing = results[:length]
-    of_races = undone_in_races(standing)
+    of_races = find_undone_in_races(standing)
     undone = undone_paths(results) - (undone_paths(standing) & of_races.keys())
     stop = (
         i

@@ -30,12 +30,12 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.ids import new_token
 from flowckpt.engine.dry.recorded_drive import follow
-from flowckpt.engine.history.checkpoints import Rechecking as Rechecking  # noqa: PLC0414 - for the engine
-from flowckpt.engine.history.checkpoints import any_checkpoint, length_to_continue_from, standing_length
+from flowckpt.engine.history.checkpoints import Recheck as Recheck  # noqa: PLC0414 - for the engine
+from flowckpt.engine.history.checkpoints import find_checkpoint, length_to_continue_from, standing_length
 from flowckpt.engine.rules.judge import identity_reasons
-from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
+from flowckpt.engine.rules.paths import UNDOABLE, is_within, select_for_fork
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
-from flowckpt.engine.run.lease import existing, taken
+from flowckpt.engine.run.lease import require_run, taken
 from flowckpt.engine.run.resumption import check_name, without_reusable
 from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_recorded
@@ -236,7 +236,7 @@ class ForkPlan:
     checkpoint: str = ""
 
 
-async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPlan, rechecking: Rechecking) -> Forked:
+async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPlan, rechecking: Recheck) -> Forked:
     """Create a new run from the history of another; a resume continues it.
 
     Args:
@@ -254,13 +254,13 @@ async def fork_run(store: StoreBase, clock: Clock, source_id: str, plan: ForkPla
         StaleCheckpointError: results to take over are no longer valid; nothing was saved.
         CheckpointStorageError: the store failed.
     """
-    latest = existing(source_id, await store.load_latest(source_id))
+    latest = require_run(source_id, await store.load_latest(source_id))
     refuse_task(source_id, latest)
     newest = latest
     if plan.checkpoint:
-        latest = await any_checkpoint(store, source_id, latest, plan.checkpoint)
+        latest = await find_checkpoint(store, source_id, latest, plan.checkpoint)
     results = as_view(latest.step_results)
-    edits = {located(source_id, results, step): edit for step, edit in plan.edits.items()}
+    edits = {find_path(source_id, results, step): edit for step, edit in plan.edits.items()}
     if len(edits) < len(plan.edits):
         raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
     kept = _kept(source_id, latest, results, plan.from_step, edits)
@@ -331,7 +331,7 @@ def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
     )
 
 
-def located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
+def find_path(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
     """Return the path of a step, given as a path or as a name (then its first use).
 
     Raises:
@@ -355,11 +355,11 @@ def _kept(
     if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
     if from_step and from_step not in latest.in_flight:  # an unfinished composite has no result, but its members may
-        from_step = located(source_id, results, from_step)
-    return taken_over(results, length, from_step, edits)
+        from_step = find_path(source_id, results, from_step)
+    return select_for_fork(results, length, from_step, edits)
 
 
-def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
+def _needed(rechecking: Recheck, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
     workflow = rechecking.workflow()
     if workflow is None:
         raise InputError(

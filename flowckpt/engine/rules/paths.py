@@ -72,7 +72,7 @@ def is_within(path: str, outer: str) -> bool:
     return path == outer or (path.startswith(outer) and path[len(outer) : len(outer) + 1] == "/")
 
 
-def nested_in(paths: Iterable[str]) -> dict[str, list[str]]:
+def group_nested(paths: Iterable[str]) -> dict[str, list[str]]:
     """Return, by path, the direct children of each step that are in `paths` or have a descendant in `paths`.
 
     Args:
@@ -94,7 +94,7 @@ def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
     """Return the steps nested in some steps, at any depth.
 
     Args:
-        nested: the value of `nested_in`.
+        nested: the value of `group_nested`.
         paths: the steps.
     """
     found: list[str] = []
@@ -202,7 +202,7 @@ def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | No
         results: the history.
         path: the step with whose failure the run failed; may be empty.
     """
-    if not path or undone_paths(results) - undone_in_races(results).keys():
+    if not path or undone_paths(results) - find_undone_in_races(results).keys():
         return None
     found = [handled_failure(results, each) for each in root_failures(results, path)]
     return found[0] if found and all(found) else None
@@ -244,7 +244,9 @@ def _above(path: str) -> Iterator[str]:
 # on it. Parallel members of a fan-out stay. An edited step keeps its new output; what depends on it is dropped.
 
 
-def taken_over(results: Sequence[StepResult], length: int, from_path: str, edited: Collection[str]) -> list[StepResult]:
+def select_for_fork(
+    results: Sequence[StepResult], length: int, from_path: str, edited: Collection[str]
+) -> list[StepResult]:
     """Return the results that are taken over unchanged, in their order.
 
     Args:
@@ -338,7 +340,7 @@ def is_stopped(result: StepResult | None) -> bool:
     return result is not None and result.error is not None and result.error.type == _STOPPED
 
 
-def undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepResult]]:
+def find_undone_in_races(results: Iterable[StepResult]) -> dict[str, list[StepResult]]:
     """Return the undo results of steps in stopped members of a race, by step.
 
     They stay undone as long as the end of the race counts, however the run continues.
@@ -374,7 +376,7 @@ def standing_in_member(nested: Sequence[StepResult]) -> tuple[list[StepResult], 
     return kept, [each for each in nested if each.step_type == ROLLBACK or each.path in gone]
 
 
-def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
+def find_not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
     """Return the results that should be undone but whose step is no longer yielded, oldest first.
 
     Args:
@@ -390,7 +392,7 @@ def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list
     ]
 
 
-def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
+def find_left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
     """Return the results that remain to be undone, newest first.
 
     Args:

@@ -25,7 +25,7 @@ _MOMENT = 1.0
 _log = logging.getLogger("flowckpt")
 
 
-def existing(workflow_id: str, found: T | None) -> T:
+def require_run(workflow_id: str, found: T | None) -> T:
     """Return the checkpoint or description that a store has found.
 
     Raises:

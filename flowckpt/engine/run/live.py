@@ -28,7 +28,7 @@ from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import birth_of
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.core.system.numbers import is_finite_number
-from flowckpt.engine.run.lease import existing
+from flowckpt.engine.run.lease import require_run
 from flowckpt.errors import CheckpointStorageError, DecodingError, FlowckptError
 from flowckpt.execution.current_step import Progress, StepCall
 from flowckpt.stores.base import Ability, StoreBase
@@ -370,7 +370,7 @@ def _number(document: Any) -> Any:
 # The published values of a run: the newest one of each name, recorded or not.
 
 
-def published_of(results: Iterable[StepResult], live: LiveNote | None) -> dict[str, Published]:
+def collect_published(results: Iterable[StepResult], live: LiveNote | None) -> dict[str, Published]:
     """Return the newest value of each name.
 
     Args:
@@ -399,8 +399,8 @@ async def read_published(store: StoreBase, workflow_id: str) -> dict[str, Publis
         CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: the run's record is damaged.
     """
-    latest = existing(workflow_id, await store.load_latest(workflow_id))
+    latest = require_run(workflow_id, await store.load_latest(workflow_id))
     info = await store.describe_run(workflow_id)
     status = latest.status if info is None else info.status
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
-    return published_of(latest.step_results, live)
+    return collect_published(latest.step_results, live)

@@ -20,6 +20,7 @@ from flowckpt.engine.rules.crash_loop import KEY, CrashCount, crash_count_of, li
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import (
     ROLLBACK,
+    find_undone_in_races,
     handled_failure,
     is_stopped,
     is_within,
@@ -27,7 +28,6 @@ from flowckpt.engine.rules.paths import (
     root_failures,
     step_of,
     undo_path,
-    undone_in_races,
     undone_paths,
 )
 from flowckpt.engine.rules.reasons import MAX_CRASHES, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
@@ -75,7 +75,7 @@ async def crash_count_at_resume(store: StoreBase, lease: Lease, latest: Checkpoi
             # A process that claims a generation and dies before its first save counts as one crash.
             silent += process is None or process != before
             before = process
-    found = crash_count_of(latest, await started_steps_of(store, lease.workflow_id, latest), silent=silent)
+    found = crash_count_of(latest, await read_started_steps(store, lease.workflow_id, latest), silent=silent)
     seen = await store.last_seen(lease.workflow_id, latest.attempt) if found.count else None
     return found if seen is None else attrs.evolve(found, seen=encode_time(seen))
 
@@ -93,10 +93,12 @@ async def crash_loop(store: StoreBase, info: RunInfo, *, max_crashes: int = MAX_
     if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (counted and info.steps > counted["results"]):
         return None
     latest = await store.load_latest(info.workflow_id)
-    return None if latest is None else await crash_loop_at(store, info.workflow_id, latest, most=most)
+    return None if latest is None else await find_crash_loop(store, info.workflow_id, latest, most=most)
 
 
-async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int) -> CrashCount | None:
+async def find_crash_loop(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int
+) -> CrashCount | None:
     """Return how often a run crashed at its last crash site, if it is in a crash loop; otherwise None.
 
     Args:
@@ -107,7 +109,7 @@ async def crash_loop_at(store: StoreBase, workflow_id: str, latest: CheckpointDa
     """
     if latest.status is not Status.RUNNING:
         return None
-    found = crash_count_of(latest, await started_steps_of(store, workflow_id, latest))
+    found = crash_count_of(latest, await read_started_steps(store, workflow_id, latest))
     if not found.is_crash_loop(most):
         return None
     return found if await store.owner(workflow_id) is None else None
@@ -120,7 +122,7 @@ async def crash_loop_before(
     if options.force or options.steal:
         return None
     most = limit_of(latest.metadata, options.max_crashes, max_crashes)
-    return await crash_loop_at(store, workflow_id, latest, most=most)
+    return await find_crash_loop(store, workflow_id, latest, most=most)
 
 
 def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
@@ -135,7 +137,7 @@ def crash_loop_error(workflow_id: str, crashes: CrashCount) -> CrashLoopError:
     )
 
 
-async def started_steps_of(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
+async def read_started_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
     """Return the steps that the last attempt started after its last checkpoint, as far as the store knows."""
     attempt, paths = await store.started_steps(workflow_id)
     return paths if attempt == latest.attempt else ()
@@ -310,7 +312,7 @@ def _split_history(
 ) -> tuple[dict[str, tuple[StepResult, Reason]], History, frozenset[str]]:
     """Return the results that no longer count, the history of the others, and the steps undone in races."""
     undoing = [each for each in view.notable() if each.step_type == ROLLBACK]
-    of_races = undone_in_races(view) if undoing else {}
+    of_races = find_undone_in_races(view) if undoing else {}
     with_run = [each for each in undoing if step_of(each.path) not in of_races]
     cut = _cut(latest, view, policy, undone_paths(with_run) if with_run else (), drops_answers=drops_answers)
     for path in of_races.keys() & cut.keys():

@@ -12,7 +12,7 @@ from flowckpt.core.dsl.checks import undo_parameters
 from flowckpt.core.identity.call import CallIdentity, argument_differences, identify
 from flowckpt.core.records import Reason, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, left_to_undo, undo_path
+from flowckpt.engine.rules.paths import ROLLBACK, UNDOABLE, find_left_to_undo, undo_path
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
 from flowckpt.engine.values.failures import record_error, step_failure
@@ -46,7 +46,7 @@ async def undo_stopped(run: RunContext, stopped: Sequence[str]) -> None:
     _close_generators(run, below)
     results = recorder.checkpointer.history.results
     nested = [each for each in results if each.path.startswith(below)]
-    todo = left_to_undo(
+    todo = find_left_to_undo(
         nested, recorder.undo.undoable.keys() | {each.path for each in nested if UNDOABLE in each.marks}
     )
     if not todo or not recorder.undo.compensate:

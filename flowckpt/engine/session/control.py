@@ -16,9 +16,9 @@ from flowckpt.core.records.wait import Signal, WaitKind, birth_of
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.ids import new_message_id
 from flowckpt.core.system.process import send_if_expected
-from flowckpt.engine.rules.paths import ROLLBACK, not_yielded, step_of
+from flowckpt.engine.rules.paths import ROLLBACK, find_not_yielded, step_of
 from flowckpt.engine.run.inbox import new_request, remove_requests, tagged
-from flowckpt.engine.run.lease import existing, live_interrupts, save_after, taken
+from flowckpt.engine.run.lease import live_interrupts, require_run, save_after, taken
 from flowckpt.engine.run.resumption import crash_count_at_resume
 from flowckpt.engine.undo.compensate import cancelling, without_key
 from flowckpt.errors import CheckpointNotFoundError, InputError, RequestPendingError, RunLockedError
@@ -100,7 +100,7 @@ async def cancel_run(
 async def _save_as_cancelled(store: StoreBase, clock: Clock, workflow_id: str) -> CheckpointData:
     """Mark a run without an owner as cancelled; undo nothing."""
     async with taken(store, workflow_id) as lease:
-        latest = existing(workflow_id, lease.latest)
+        latest = require_run(workflow_id, lease.latest)
         cancelling(workflow_id, latest)
         data = await save_after(
             store,
@@ -131,11 +131,11 @@ def _is_undo_missing(before: CheckpointData, now: CheckpointData) -> bool:
     """Return whether a run was stopped with nothing undone, before it had replayed all of its record."""
     added = now.step_results[len(before.step_results) :]
     tried = {step_of(each.path) for each in added if each.step_type == ROLLBACK}
-    return not tried and bool(not_yielded(now.step_results, tried))
+    return not tried and bool(find_not_yielded(now.step_results, tried))
 
 
 async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
-    return existing(workflow_id, await store.load_latest(workflow_id))
+    return require_run(workflow_id, await store.load_latest(workflow_id))
 
 
 async def _stop_owner(

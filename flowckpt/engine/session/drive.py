@@ -25,7 +25,7 @@ from flowckpt.core.records.wait import STOPPED, birth_of, due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.attrs_base import lazy_frozen
 from flowckpt.engine import session, undo
-from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
+from flowckpt.engine.rules.paths import find_left_to_undo, find_not_yielded, handled_end
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.live import WATCH
@@ -33,7 +33,7 @@ from flowckpt.engine.run.notify import EventFactory, EventSink, events, failed_e
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.run_step import new_scope
 from flowckpt.engine.values import result as results
-from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, record_error
+from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, find_failed_step, record_error
 from flowckpt.engine.values.inputs import BoundInputs, bind_next, refuse_in_labels
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import (
@@ -210,7 +210,7 @@ class Ending:
         recorder = self.context.recorder
         if not recorder.undo.compensate:
             return ()
-        left = left_to_undo(recorder.checkpointer.history.results, recorder.undo.undoable)
+        left = find_left_to_undo(recorder.checkpointer.history.results, recorder.undo.undoable)
         return tuple(each.path for each in left)
 
     def _final_event(
@@ -241,7 +241,7 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
         return Reason.SUSPENDED, None
     if isinstance(ending, RunCancelledError):
         return Reason.CANCELLED, None
-    return Reason.FAILED, record_error(ending, path=failed_step(ending), secrets=secrets)
+    return Reason.FAILED, record_error(ending, path=find_failed_step(ending), secrets=secrets)
 
 
 def cause_of_stop(ending: BaseException | None) -> str:
@@ -485,7 +485,7 @@ class Drive:
         else:
             is_same = all(getattr(error, it) == getattr(latest.error, it) for it in ("type", "message", "path"))
         undone = recorder.undo
-        is_undoing = undone.compensate and bool(left_to_undo(results, undone.undoable))
+        is_undoing = undone.compensate and bool(find_left_to_undo(results, undone.undoable))
         return latest if is_same and not is_undoing else None
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
@@ -518,7 +518,7 @@ class Drive:
             return False
         results = run.recorder.checkpointer.history.results
         if not isinstance(ending, RunCancelledError):
-            path = failed_step(ending)
+            path = find_failed_step(ending)
             if not path or any(each.path == path for each in results):
                 return False
-        return bool(not_yielded(results, run.recorder.undo.undoable))
+        return bool(find_not_yielded(results, run.recorder.undo.undoable))

@@ -19,7 +19,7 @@ from flowckpt.core.records.listing import MANAGED, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind, birth_of, open_waits, sent_to
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
-from flowckpt.engine.run.lease import existing
+from flowckpt.engine.run.lease import require_run
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import (
     ApprovalStaleError,
@@ -168,7 +168,7 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
         SettingError: the store cannot deliver signals.
     """
     inbox = _able(store)
-    latest = existing(workflow_id, await store.load_latest(workflow_id))
+    latest = require_run(workflow_id, await store.load_latest(workflow_id))
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
     wait = _asked(workflow_id, name, latest)
@@ -227,7 +227,7 @@ def _able(store: StoreBase) -> StoreBase:
 
 
 async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
-    return existing(workflow_id, await store.describe_run(workflow_id))
+    return require_run(workflow_id, await store.describe_run(workflow_id))
 
 
 def _refuse_ended(info: RunInfo, name: str) -> None:
@@ -302,7 +302,7 @@ async def was_sent(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
         CheckpointNotFoundError: there is no such run.
         SettingError: the store cannot deliver signals.
     """
-    inbox, latest = _able(store), existing(workflow_id, await store.load_latest(workflow_id))
+    inbox, latest = _able(store), require_run(workflow_id, await store.load_latest(workflow_id))
     if _has_taken(latest, signal_id):
         return True
     return any(each.signal_id == signal_id for each in sent_to(latest.metadata, await inbox.signals(workflow_id)))

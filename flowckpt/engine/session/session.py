@@ -69,7 +69,7 @@ from flowckpt.engine.run.resumption import (
     with_settled,
 )
 from flowckpt.engine.session.drive import Drive
-from flowckpt.engine.values.failures import NO_SECRETS, recorded_failure
+from flowckpt.engine.values.failures import NO_SECRETS, read_failure
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels, refuse_other_inputs
 from flowckpt.engine.values.options import IfExists, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
@@ -823,6 +823,6 @@ def _recorded_error(workflow_id: str, status: Status, latest: CheckpointData) ->
         return RunCancelledError(workflow_id)
     error = latest.error
     if error is not None and error.path:
-        return recorded_failure(error, latest.step_results)
+        return read_failure(error, latest.step_results)
     detail = "" if error is None else f"{error.type}: {error.message}"
     return RunNotCompletedError(workflow_id, status=status.value, detail=detail)

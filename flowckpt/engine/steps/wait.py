@@ -37,7 +37,7 @@ from flowckpt.engine.rules.paths import is_after
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import record_error, step_failure
-from flowckpt.engine.values.waits import StandingApproval, Suspended, digests_of
+from flowckpt.engine.values.waits import StandingApproval, Suspended, approval_digests
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.claims import EvidencePack, EvidenceType, State
@@ -220,7 +220,7 @@ class _Waiting:
         if not is_approved and not action.returns_rejection:
             self.outcome = Outcome(error=ApprovalRejectedError(path, by=signal.by, comment=comment))
             return
-        made = Approval(is_approved, signal.by, comment, signal.sent_at, digests_of(wait))
+        made = Approval(is_approved, signal.by, comment, signal.sent_at, approval_digests(wait))
         self.outcome = attrs.evolve(self._output(made), committed=committed)
 
     async def _void(self, signal: Signal, report: VerificationReport) -> None:

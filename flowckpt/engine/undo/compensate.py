@@ -30,14 +30,14 @@ from flowckpt.core.replay.replay import is_another
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules import reasons as rules
 from flowckpt.engine.rules.crash_loop import CrashCount
-from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, not_yielded, undone_paths
+from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, find_left_to_undo, find_not_yielded, undone_paths
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import events
 from flowckpt.engine.run.resumption import check_name, crash_loop_error
 from flowckpt.engine.run.undo_steps import moved_argument, undo_step
 from flowckpt.engine.steps.run_step import run_step
-from flowckpt.engine.values.failures import failed_step, recorded_answer, recorded_fan_out
+from flowckpt.engine.values.failures import find_failed_step, recorded_answer, recorded_fan_out
 from flowckpt.engine.values.inputs import BoundInputs, rebind_recorded
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
@@ -110,7 +110,7 @@ async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFaile
     """
     checkpointer = run.recorder.checkpointer
     undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
-    todo = left_to_undo(checkpointer.history.results, undoable)
+    todo = find_left_to_undo(checkpointer.history.results, undoable)
     if not todo:
         checkpointer.metadata = without_key(checkpointer.metadata)
         return ()
@@ -205,7 +205,7 @@ class UndoSearch(DryResponder):
             self.ends_at = f"the workflow uses the output of {error.args[0]!r}, which was not run"
         elif not isinstance(error, Exception):
             raise error
-        elif self.aside.spare and failed_step(error) not in self.yielded:
+        elif self.aside.spare and find_failed_step(error) not in self.yielded:
             self.ends_at = f"the workflow raises {type(error).__name__}: {error}"[:300]
 
     async def restore(self, replay: Replay, command: Restore) -> Answer:
@@ -365,7 +365,7 @@ class Undoing:
                 for replay in reversed(search.replays):
                     replay.close()
             reasons = self._not_undoable(search)
-            todo = left_to_undo(view, search.undoable.keys() | reasons.keys())
+            todo = find_left_to_undo(view, search.undoable.keys() | reasons.keys())
         if search.is_blind:  # for steps that were not reached, the record decides
             reasons = {}
         why = f"the run {_had(self.end)}, and stopped before this step was undone"
@@ -402,7 +402,7 @@ class Undoing:
         view = as_view(self.latest.step_results)
         unreadable = search.unreadable
         reasons = {}
-        for each in not_yielded(view, search.yielded - unreadable.keys()):
+        for each in find_not_yielded(view, search.yielded - unreadable.keys()):
             why = unreadable.get(each.path) or search.ends_at or "the workflow no longer yields it"
             if each.path not in unreadable and any(dropped.path == each.path for dropped in search.aside.dropped):
                 why = "the workflow yields another step or none in its place"

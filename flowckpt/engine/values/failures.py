@@ -30,11 +30,11 @@ from flowckpt.execution.runner import restore_value
 __all__ = [
     "NO_SECRETS",
     "REFUSALS",
-    "failed_step",
     "fan_out_answer",
+    "find_failed_step",
+    "read_failure",
     "record_error",
     "recorded_answer",
-    "recorded_failure",
     "recorded_fan_out",
     "stale_step",
     "step_failure",
@@ -85,7 +85,7 @@ def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedErr
     return _failure(FanOutFailedError, path, error, causes=causes)
 
 
-def recorded_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedError:
+def read_failure(error: StepError, results: Iterable[StepResult]) -> StepFailedError:
     """Return the error of a failed step from the record of its run.
 
     Args:
@@ -95,7 +95,7 @@ def recorded_failure(error: StepError, results: Iterable[StepResult]) -> StepFai
     if not error.causes:
         return step_failure(error.path, error)
     failed = {each.path: each.error for each in results if each.error is not None}
-    causes = [recorded_failure(failed[path], results) for path in error.causes if path in failed]
+    causes = [read_failure(failed[path], results) for path in error.causes if path in failed]
     return _fan_out_failure(error.path, error, causes)
 
 
@@ -142,7 +142,7 @@ def stale_step(
     return StaleStepError(workflow_id, path, reasons=texts, repeats_effect=repeats_effect, remedy=remedy)
 
 
-def failed_step(error: BaseException) -> str:
+def find_failed_step(error: BaseException) -> str:
     """Return the path of the step whose failure ended the run, even if the generator raised another error from it.
 
     Args:
@@ -155,7 +155,7 @@ def failed_step(error: BaseException) -> str:
             return at.path
         if isinstance(at, BaseExceptionGroup):
             for each in at.exceptions:  # the group has the failures in the order in which the steps failed
-                if path := failed_step(each):
+                if path := find_failed_step(each):
                     return path
         seen.add(id(at))
         at = at.__cause__ or at.__context__

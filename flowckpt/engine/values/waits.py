@@ -268,7 +268,7 @@ class StandingApproval:
 # The digests that an approval is bound to, for comparison by people and programs.
 
 
-def digests_of(wait: Wait) -> dict[str, str]:
+def approval_digests(wait: Wait) -> dict[str, str]:
     """Return the digests that an approval is bound to, by the description of each claim."""
     if not wait.claims:
         return {}
