@@ -18,7 +18,7 @@ from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.core.records import RunInfo, Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import RunLockedError
-from flowckpt.maintenance.recovery import DueRun, Pauses, Why, find_due_runs, kept
+from flowckpt.maintenance.recovery import DueRun, Pauses, Why, claim_run, find_due_runs
 from flowckpt.stores import MemoryCheckpointStore, open_store
 from flowckpt.stores.objects import bucket
 from flowckpt.testing.clock import FakeClock
@@ -95,7 +95,7 @@ async def test_a_recoverer_shares_the_pause_of_another_one_whatever_its_clock_sa
     store = doors(clock)
     await left_behind(store)
     mine, other = Pauses(store, clock), Pauses(doors(theirs), theirs)
-    other.looked([RUN])  # it watches already
+    other.forget_all_but([RUN])  # it watches already
     for pause in (30, 60):
         await mine.begin(due())
         await mine.end(due(), has_died=False)
@@ -119,7 +119,7 @@ async def test_a_run_of_this_machine_is_due_exactly_when_its_process_is_gone(doo
             await other.acquire(RUN)
     await owner.release(RUN)
     (run,) = await find_due_runs(other, clock)
-    async with kept(other, run) as keeping:
+    async with claim_run(other, run) as keeping:
         assert keeping is not None
         assert await find_due_runs(owner, Apart(right, 0)) == []
 
@@ -133,7 +133,7 @@ async def test_no_clock_takes_a_run_from_another_machine_that_shows_signs_of_lif
     owner.runs._process = elsewhere
     await owner.save(RUN, checkpoint(1, results("x")))
     for run in await find_due_runs(other, clock):  # a clock that is ahead may take the owner for dead, until it asks
-        async with kept(other, run) as keeping:
+        async with claim_run(other, run) as keeping:
             assert keeping is None
     with pytest.raises(RunLockedError):
         await other.acquire(RUN)
@@ -191,9 +191,9 @@ class Counted(Pauses):
 
     looks = 0
 
-    def looked(self, runs):
+    def forget_all_but(self, runs):
         self.looks += 1
-        super().looked(runs)
+        super().forget_all_but(runs)
 
 
 async def test_ten_recoverers_try_no_more_often_than_one(doors):

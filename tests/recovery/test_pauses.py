@@ -113,7 +113,7 @@ async def test_what_is_missing_on_one_machine_holds_up_nobody_else(store, clock)
     mine.leave(due())
     assert not await mine.may_try(due())
     assert await other.may_try(due())
-    mine.looked([])
+    mine.forget_all_but([])
     assert await mine.may_try(due())
 
 
