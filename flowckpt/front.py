@@ -112,9 +112,9 @@ def _engine(workflow: Workflow[..., Any], *, progress: bool, is_resume: bool = F
     shown = progresses.choose_progress(
         as_events=False, output_type=getattr(workflow, "output_type", Any), restored_attempt=0
     )
-    shown = progresses.HeldBack(shown) if is_resume else shown
+    shown = progresses.DelayedProgress(shown) if is_resume else shown
     shown.start()
     try:
-        yield WorkflowEngine(listeners=[shown.tell])
+        yield WorkflowEngine(listeners=[shown.show])
     finally:
         shown.stop()

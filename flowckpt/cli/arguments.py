@@ -19,9 +19,9 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.config.read import check_program, parsed_toml
-from flowckpt.cli.options import user_name, without_repeats
-from flowckpt.cli.render.terminal import escaped, is_person_there, short_value
+from flowckpt.cli.config.read import check_program, parse_toml
+from flowckpt.cli.options import collect_pairs, find_user_name
+from flowckpt.cli.render.terminal import escape, is_person_there, short_value
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.secrets import KnownSecrets
@@ -50,12 +50,12 @@ def convert_inputs(
         if name in workflow.secret_inputs and name not in texts:
             found[name] = read_secret(workflow, name, value, is_text=False)
         elif name not in texts:
-            found[name] = _converted(workflow, name, value, from_json)
+            found[name] = _convert_input(workflow, name, value, from_json)
     for name, text in texts.items():
         if name in workflow.secret_inputs:
             found[name] = read_secret(workflow, name, text, is_text=True)
         else:
-            found[name] = _converted(workflow, name, text, from_text)
+            found[name] = _convert_input(workflow, name, text, from_text)
     return found
 
 
@@ -74,7 +74,7 @@ def read_inputs_file(file: str) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"the inputs in {shown} cannot be read: {error.strerror}") from error
     try:
-        document = parsed_toml(text) if file.endswith(".toml") else json.loads(text)
+        document = parse_toml(text) if file.endswith(".toml") else json.loads(text)
     except ValueError as error:
         kind = "TOML" if file.endswith(".toml") else "JSON"
         raise InputError(f"the inputs in {shown} are not valid {kind}: {error}") from error
@@ -86,21 +86,21 @@ def read_inputs_file(file: str) -> dict[str, Any]:
     return document
 
 
-def _converted(workflow: Workflow[..., Any], name: str, value: Any, convert: Callable[[Any, Any], Any]) -> Any:
+def _convert_input(workflow: Workflow[..., Any], name: str, value: Any, convert: Callable[[Any, Any], Any]) -> Any:
     parameter = workflow.signature.parameters.get(name)
     if parameter is None:
-        known = ", ".join(map(_definition, workflow.signature.parameters.values())) or "none"
+        known = ", ".join(map(_describe_parameter, workflow.signature.parameters.values())) or "none"
         raise InputError(
             f"workflow {workflow.name!r} has no input {name!r}", parameter=name, remedy=f"Its inputs: {known}."
         )
-    with _refusing_misfits(
-        f"input {name!r} of workflow {workflow.name!r}", name, lambda: f"defined as {_definition(parameter)}"
+    with _refuse_misfits(
+        f"input {name!r} of workflow {workflow.name!r}", name, lambda: f"defined as {_describe_parameter(parameter)}"
     ):
-        return convert(value, _annotation(workflow, parameter))
+        return convert(value, _find_annotation(workflow, parameter))
 
 
 @contextmanager
-def _refusing_misfits(what: str, name: str, definition: Callable[[], str]) -> Iterator[None]:
+def _refuse_misfits(what: str, name: str, definition: Callable[[], str]) -> Iterator[None]:
     """Turn a misfit into an error that names its place."""
     try:
         yield
@@ -113,7 +113,7 @@ def _refusing_misfits(what: str, name: str, definition: Callable[[], str]) -> It
         ) from misfit
 
 
-def _annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter) -> Any:
+def _find_annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter) -> Any:
     """Return the type of a parameter: its annotation, else the type of its default."""
     annotation = workflow.hints.get(parameter.name, Any)
     if annotation is not Any:
@@ -122,7 +122,7 @@ def _annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter) -> A
     return Any if default is parameter.empty or default is None else type(default)
 
 
-def _definition(parameter: inspect.Parameter) -> str:
+def _describe_parameter(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     if isinstance(annotation, str):
         said = f": {annotation}"
@@ -138,7 +138,7 @@ def _definition(parameter: inspect.Parameter) -> str:
 # Outputs of steps on the command line: `--set STEP=JSON`.
 
 
-def edits_from_texts(texts: Mapping[str, str], option: str = "--set") -> dict[str, Callable[[Any], Any]]:
+def parse_edits(texts: Mapping[str, str], option: str = "--set") -> dict[str, Callable[[Any], Any]]:
     """Return, for each step, a function that converts its output, given the annotation of the step's function.
 
     Args:
@@ -148,10 +148,10 @@ def edits_from_texts(texts: Mapping[str, str], option: str = "--set") -> dict[st
     Raises:
         InputError: a text is not JSON.
     """
-    return {step: partial(_typed, step, _parsed(step, text, option)) for step, text in texts.items()}
+    return {step: partial(_convert_output, step, _parse_output(step, text, option)) for step, text in texts.items()}
 
 
-def _parsed(step: str, text: str, option: str) -> Any:
+def _parse_output(step: str, text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -162,16 +162,16 @@ def _parsed(step: str, text: str, option: str) -> Any:
         ) from error
 
 
-def _typed(step: str, value: Any, annotation: Any) -> Any:
+def _convert_output(step: str, value: Any, annotation: Any) -> Any:
     said = "the return annotation of the step's function"
-    with _refusing_misfits(f"the output of step {step!r}", step, lambda: said):
+    with _refuse_misfits(f"the output of step {step!r}", step, lambda: said):
         return from_json(value, annotation)
 
 
 # The workflow of a command: typed, or recorded.
 
 
-def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
+def load_typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
     """Load a typed target; return its workflow and its description for the record.
 
     Args:
@@ -181,9 +181,9 @@ def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
         TargetError: the workflow does not exist.
     """
     described = parse_target(text)
-    workflow = _loaded(described, text)
+    workflow = _load_workflow(described, text)
     if not described["name"]:
-        described["name"] = _name_of(workflow)
+        described["name"] = _find_name(workflow)
     if module := described.get("module"):
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is not None:
@@ -191,14 +191,16 @@ def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
     return workflow, described
 
 
-def target_in_words(described: Mapping[str, str]) -> str:
+def describe_target(described: Mapping[str, str]) -> str:
     """Describe the recorded target of a run and the directory in which it was started."""
     place = described.get("file") or described.get("module")
     shown = f"the program {place}:{described.get('name', '')}" if place else "no program"
     return f"{shown} in directory {described.get('cwd') or '(not recorded)'}"
 
 
-def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepted: bool = False) -> Workflow[..., Any]:
+def load_recorded_target(
+    metadata: Mapping[str, Any], workflow_id: str, *, is_accepted: bool = False
+) -> Workflow[..., Any]:
     """Load the target of a run from its record.
 
     Args:
@@ -214,7 +216,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
     if IMPORTED in metadata and not is_accepted:
         raise TargetError(
             f"run {workflow_id!r} was imported: its record, whose author is unknown, names "
-            f"{target_in_words(described)}",
+            f"{describe_target(described)}",
             target=described.get("file") or described.get("module") or "",
             remedy="The program was not imported into this process. Inspect it, then run 'flowckpt resume' with "
             "--accept-import; or name the program yourself: --target.",
@@ -239,7 +241,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
         raise moved
     importable = {part: value for part, value in described.items() if part != "file" or is_there}
     try:
-        return _loaded(importable, f"{file or module}:{described['name']}")
+        return _load_workflow(importable, f"{file or module}:{described['name']}")
     except TargetError as error:
         missing = error.__cause__
         if isinstance(missing, ModuleNotFoundError) and f"{module}.".startswith(f"{missing.name}.") and not is_there:
@@ -247,7 +249,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
         raise
 
 
-def _loaded(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
+def _load_workflow(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
     try:
         return load_target(described, shown=shown)
     except SystemExit as error:
@@ -258,12 +260,12 @@ def _loaded(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
         ) from error
 
 
-def _name_of(workflow: Workflow[..., Any]) -> str:
+def _find_name(workflow: Workflow[..., Any]) -> str:
     module = sys.modules[workflow.function.__module__]
     return next(name for name, value in vars(module).items() if value is workflow)
 
 
-def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -> RunOptions:
+def make_run_options(policy: dict[str, Any], by: str | None = None, **more: Any) -> RunOptions:
     """Return the options of a resume or a plan.
 
     Args:
@@ -272,15 +274,15 @@ def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -
         **more: further fields.
     """
     if policy["done"] or policy["not_done"]:
-        more["settled_by"] = user_name() if by is None else by
-    return RunOptions(**{**policy, "done": _settled_outputs(policy["done"])}, **more)
+        more["settled_by"] = find_user_name() if by is None else by
+    return RunOptions(**{**policy, "done": _parse_settled_outputs(policy["done"])}, **more)
 
 
-def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
+def _parse_settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
     """Return the outputs of `--done`, by step."""
     pairs = tuple((step, f"{equals}{text}") for step, equals, text in (each.partition("=") for each in values))
-    texts = {step: text[1:] if text else None for step, text in without_repeats(pairs, "--done").items()}
-    makers = edits_from_texts({step: text for step, text in texts.items() if text is not None}, "--done")
+    texts = {step: text[1:] if text else None for step, text in collect_pairs(pairs, "--done").items()}
+    makers = parse_edits({step: text for step, text in texts.items() if text is not None}, "--done")
     return {step: ... if text is None else TypedOutput(text, makers[step]) for step, text in texts.items()}
 
 
@@ -302,9 +304,9 @@ def read_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text:
     """
     if given is None:
         return None
-    if isinstance(given, str) and (found := _fetched(name, given)) is not None:
-        return _secret(workflow, name, found, is_text=True)
-    return _secret(workflow, name, given, is_text=is_text)
+    if isinstance(given, str) and (found := _fetch_secret(name, given)) is not None:
+        return _convert_secret(workflow, name, found, is_text=True)
+    return _convert_secret(workflow, name, given, is_text=is_text)
 
 
 def refuse_known_secrets(**given: Any) -> None:
@@ -342,15 +344,15 @@ def ask_for_secrets(
             continue
         text = os.environ.get(f"{VARIABLE}{name.upper()}")
         if text is None and at_terminal and is_person_there():
-            text = _asked(name)
+            text = _ask_for_secret(name)
         if text is not None:
-            inputs[name] = _secret(workflow, name, text, is_text=True)
+            inputs[name] = _convert_secret(workflow, name, text, is_text=True)
 
 
-def _fetched(name: str, text: str) -> str | None:
+def _fetch_secret(name: str, text: str) -> str | None:
     """Return the value at the place named by a text; None if the text is the value itself."""
     if text == "-":
-        return _asked(name) if is_person_there() else _line_of_input(name)
+        return _ask_for_secret(name) if is_person_there() else _read_line(name)
     kind, _, place = text.partition(":")
     if kind == "@env":
         found = os.environ.get(place)
@@ -378,7 +380,7 @@ def _fetched(name: str, text: str) -> str | None:
     return None
 
 
-def _line_of_input(name: str) -> str:
+def _read_line(name: str) -> str:
     line = "" if sys.stdin is None else sys.stdin.readline()
     if not line:
         raise InputError(
@@ -387,7 +389,7 @@ def _line_of_input(name: str) -> str:
     return line.removesuffix("\n")
 
 
-def _asked(name: str) -> str:
+def _ask_for_secret(name: str) -> str:
     """Ask at the terminal until something was typed.
 
     `click.prompt` shows the question first and then discards everything typed until echo is off, even Ctrl-C.
@@ -396,7 +398,7 @@ def _asked(name: str) -> str:
     import getpass  # noqa: PLC0415 - most runs have no secret, and are not asked
 
     try:
-        while not (line := getpass.getpass(f"{escaped(name)} (secret, not shown): ", sys.stderr)):
+        while not (line := getpass.getpass(f"{escape(name)} (secret, not shown): ", sys.stderr)):
             pass
     except (KeyboardInterrupt, EOFError):
         click.echo(err=True)  # the typed line does not end the question's line
@@ -404,7 +406,7 @@ def _asked(name: str) -> str:
     return line
 
 
-def _secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any]:
+def _convert_secret(workflow: Workflow[..., Any], name: str, given: Any, *, is_text: bool) -> Secret[Any]:
     wanted = workflow.secret_inputs[name]
     try:
         return Secret((from_text if is_text else from_json)(given, wanted))

@@ -15,7 +15,7 @@ from flowckpt.cli.next_steps import (
     CODE,
     NEEDS_A_DECISION,
     ResumeLine,
-    kinds_of,
+    change_kinds,
     mismatch_ways,
     secret_ways,
     show_resume_hint,
@@ -33,8 +33,8 @@ from flowckpt.cli.render.summary import (
     show_what_is_left,
     summary_text,
 )
-from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_person_there, json_text, say, write_if_read
-from flowckpt.cli.runs import waited
+from flowckpt.cli.render.terminal import OutputFailedError, escape, is_person_there, json_text, say, write_if_read
+from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.attrs_base import FieldEquality, lazy_frozen
@@ -95,7 +95,7 @@ def form_options(command: Callable[..., ExitCode | int]) -> Callable[..., ExitCo
 
 
 @attrs.frozen(eq=False, repr=False)
-class Resuming(FieldEquality):
+class ResumeFacts(FieldEquality):
     """The facts about a resume apart from its session.
 
     Attributes:
@@ -109,7 +109,7 @@ class Resuming(FieldEquality):
     is_noted: bool = False
 
 
-Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
+Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, ResumeFacts] | None]
 
 
 @lazy_frozen(eq=False, repr=False)
@@ -129,14 +129,14 @@ class _Ending(FieldEquality):
     unwritten: str = ""
 
 
-def follow(
+def follow_run(
     session: Session,
     workflow: Workflow[..., Any],
     workflow_id: str,
     *,
     store: StoreChoice,
     form: Form,
-    resuming: Resuming | None = None,
+    resuming: ResumeFacts | None = None,
     ask: Ask | None = None,
 ) -> ExitCode:
     """Drive a run to its end, show it, and return the exit code.
@@ -154,13 +154,13 @@ def follow(
     try:
         ending = _drive(session, workflow, form, resuming)
     except FlowckptError as error:
-        if isinstance(error, StaleStepError) and ask is not None and CODE in kinds_of(error):
+        if isinstance(error, StaleStepError) and ask is not None and CODE in change_kinds(error):
             answer = ask(error)
             if answer is None:
                 say("flowckpt: stopped; nothing was run, and nothing was changed")
                 return code_of_error(error)
             chosen, resuming = answer
-            return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
+            return follow_run(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
         _show_refusal(error, session, workflow_id, store, resuming)
         return code_of_error(error)
     result = ending.result
@@ -192,7 +192,7 @@ def follow(
 
 
 def _show_refusal(
-    error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, resuming: Resuming | None
+    error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, resuming: ResumeFacts | None
 ) -> None:
     """Show why a run could not be started or resumed, and what to do; note if it needs a person."""
     line = None if resuming is None else resuming.line
@@ -213,7 +213,7 @@ def _show_refusal(
 
 
 def _note_stop(
-    error: BaseException | None, session: Session, workflow_id: str, resuming: Resuming | None, *, attempt: int = 0
+    error: BaseException | None, session: Session, workflow_id: str, resuming: ResumeFacts | None, *, attempt: int = 0
 ) -> None:
     """Note that a run needs a person, or no longer does; a new attempt voids earlier notes."""
     if resuming is None or not resuming.is_noted:
@@ -230,7 +230,7 @@ def _note_stop(
             await recovery.note_stale(session.store, SystemClock(), info, code, error.message, noted_by="resume")
 
     with contextlib.suppress(FlowckptError):  # only the list would differ, and the resume has reported it
-        waited(note())
+        run_async(note())
 
 
 def _show_end(result: WorkflowResult, signal_name: str, session: Session, store: StoreChoice, form: Form) -> None:
@@ -255,7 +255,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
     """Ask a person who pressed Ctrl-C whether to undo what the steps of the run did; undoing cancels the run."""
     if not result.undoable or not is_person_there():
         return
-    first, more = escaped(result.undoable[0]), len(result.undoable) - 1
+    first, more = escape(result.undoable[0]), len(result.undoable) - 1
     what = f"'{first}' and {counted(more, 'other step')}" if more else f"'{first}'"
     try:
         is_wanted = click.confirm(f"Undo {what}, and cancel the run?", default=False, err=True)
@@ -266,7 +266,7 @@ def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
         from flowckpt.engine.session.control import cancel_run  # noqa: PLC0415 - only if a person wants it
 
         work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.cancelling)
-        show_cancelled(waited(work))
+        show_cancelled(run_async(work))
 
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
@@ -275,7 +275,7 @@ def _would_end_the_same_way(result: WorkflowResult) -> bool:
     return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
 
 
-def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: Resuming | None) -> _Ending:
+def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: ResumeFacts | None) -> _Ending:
     progress = choose_progress(
         as_events=form.as_events,
         output_type=workflow.output_type,
@@ -283,7 +283,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     )
     progress.start()
     try:
-        result = WorkflowEngine.drive_sync(session, on_event=progress.tell, folds_restored=not form.as_events)
+        result = WorkflowEngine.drive_sync(session, on_event=progress.show, folds_restored=not form.as_events)
     except RunInterrupted as stop:
         return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
     finally:
@@ -309,6 +309,6 @@ def ask_about_import(workflow_id: str, shown: str) -> bool:
     """
     if not is_person_there():
         return False
-    say(f"Run '{escaped(workflow_id)}' was imported. It names {escaped(shown)}.")
+    say(f"Run '{escape(workflow_id)}' was imported. It names {escape(shown)}.")
     say("Approvals and signals that came with it do not count.")
     return click.confirm("Import this program and resume the run?", default=False, err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flowckpt.cli.render.terminal import escaped
+from flowckpt.cli.render.terminal import escape
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import loaded
@@ -98,13 +98,13 @@ def load_command(name: str) -> click.Command:
 _BEFORE_COMMAND = "flowckpt.given_before_command"
 
 
-def given_before_command(context: click.Context, name: str) -> str | None:
+def find_early_option(context: click.Context, name: str) -> str | None:
     """Return the value of `--store` or `--log-level` given before the command's name, if any."""
     value: str | None = context.meta.get(_BEFORE_COMMAND, {}).get(name)
     return value
 
 
-def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+def _remember_option(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.meta.setdefault(_BEFORE_COMMAND, {})[parameter.name] = value
 
@@ -115,16 +115,16 @@ _COMMON = {
 }
 
 
-def _common_options() -> list[click.Parameter]:
+def _make_common_options() -> list[click.Parameter]:
     """Return the options allowed before a command's name; the command converts and checks their values."""
-    how: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    how: dict[str, Any] = {"expose_value": False, "callback": _remember_option}
     return [
         click.Option([name], metavar=metavar, help=f"{text} Also accepted after the command.", **how)
         for name, (metavar, text) in _COMMON.items()
     ]
 
 
-def near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
+def find_near_words(word: str, known: Iterable[str], *, most: int = 1) -> list[str]:
     """Return the known words nearest to a mistyped one, nearest first."""
     names = list(known)
     for cutoff in (0.8, 0.6):  # distant words only if no near one exists
@@ -138,7 +138,7 @@ class CommandGroup(click.Group):
 
     def __init__(self, name: str, about: str, **how: Any) -> None:
         self.prefix = "" if name == "flowckpt" else f"{name} "
-        super().__init__(name, help=about, params=_common_options(), **how)
+        super().__init__(name, help=about, params=_make_common_options(), **how)
 
     @property
     def names(self) -> list[str]:
@@ -163,10 +163,12 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; the error for an unknown one names the nearest."""
         if args[0] not in self.names and not args[0].startswith("-"):
-            raise click.UsageError(f"unknown command {f'{self.prefix}{args[0]}'!r}; {self._nearest(args[0])}", ctx)
+            raise click.UsageError(
+                f"unknown command {f'{self.prefix}{args[0]}'!r}; {self._suggest_command(args[0])}", ctx
+            )
         return super().resolve_command(ctx, args)
 
-    def _nearest(self, name: str) -> str:
+    def _suggest_command(self, name: str) -> str:
         """Return a sentence with the nearest commands; `prune` suggests `store prune`."""
         words: dict[str, list[str]] = {}
         for full in (
@@ -174,7 +176,7 @@ class CommandGroup(click.Group):
             *(each for each in COMMANDS if each.startswith(self.prefix)),
         ):
             words.setdefault(full.rpartition(" ")[2], []).append(full)
-        near = near_words(name.lower(), words, most=3)
+        near = find_near_words(name.lower(), words, most=3)
         found = dict.fromkeys(full for word in near for full in words[word])
         return f"did you mean {' or '.join(found)}?" if found else f"the commands are {', '.join(self.names)}"
 
@@ -198,9 +200,9 @@ class CommandGroup(click.Group):
 
 
 # Messages come from code that does not know the command line; they quote 'flowckpt show RUN'. If the next command would not
-# find the store of this one, `with_store` adds `--store`.
+# find the store of this one, `add_store_option` adds `--store`.
 
-_GIVEN = "flowckpt.given_store"
+_STORE_OPTION = "flowckpt.given_store"
 _WITHOUT_STORE = ("store key", "config", "completion", "init")
 _QUOTED = r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)"""
 """A command between quotes, which may contain shell quotes."""
@@ -220,10 +222,10 @@ def remember_store(given: str) -> None:
     """
     context = click.get_current_context(silent=True)
     if context is not None:
-        context.meta.setdefault(_GIVEN, given)
+        context.meta.setdefault(_STORE_OPTION, given)
 
 
-def with_store(text: str, context: click.Context | None = None) -> str:
+def add_store_option(text: str, context: click.Context | None = None) -> str:
     """Return a message whose quoted commands name the store if necessary, with unambiguous quotes.
 
     A command is in single quotes, or in double quotes if it contains single ones.
@@ -233,8 +235,8 @@ def with_store(text: str, context: click.Context | None = None) -> str:
         context: the context of the command; by default, of the running one.
     """
     context = context or click.get_current_context(silent=True)
-    given = "" if context is None else context.meta.get(_GIVEN, "")
+    given = "" if context is None else context.meta.get(_STORE_OPTION, "")
     if given:
-        option = f"--store {escaped(shell_word(given))}"
+        option = f"--store {escape(shell_word(given))}"
         text = re.sub(_COMMAND, lambda found: f"{found[0]} {option}", text)
     return re.sub(_QUOTED, lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

@@ -98,32 +98,32 @@ class Hooks:
             "on_completed": on_completed,
             "on_crash_loop": on_crash_loop,
         }
-        self._targets = {name: _checked(name, target) for name, target in given.items() if target is not None}
+        self._targets = {name: _check_target(name, target) for name, target in given.items() if target is not None}
         if not timeout > 0:
             raise SettingError(f"the timeout of hooks must be a number of seconds above 0, got {timeout!r:.80}")
         self._timeout = timeout
         self._directory = str(Path.cwd() if directory is None else directory)
         self._environment = dict(environment or {})
-        self._begun: dict[str, tuple[str, int]] = {}
+        self._attempts: dict[str, tuple[str, int]] = {}
 
     def __call__(self, event: Event) -> None:
         """Start the hook of an event, if it has one."""
         if event.kind in ("WorkflowStarted", "WorkflowResumed", "WorkflowContinued"):
             begun: Any = event
-            self._begun[event.workflow_id] = begun.workflow_name, begun.attempt
+            self._attempts[event.workflow_id] = begun.workflow_name, begun.attempt
             return
         if event.kind == "WorkflowCancelled":
-            self._begun.pop(event.workflow_id, None)
+            self._attempts.pop(event.workflow_id, None)
         if event.kind not in _NAMES:
             return
         name, status = _NAMES[event.kind]
-        workflow, attempt = self._begun.pop(event.workflow_id, ("", 0))
+        workflow, attempt = self._attempts.pop(event.workflow_id, ("", 0))
         target = self._targets.get(name)
         if target is None or is_repeated_end(event):
             return
         facts: dict[str, Any] = {"hook": name, "status": status, "workflow_name": workflow, "attempt": attempt}
-        document = {**facts, **_document(event)}
-        document["text"] = _sentence(document)
+        document = {**facts, **_make_document(event)}
+        document["text"] = _summarize(document)
         self._start(name, target, document)
 
     def _start(self, name: str, target: Target, document: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def wait_for_hooks() -> None:
         thread.join()
 
 
-def _checked(name: str, target: object) -> Target:
+def _check_target(name: str, target: object) -> Target:
     try:
         checked: str | tuple[str, ...] = Hook().from_toml(list(target) if isinstance(target, tuple) else target)
     except ValueError:
@@ -152,7 +152,7 @@ def _checked(name: str, target: object) -> Target:
     return checked
 
 
-def _document(event: Event) -> dict[str, Any]:
+def _make_document(event: Event) -> dict[str, Any]:
     """Return an event as plain JSON, without an output that is large or that only its type can encode."""
     try:
         document: Any = event_document(event, Any)
@@ -165,7 +165,7 @@ def _document(event: Event) -> dict[str, Any]:
     return {**document, "output_omitted": True}
 
 
-def _sentence(document: Mapping[str, Any]) -> str:
+def _summarize(document: Mapping[str, Any]) -> str:
     """Return a one-line summary, which chat programs show from the field `text`."""
     head = f"Run {document['workflow_id']} of {document['workflow_name']}"
     match document["hook"]:
@@ -182,7 +182,7 @@ def _sentence(document: Mapping[str, Any]) -> str:
     return str(document["message"])
 
 
-class _FailedError(Exception):
+class _HookFailedError(Exception):
     """A try of a hook failed.
 
     Attributes:
@@ -200,7 +200,7 @@ class _Call:
 
     name: str
     _target: Target
-    _document: Mapping[str, Any]
+    _make_document: Mapping[str, Any]
     _timeout: float
     _directory: str
     _environment: Mapping[str, str]
@@ -212,22 +212,24 @@ class _Call:
     def deliver(self) -> None:
         """Run the hook, with retries; log a failure as a warning."""
         try:
-            tries, detail = self._tried()
+            tries, detail = self._try_repeatedly()
             if detail:
                 often = f" ({tries} tries)" if tries > 1 else ""
-                _log.warning("run %s: hook %s failed%s: %s", self._document["workflow_id"], self.name, often, detail)
+                _log.warning(
+                    "run %s: hook %s failed%s: %s", self._make_document["workflow_id"], self.name, often, detail
+                )
         finally:
             _pending.remove(threading.current_thread())
 
-    def _tried(self) -> tuple[int, str]:
+    def _try_repeatedly(self) -> tuple[int, str]:
         """Return the number of tries and the last failure; empty if it succeeded."""
         tries = 0
         for tries in range(1, MOST_TRIES + 1):
             try:
                 self._try()
-            except _FailedError as error:
+            except _HookFailedError as error:
                 pause = _PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS)) - 1]
-                if error.is_final or tries == MOST_TRIES or self._left() <= pause:
+                if error.is_final or tries == MOST_TRIES or self._remaining_seconds() <= pause:
                     return tries, str(error)
                 time.sleep(pause)
             except Exception as error:
@@ -236,7 +238,7 @@ class _Call:
                 break
         return tries, ""
 
-    def _left(self) -> float:
+    def _remaining_seconds(self) -> float:
         return self.deadline - time.monotonic()
 
     def _try(self) -> None:
@@ -245,7 +247,7 @@ class _Call:
             variable = target.removeprefix("@env:")
             target = os.environ.get(variable, "")
             if not target:
-                raise _FailedError(f"the environment variable {variable} is not set", is_final=True)
+                raise _HookFailedError(f"the environment variable {variable} is not set", is_final=True)
         if isinstance(target, str) and re.match(r"https?://", target, re.IGNORECASE):
             self._post(target)
         else:
@@ -260,7 +262,7 @@ class _Call:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
         # Files, not pipes: a command that reads nothing, or leaves a process that holds them open, cannot block us.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
-            given.write(f"{json.dumps(self._document)}\n".encode())
+            given.write(f"{json.dumps(self._make_document)}\n".encode())
             given.seek(0)
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -269,27 +271,27 @@ class _Call:
                     stdout=printed,
                     stderr=printed,
                     cwd=self._directory,
-                    env=self._variables(),
+                    env=self._make_environment(),
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                raise _FailedError(f"the command cannot be started: {error}", is_final=True) from None
+                raise _HookFailedError(f"the command cannot be started: {error}", is_final=True) from None
             try:
-                code = process.wait(max(0.0, self._left()))
+                code = process.wait(max(0.0, self._remaining_seconds()))
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                raise _FailedError(f"the command took longer than {self._timeout:g} s", is_final=True) from None
+                raise _HookFailedError(f"the command took longer than {self._timeout:g} s", is_final=True) from None
             if code:
                 printed.seek(max(0, printed.seek(0, os.SEEK_END) - 2_000))
                 lines = printed.read().decode(errors="replace").strip().splitlines()
                 said = f": {lines[-1]:.300}" if lines else ""
-                raise _FailedError(f"the command exited with {code}{said}")
+                raise _HookFailedError(f"the command exited with {code}{said}")
 
-    def _variables(self) -> dict[str, str]:
+    def _make_environment(self) -> dict[str, str]:
         """Return the environment of a command: with the facts of the event, without the run's secret inputs."""
-        document = self._document
+        document = self._make_document
         facts = {
             HOOK_VARIABLE: self.name,
             "FLOWCKPT_EVENT": document["event"],
@@ -315,8 +317,8 @@ class _Call:
         try:
             parts = urllib.parse.urlsplit(url)
         except ValueError:
-            raise _FailedError("the URL is invalid", is_final=True) from None
-        document = self._document
+            raise _HookFailedError("the URL is invalid", is_final=True) from None
+        document = self._make_document
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"flowckpt/{__version__}",
@@ -331,7 +333,7 @@ class _Call:
         def send() -> None:
             try:
                 request = urllib.request.Request(url, json.dumps(document).encode(), headers)  # noqa: S310 - http or https
-                timeout = max(0.01, min(_SOCKET_SECONDS, self._left()))
+                timeout = max(0.01, min(_SOCKET_SECONDS, self._remaining_seconds()))
                 with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout):
                     pass
             except Exception as error:
@@ -340,25 +342,25 @@ class _Call:
         # A timeout of urllib applies to each read: a server that sends a byte now and then would never time out.
         sending = threading.Thread(target=send, name=f"flowckpt {self.name}, sending", daemon=True)
         sending.start()
-        sending.join(max(0.01, self._left()))
+        sending.join(max(0.01, self._remaining_seconds()))
         if sending.is_alive():
-            raise _FailedError(f"{parts.hostname} did not answer in time", is_final=True)
+            raise _HookFailedError(f"{parts.hostname} did not answer in time", is_final=True)
         if failures:
-            raise _failed_request(parts.hostname, failures[0])
+            raise _request_error(parts.hostname, failures[0])
 
 
-def _failed_request(host: str | None, error: Exception) -> _FailedError:
+def _request_error(host: str | None, error: Exception) -> _HookFailedError:
     """Return why a request failed. It names only the host, because the path may be secret."""
     if isinstance(error, urllib.error.HTTPError):
         error.close()
         is_final = error.code < 500 and error.code not in (408, 425, 429)
-        return _FailedError(f"{host} answered {error.code} {error.reason}", is_final=is_final)
+        return _HookFailedError(f"{host} answered {error.code} {error.reason}", is_final=is_final)
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
-        return _FailedError(f"{host} did not answer in time")
+        return _HookFailedError(f"{host} did not answer in time")
     if isinstance(error, OSError | http.client.HTTPException):
-        return _FailedError(f"{host} cannot be reached: {reason}")
-    return _FailedError("the URL is invalid", is_final=True)
+        return _HookFailedError(f"{host} cannot be reached: {reason}")
+    return _HookFailedError("the URL is invalid", is_final=True)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.cli.arguments import ask_for_secrets, convert_inputs, recorded_target, target_in_words, typed_target
+from flowckpt.cli.arguments import (
+    ask_for_secrets,
+    convert_inputs,
+    describe_target,
+    load_recorded_target,
+    load_typed_target,
+)
 from flowckpt.cli.notices import warn
-from flowckpt.cli.runs import chosen_run, latest_of, opened, waited
+from flowckpt.cli.runs import open_choice, read_latest, resolve_run, run_async
 from flowckpt.cli.settings import StoreChoice, command_settings
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
@@ -55,7 +61,7 @@ class RecordedRun(FieldEquality):
     base_path: str | None = None
 
 
-def recorded_run(
+def load_recorded_run(
     choice: StoreChoice,
     workflow_id: str,
     *,
@@ -81,31 +87,31 @@ def recorded_run(
         TargetError: the workflow or directory does not exist, or the run was imported and is not accepted.
         InputError: an input is unknown or does not fit, or the run is a task of a checkpoint manager.
     """
-    store = opened(choice)
+    store = open_choice(choice)
     try:
-        latest = latest_of(store, workflow_id)  # verified, because the target that it names is imported
+        latest = read_latest(store, workflow_id)  # verified, because the target that it names is imported
     except CheckpointNotFoundError:
-        workflow_id = chosen_run(store, workflow_id, is_unfinished=True)
-        latest = latest_of(store, workflow_id)
+        workflow_id = resolve_run(store, workflow_id, is_unfinished=True)
+        latest = read_latest(store, workflow_id)
     refuse_task(workflow_id, latest)
     moved_to = None
     is_accepted = False
     if accepts is not None and IMPORTED in latest.metadata:
-        is_accepted = accepts(workflow_id, target_in_words(latest.metadata.get("target", {})))
+        is_accepted = accepts(workflow_id, describe_target(latest.metadata.get("target", {})))
     is_refused = IMPORTED in latest.metadata and not is_accepted
     if target is None or (accepts is not None and is_refused):
         if not is_refused:
             enter_directory(latest, workflow_id, is_here=is_here)
-        workflow = recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
+        workflow = load_recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
     else:
-        workflow, moved_to = typed_target(target)
+        workflow, moved_to = load_typed_target(target)
         enter_directory(latest, workflow_id, is_here=is_here)
     values = convert_inputs(workflow, inputs or {})
     if workflow.secret_inputs:
         at_terminal = (
             asks_for_secrets and latest.status is not Status.COMPLETED
         )  # a completed run most likely needs no secrets
-        ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
+        ask_for_secrets(workflow, _find_given_secrets(workflow, latest), values, at_terminal=at_terminal)
     here = str(Path.cwd()) if is_here else None
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, here)
 
@@ -140,7 +146,7 @@ def enter_directory(latest: CheckpointData, workflow_id: str, *, is_here: bool) 
     return None
 
 
-def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
+def _find_given_secrets(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
     """Return the secret inputs that were given at the start."""
     recorded, defaulted = plain_tree(latest.held_inputs, "inputs"), latest.metadata.get("defaulted", ())
     return [name for name in workflow.secret_inputs if recorded.get(name) == MARK and name not in defaulted]
@@ -150,7 +156,7 @@ def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
 
 
 @lazy_frozen()
-class ProgramAtNeed:
+class LazyProgram:
     """The program of a run, loaded if its record alone cannot answer.
 
     Attributes:
@@ -170,18 +176,18 @@ class ProgramAtNeed:
         """The description of a typed target, or None."""
         return None if self.typed is None else self.typed[1]
 
-    def loaded(self) -> Workflow[..., Any]:
+    def load(self) -> Workflow[..., Any]:
         """Return the workflow.
 
         Raises:
             TargetError: it cannot be loaded.
         """
-        return recorded_target(self.latest.metadata, self.workflow_id) if self.typed is None else self.typed[0]
+        return load_recorded_target(self.latest.metadata, self.workflow_id) if self.typed is None else self.typed[0]
 
     def __call__(self) -> Workflow[..., Any] | None:
         """Return the workflow, or warn that it cannot be loaded."""
         try:
-            return self.loaded()
+            return self.load()
         except UntrustedStoreError:
             raise
         except Exception as error:
@@ -189,9 +195,9 @@ class ProgramAtNeed:
             return None
 
 
-def program_at_need(
+def prepare_program(
     store: StoreBase, workflow_id: str, target: str | None, *, is_here: bool, takes_tasks: bool = False
-) -> ProgramAtNeed:
+) -> LazyProgram:
     """Enter the directory in which a run was started, and return its program.
 
     Args:
@@ -206,16 +212,16 @@ def program_at_need(
         TargetError: the target or directory does not exist.
         InputError: it is a task of a checkpoint manager, and may be none.
     """
-    latest = latest_of(store, workflow_id)
+    latest = read_latest(store, workflow_id)
     if not takes_tasks:
         refuse_task(workflow_id, latest)
-    typed = None if target is None else typed_target(target)  # before the current directory changes
+    typed = None if target is None else load_typed_target(target)  # before the current directory changes
     is_entered = is_here or IMPORTED not in latest.metadata  # an imported record may name any directory
     base_path = enter_directory(latest, workflow_id, is_here=is_here) if is_entered else None
-    return ProgramAtNeed(workflow_id, latest, typed, base_path)
+    return LazyProgram(workflow_id, latest, typed, base_path)
 
 
-def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
+def plan_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
     """Plan the resume of a run without running or saving anything.
 
     Raises:
@@ -224,7 +230,7 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
         StepNotFoundError: the step to continue from is not in the record.
     """
     most = command_settings()["max_crashes"]
-    return waited(
+    return run_async(
         undo.plan_resume.plan_resume(
             run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_crashes=most
         )

@@ -14,18 +14,18 @@ import click
 from flowckpt._version import __version__
 from flowckpt.cli import notices
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.cli.groups import CHOSEN_RUN, OPENED_STORE, CommandGroup, near_words, with_store
+from flowckpt.cli.groups import CHOSEN_RUN, OPENED_STORE, CommandGroup, add_store_option, find_near_words
 from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.terminal import (
     OutputClosedError,
     OutputFailedError,
-    abandon,
-    escaped,
-    escaped_lines,
-    forget_written,
+    abandon_stdout,
+    escape,
+    escape_lines,
     has_written,
     json_text,
     open_missing_descriptors,
+    reset_written,
     say,
     write_if_read,
 )
@@ -49,7 +49,7 @@ class Program(CommandGroup):
         try:
             return super().make_context(*args, **kwargs)
         except BrokenPipeError:  # click would exit with 1, which is the code of a failed workflow
-            abandon()
+            abandon_stdout()
             raise OutputClosedError from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -57,7 +57,7 @@ class Program(CommandGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            abandon()
+            abandon_stdout()
             raise OutputClosedError from None
         except FlowckptError as error:  # here, the store of the command is still known
             show_error(error)
@@ -67,9 +67,9 @@ class Program(CommandGroup):
         except Exception:
             if OPENED_STORE not in ctx.meta:
                 raise
-            from flowckpt.cli.stored_run import content_error  # noqa: PLC0415 - rare: a record that another program wrote
+            from flowckpt.cli.stored_run import find_damage  # noqa: PLC0415 - rare: a record that another program wrote
 
-            found = content_error(ctx.meta[OPENED_STORE], ctx.meta.get(CHOSEN_RUN, ""))
+            found = find_damage(ctx.meta[OPENED_STORE], ctx.meta.get(CHOSEN_RUN, ""))
             if found is None:
                 raise
             show_error(found)
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             f"flowckpt: the limit of open files is {limit}, and flowckpt needs {_LEAST_FILES}: raise it with 'ulimit -n'"
         )
         sys.exit(ExitCode.USAGE)
-    forget_written()
+    reset_written()
     notices.shown.clear()
     arguments = sys.argv[1:] if arguments is None else [*arguments]
     code = _run(arguments)
@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # most likely a print of the user's code: the run itself is unaffected
-        abandon()
+        abandon_stdout()
     except (OSError, ValueError, OutputFailedError) as error:
         say(f"flowckpt: standard output cannot be written: {error}")
-        abandon()
+        abandon_stdout()
         code = code or ExitCode.OUTPUT_FAILED
     _wait_for_hooks(code)
     sys.exit(code)
@@ -139,7 +139,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
         _show_usage_error(error)
         return ExitCode.USAGE
     except click.ClickException as error:
-        say(f"flowckpt: {escaped(error.format_message())}")
+        say(f"flowckpt: {escape(error.format_message())}")
         return ExitCode.USAGE
     except click.Abort:
         say("flowckpt: stopped")
@@ -153,7 +153,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
         show_error(error)
         return code_of_error(error)
     except OSError as error:  # stores raise their own errors, so this is help on a full disk, or a removed directory
-        say(f"flowckpt: {escaped(str(error))}")
+        say(f"flowckpt: {escape(str(error))}")
         return ExitCode.OUTPUT_FAILED
     except MemoryError:
         say("flowckpt: out of memory; saved checkpoints are intact")
@@ -163,8 +163,8 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
             say("flowckpt: no more threads can be started; saved checkpoints are intact")
             say("Raise the limit (ulimit -u, or that of the container), or end other programs.")
             return ExitCode.OUT_OF_MEMORY
-        say(f"flowckpt: internal error: {escaped(f'{type(error).__name__}: {error}')}")
-        say(escaped_lines("".join(traceback.format_exception(error))))
+        say(f"flowckpt: internal error: {escape(f'{type(error).__name__}: {error}')}")
+        say(escape_lines("".join(traceback.format_exception(error))))
         say("Please report it with the lines above.")
         return ExitCode.INTERNAL
     return returned if isinstance(returned, int) else ExitCode.DONE
@@ -178,14 +178,14 @@ def _show_usage_error(error: click.UsageError) -> None:
         say(error.ctx.get_usage())
         say(f"Try '{error.ctx.command_path} --help'.")
     message = _unknown_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
-    message = with_store(message, error.ctx)
+    message = add_store_option(message, error.ctx)
     notices.shown.append({"type": "UsageError", "message": message, "remedy": ""})
-    say(f"flowckpt: {escaped(message)}")
+    say(f"flowckpt: {escape(message)}")
 
 
 def _unknown_option(error: click.NoSuchOption) -> str:
     names = {each.strip("-"): each for each in error.possibilities or ()}
-    near = near_words(
+    near = find_near_words(
         error.option_name.strip("-"), names
     )  # without the dashes, which would make '--yes' similar to '--max-bytes'
     advice = "".join(f"; did you mean {names[each]}?" for each in near)

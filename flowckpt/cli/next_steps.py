@@ -10,7 +10,7 @@ import attrs
 
 from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.notices import show_error
-from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -67,13 +67,13 @@ class ResumeLine(FieldEquality):
         if name == "resume":
             words += self.choice.mirror_words
         words += [*self.place_words(), *["--no-cache"] * self.options.no_cache]
-        for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
+        for option, value in (*self._typed_options(), *(self._typed_saving_options() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]
         words += added
         if self.workflow_id.startswith("-"):
             words.append("--")
-        return escaped(_joined([*words, self.workflow_id]))
+        return escape(_quote_words([*words, self.workflow_id]))
 
     def store_words(self) -> list[str]:
         """Return the options that name the store in a command, if needed."""
@@ -84,7 +84,7 @@ class ResumeLine(FieldEquality):
         target = [] if self.target is None else ["--target", self.target]
         return target if self.options.base_path is None else [*target, "--here"]
 
-    def _typed(self) -> Iterable[tuple[str, str]]:
+    def _typed_options(self) -> Iterable[tuple[str, str]]:
         options = self.options
         for name in ("on_stale", "on_code_change", "on_package_change", "reuse", "verify"):
             if (value := getattr(options, name)) is not None and not is_set_already(name, value):
@@ -106,7 +106,7 @@ class ResumeLine(FieldEquality):
         for path in options.not_done:
             yield "--not-done", path
 
-    def _typed_of_saving(self) -> Iterable[tuple[str, str]]:
+    def _typed_saving_options(self) -> Iterable[tuple[str, str]]:
         if self.on_save_error is not None and not is_set_already("on_save_error", self.on_save_error):
             yield SETTINGS["on_save_error"].option, self.on_save_error
 
@@ -182,7 +182,7 @@ def changed_ways(line: ResumeLine) -> list[str]:
 def not_undoable_ways(line: ResumeLine) -> list[str]:
     """Return the options if the code no longer says how to undo some steps."""
     words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
-    leave = escaped(_joined(["flowckpt", "cancel", *words]))
+    leave = escape(_quote_words(["flowckpt", "cancel", *words]))
     return [
         "Restore the code that ran them, and resume.",
         f"Undo the others, and report these as failures: {line.command('--force')}",
@@ -205,10 +205,10 @@ def mismatch_ways(line: ResumeLine, error: InputMismatchError) -> list[str]:
         return [error.remedy]
     words = [*line.store_words(), *line.place_words()]
     words += [word for name, text in line.inputs.items() for word in ("-i", f"{name}={text}")]
-    fork = _joined(["flowckpt", "fork", *words, *["--"] * line.workflow_id.startswith("-"), line.workflow_id])
+    fork = _quote_words(["flowckpt", "fork", *words, *["--"] * line.workflow_id.startswith("-"), line.workflow_id])
     return [
         f"Resume with the recorded inputs: {line.command()}",
-        f"Create a new run with these inputs, which reuses results that are still valid: {escaped(fork)}",
+        f"Create a new run with these inputs, which reuses results that are still valid: {escape(fork)}",
     ]
 
 
@@ -220,7 +220,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
         line: the resume.
     """
     if isinstance(error, StaleStepError):
-        ways = stale_ways(line, kinds_of(error), error.path if error.repeats_effect else "")
+        ways = stale_ways(line, change_kinds(error), error.path if error.repeats_effect else "")
     elif isinstance(error, NotUndoableError):
         ways = not_undoable_ways(line)
     elif isinstance(error, StepInDoubtError):
@@ -230,7 +230,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
 
 
-def kinds_of(error: StaleStepError) -> frozenset[str]:
+def change_kinds(error: StaleStepError) -> frozenset[str]:
     """Return the kinds of change that made a result stale.
 
     Args:
@@ -267,7 +267,7 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
         line: the command that runs everything again, starting at the failed step.
         handled: the failure.
     """
-    path, (first, *more) = escaped(handled.path), map(escaped, handled.followed_by)
+    path, (first, *more) = escape(handled.path), map(escape, handled.followed_by)
     others = f" and {len(more)} more" if more else ""
     return [
         f"The workflow handled the failure of {path}: it ran {first}{others} after it. A resume keeps that and runs nothing.",
@@ -277,7 +277,7 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
     ]
 
 
-def _joined(words: Iterable[str]) -> str:
+def _quote_words(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
 
@@ -298,7 +298,7 @@ def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[s
     line += options
     if any(word.startswith("-") for word in words):
         line.append("--")
-    return escaped(_joined([*line, *words]))
+    return escape(_quote_words([*line, *words]))
 
 
 # The waits of a suspended run, for people, with the commands that continue it.
@@ -311,11 +311,11 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
     """Return lines that describe the waits of a run."""
     lines = []
     for wait in waits[:_MOST]:
-        lines.append(f"waiting: {escaped(str(wait))}")
-        lines += [f"  {escaped(said)}" for said in wait.question]
-        lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in approval_digests(wait).items()]
+        lines.append(f"waiting: {escape(str(wait))}")
+        lines += [f"  {escape(said)}" for said in wait.question]
+        lines += [f"  to approve: {escape(said)}: {digest}" for said, digest in approval_digests(wait).items()]
         if wait.voided:
-            lines.append(f"  asked again: {escaped(wait.voided)}")
+            lines.append(f"  asked again: {escape(wait.voided)}")
     if len(waits) > _MOST:
         lines.append(f"waiting: {len(waits) - _MOST} more")
     return lines
@@ -326,7 +326,7 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
     if store.spec.startswith("memory:"):
         show_resume_hint(workflow_id, store)
         return
-    for line in _answers(workflow_id, waits, store):
+    for line in _answer_lines(workflow_id, waits, store):
         say(line)
     first = due_at(waits)
     when = "" if first is None else f", from {shown_moment(first)} on"
@@ -335,7 +335,7 @@ def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) ->
     say(f"Resume with: {resume_command(workflow_id, store)}{when}")
 
 
-def _answers(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:
+def _answer_lines(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:
     asked = [wait for wait in waits if not wait.is_timed]
     names = Counter(wait.name for wait in asked if wait.kind is WaitKind.APPROVAL)
     lines: dict[str, None] = {}

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flowckpt.cli.groups import near_words, with_store
-from flowckpt.cli.render.terminal import escaped, escaped_lines, say
+from flowckpt.cli.groups import add_store_option, find_near_words
+from flowckpt.cli.render.terminal import escape, escape_lines, say
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, SettingError, StepNotFoundError, UntrustedStoreError
 
@@ -30,15 +30,15 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
     """
     if _is_traceback_shown():
         with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
-            say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
+            say(escape_lines("".join(traceback.format_exception(error)).rstrip()))
     shown.append({"type": type(error).__name__, "message": error.message, "remedy": error.remedy})
-    say(f"flowckpt: {escaped(error.message)}")
-    if isinstance(error, StepNotFoundError) and (near := near_words(error.step, error.known)):
-        say(f"Did you mean {escaped(repr(near[0]))}?")
+    say(f"flowckpt: {escape(error.message)}")
+    if isinstance(error, StepNotFoundError) and (near := find_near_words(error.step, error.known)):
+        say(f"Did you mean {escape(repr(near[0]))}?")
     if remedies is None:
-        remedies = [escaped(error.remedy)] if error.remedy else []
+        remedies = [escape(error.remedy)] if error.remedy else []
     for remedy in remedies:
-        say(with_store(remedy))
+        say(add_store_option(remedy))
 
 
 def _is_traceback_shown() -> bool:
@@ -69,7 +69,7 @@ def show_messages(level: str) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             if record.name == "flowckpt.events":  # the progress shows them
                 return
-            say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped_lines(record.getMessage().rstrip()))}")
+            say(f"flowckpt: {record.levelname.lower()}: {add_store_option(escape_lines(record.getMessage().rstrip()))}")
 
     logger = logging.getLogger("flowckpt")
     if any(each.name == _HANDLER for each in logger.handlers):
@@ -89,4 +89,4 @@ def show_warnings() -> None:
 
 def warn(message: str) -> None:
     """Show a warning."""
-    say(f"flowckpt: warning: {with_store(escaped(message))}")
+    say(f"flowckpt: warning: {add_store_option(escape(message))}")

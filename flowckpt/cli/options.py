@@ -21,11 +21,11 @@ from flowckpt.cli.config.settings import (
     Mirror,
     Seconds,
     Text,
-    named_executor,
+    split_executor,
 )
-from flowckpt.cli.groups import given_before_command
+from flowckpt.cli.groups import find_early_option
 from flowckpt.cli.notices import show_messages
-from flowckpt.cli.render.terminal import keep_for_document
+from flowckpt.cli.render.terminal import reserve_for_document
 from flowckpt.cli.settings import GIVEN_MIRROR, NO_COLOR, command_settings
 from flowckpt.core.system import external
 from flowckpt.core.system.declared import shell_word
@@ -89,12 +89,12 @@ class RunName(_Name):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the id from the store."""
-        from flowckpt.cli.runs import ids_beginning_with  # noqa: PLC0415 - only when a shell asks
+        from flowckpt.cli.runs import complete_run_ids  # noqa: PLC0415 - only when a shell asks
 
         store = ctx.params.get("store")
         return [
             external.shell_completion.CompletionItem(run, help=text)
-            for run, text in ids_beginning_with(incomplete, store)
+            for run, text in complete_run_ids(incomplete, store)
         ]
 
 
@@ -118,10 +118,10 @@ class StepName(_Name):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the path from the run's record."""
-        from flowckpt.cli.runs import steps_beginning_with  # noqa: PLC0415 - only when a shell asks
+        from flowckpt.cli.runs import complete_steps  # noqa: PLC0415 - only when a shell asks
 
         run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
-        found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
+        found = complete_steps(incomplete, run, ctx.params.get("store")) if run else []
         return [external.shell_completion.CompletionItem(path) for path in found]
 
 
@@ -302,7 +302,7 @@ class SettingOption(click.Option):
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         """Take the value from the command line, the options before the command, or (not for completion) the settings."""
         value, source = super().consume_value(ctx, opts)
-        if source is ParameterSource.DEFAULT and (before := given_before_command(ctx, self.setting)) is not None:
+        if source is ParameterSource.DEFAULT and (before := find_early_option(ctx, self.setting)) is not None:
             return before, ParameterSource.COMMANDLINE
         if source is ParameterSource.DEFAULT and not ctx.resilient_parsing:
             found = command_settings().found[self.setting]
@@ -329,7 +329,7 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
     )
 
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that adds several options to a command, in their order on the help page."""
 
     def add(command: F) -> F:
@@ -355,9 +355,9 @@ def _remember_color(context: click.Context, parameter: click.Parameter, value: b
     context.meta[NO_COLOR] = value
 
 
-def _keep_if_given(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+def _reserve_if_given(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     if value and not context.resilient_parsing:
-        keep_for_document()
+        reserve_for_document()
     return value
 
 
@@ -369,7 +369,7 @@ def _choose_progress(ctx: click.Context, parameter: click.Parameter, value: str 
     ctx.find_root().meta[PROGRESS] = value
 
 
-store_option = together(
+store_option = combine_options(
     setting_option("store"),
     setting_option("log_level", expose_value=False, is_eager=True, callback=_show_messages),
 )
@@ -378,23 +378,23 @@ store_option = together(
 mirror_option = setting_option("mirror", expose_value=False, callback=_remember_mirror)
 """`choose_store` finds it."""
 
-mirror_options = together(
+mirror_options = combine_options(
     mirror_option, setting_option("on_mirror_error", expose_value=False, callback=_remember_mirror)
 )
 
 color_option = click.option(
     "--no-color", is_flag=True, expose_value=False, callback=_remember_color, help="No colors. So does $NO_COLOR."
 )
-"""`color_allowed` finds it."""
+"""`is_color_allowed` finds it."""
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_keep_if_given, help="Print one JSON document and nothing else."
+    "--json", "as_json", is_flag=True, callback=_reserve_if_given, help="Print one JSON document and nothing else."
 )
 """With it, what the store or the program prints goes to standard error."""
 
-events_option = together(
+events_option = combine_options(
     click.option(
-        "--events", "as_events", is_flag=True, callback=_keep_if_given, help="Print the events as JSON lines."
+        "--events", "as_events", is_flag=True, callback=_reserve_if_given, help="Print the events as JSON lines."
     ),
     setting_option("progress", expose_value=False, callback=_choose_progress),
 )
@@ -421,7 +421,7 @@ wait_option = click.option(
     help="How long to wait for the process of a live run.",
 )
 
-program_options = together(
+program_options = combine_options(
     click.option(
         "--target",
         type=TargetName(),
@@ -456,7 +456,7 @@ cache_option = click.option(
     help="Run steps with .cache() even if another run has a result that they could take.",
 )
 
-policy_options = together(
+policy_options = combine_options(
     setting_option("on_stale"),
     setting_option("on_code_change"),
     setting_option("on_package_change"),
@@ -488,7 +488,7 @@ policy_options = together(
 )
 """The policy for stale results."""
 
-limit_options = together(
+limit_options = combine_options(
     click.option(
         "--retry-budget",
         type=click.IntRange(0),
@@ -513,7 +513,7 @@ limit_options = together(
 by_option = click.option("--by", metavar="WHO", help="The person who decides; by default the user of this machine.")
 
 
-def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_executors(texts: tuple[str, ...]) -> dict[str, str]:
     """Return the descriptions of executors by name.
 
     Args:
@@ -524,7 +524,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
         ExecutorError: a description is invalid.
         SettingError: a name is not valid.
     """
-    found = without_repeats(tuple(map(named_executor, texts)), "--executor")
+    found = collect_pairs(tuple(map(split_executor, texts)), "--executor")
     if found:
         from flowckpt.execution.remote.executors import check_executors  # noqa: PLC0415 - most commands name no executor
 
@@ -532,7 +532,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def user_name() -> str:
+def find_user_name() -> str:
     """Return the user name; empty if it is unknown."""
     try:
         return external.getpass.getuser()
@@ -540,7 +540,7 @@ def user_name() -> str:
         return ""
 
 
-def parsed_json(text: str, option: str, example: str) -> Any:
+def parse_json(text: str, option: str, example: str) -> Any:
     """Return the value of a JSON text.
 
     Args:
@@ -558,7 +558,7 @@ def parsed_json(text: str, option: str, example: str) -> Any:
         raise click.UsageError(said) from None
 
 
-def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
+def collect_pairs(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
     """Return the pairs of a repeated option as a dict.
 
     Args:

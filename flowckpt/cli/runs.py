@@ -12,9 +12,9 @@ import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.groups import CHOSEN_RUN, near_words, with_store
+from flowckpt.cli.groups import CHOSEN_RUN, add_store_option, find_near_words
 from flowckpt.cli.notices import show_warnings
-from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.render.terminal import escape, say
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import MANAGED, Owner, RunFilter
@@ -28,7 +28,7 @@ _OFFERED = 1_000
 """The number of newest runs offered for completion, which must be fast."""
 
 
-def opened_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
+def open_chosen_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
     """Open the store of a command.
 
     Args:
@@ -39,41 +39,41 @@ def opened_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase
         UntrustedStoreError: another user can change the store, and the command may run code.
     """
     show_warnings()
-    return opened(choose_store(option), runs_nothing=runs_nothing)
+    return open_choice(choose_store(option), runs_nothing=runs_nothing)
 
 
-def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
+def open_choice(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
     """Open a store, with its keys."""
     if not runs_nothing:
         check_store(choice.spec)
     return choice.open()
 
 
-def opened_run(
+def open_run(
     option: str | None, typed: str, *, runs_nothing: bool = False, is_unfinished: bool = False
 ) -> tuple[StoreBase, str]:
     """Open the store of a command, and return it with the id of the typed run.
 
-    For the arguments and errors, see `opened_store` and `chosen_run`.
+    For the arguments and errors, see `open_chosen_store` and `resolve_run`.
     """
-    store = opened_store(option, runs_nothing=runs_nothing)
-    return store, chosen_run(store, typed, is_unfinished=is_unfinished)
+    store = open_chosen_store(option, runs_nothing=runs_nothing)
+    return store, resolve_run(store, typed, is_unfinished=is_unfinished)
 
 
-def waited(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run one store operation in an event loop without other tasks."""
     with asyncio.Runner() as runner:
         return run_alone(runner, work)
 
 
-def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:
+def read_survey(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, most recently started first, and the unreadable ones.
 
     Args:
         store: the store.
         wanted: the filter; all by default.
     """
-    return waited(store.survey_runs(wanted))
+    return run_async(store.survey_runs(wanted))
 
 
 LAST = "\0last"
@@ -83,7 +83,7 @@ RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
 _SHOWN = 5
 
 
-def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> str:
+def resolve_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> str:
     """Return the id of a typed run.
 
     Args:
@@ -95,18 +95,18 @@ def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> 
         CheckpointNotFoundError: there is no such run.
         click.UsageError: several ids have that prefix.
     """
-    run = _chosen(store, typed, is_unfinished=is_unfinished)
+    run = _find_run_id(store, typed, is_unfinished=is_unfinished)
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[CHOSEN_RUN] = run
     return run
 
 
-def _chosen(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
+def _find_run_id(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
     if typed == LAST:
-        return _last_run(store, is_unfinished=is_unfinished)
-    if not store.has(Ability.LIST) or _exists(store, typed):
+        return _find_last_run(store, is_unfinished=is_unfinished)
+    if not store.has(Ability.LIST) or _is_run(store, typed):
         return typed
-    survey = surveyed_runs(store)
+    survey = read_survey(store)
     ids = [info.workflow_id for info in survey.runs] + [finding.workflow_id for finding in survey.unreadable]
     found = [each for each in ids if each.startswith(typed)]
     if len(found) == 1:
@@ -115,23 +115,23 @@ def _chosen(store: StoreBase, typed: str, *, is_unfinished: bool) -> str:
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         raise click.UsageError(f"{len(found)} runs start with {typed!r}: {shown}")
     lowered = {each.lower(): each for each in ids}
-    if near := near_words(typed.lower(), lowered):
+    if near := find_near_words(typed.lower(), lowered):
         raise CheckpointNotFoundError(typed, remedy=f"Did you mean {lowered[near[0]]!r}? See 'flowckpt list'.")
     raise CheckpointNotFoundError(typed)
 
 
-def _exists(store: StoreBase, workflow_id: str) -> bool:
+def _is_run(store: StoreBase, workflow_id: str) -> bool:
     try:
-        return waited(store.describe_run(workflow_id)) is not None
+        return run_async(store.describe_run(workflow_id)) is not None
     except FlowckptError:  # it is damaged, or a key is missing: the command reports that later
         return True
 
 
-def _last_run(store: StoreBase, *, is_unfinished: bool) -> str:
-    survey = surveyed_runs(store, RESUMABLE if is_unfinished else None)
+def _find_last_run(store: StoreBase, *, is_unfinished: bool) -> str:
+    survey = read_survey(store, RESUMABLE if is_unfinished else None)
     runs = [info for info in survey.runs if not is_unfinished or info.workflow_name != MANAGED]
     if not runs:
-        code = tell_left_out(survey.unreadable)
+        code = report_left_out(survey.unreadable)
         if code is ExitCode.DONE:
             why = "can be resumed: all are completed or running, or the store is empty" if is_unfinished else "exists"
             say(f"flowckpt: no run {why}")
@@ -139,24 +139,24 @@ def _last_run(store: StoreBase, *, is_unfinished: bool) -> str:
     return max(runs, key=lambda info: info.updated_at).workflow_id
 
 
-def latest_of(store: StoreBase, workflow_id: str) -> CheckpointData:
+def read_latest(store: StoreBase, workflow_id: str) -> CheckpointData:
     """Return the newest checkpoint of a run.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
-    latest = waited(store.load_latest(workflow_id))
+    latest = run_async(store.load_latest(workflow_id))
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
     return latest
 
 
-def owner_of(store: StoreBase, workflow_id: str) -> Owner | None:
+def read_owner(store: StoreBase, workflow_id: str) -> Owner | None:
     """Return the process that runs a run now, or None."""
-    return waited(store.owner(workflow_id))
+    return run_async(store.owner(workflow_id))
 
 
-def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
+def complete_run_ids(prefix: str, option: str | None) -> list[tuple[str, str]]:
     """Return the newest runs whose id has the prefix, each with a description; for a shell, so without errors.
 
     Args:
@@ -164,8 +164,8 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
         option: the store on the command line, or None.
     """
     try:
-        store = opened(choose_store(option), runs_nothing=True)
-        runs = surveyed_runs(store, RunFilter(limit=_OFFERED)).runs
+        store = open_choice(choose_store(option), runs_nothing=True)
+        runs = read_survey(store, RunFilter(limit=_OFFERED)).runs
     except Exception:
         return []
     return [
@@ -175,7 +175,7 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
     ]
 
 
-def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> list[str]:
+def complete_steps(prefix: str, workflow_id: str, option: str | None) -> list[str]:
     """Return the recorded steps of a run whose path has the prefix; for a shell, so without errors.
 
     Args:
@@ -184,7 +184,7 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
         option: the store on the command line, or None.
     """
     try:
-        latest = latest_of(opened(choose_store(option), runs_nothing=True), workflow_id)
+        latest = read_latest(open_choice(choose_store(option), runs_nothing=True), workflow_id)
     except Exception:
         return []
     paths = [result.path for result in latest.step_results]
@@ -197,36 +197,36 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
 _MOST = 8
 
 
-def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
+def report_left_out(findings: Sequence[Finding]) -> ExitCode:
     """Report the runs that were left out, and return the exit code.
 
     Args:
         findings: the unreadable runs. A run whose key is missing is reported, but does not count as damaged.
     """
     for finding in findings[:_MOST]:
-        say(f"flowckpt: {escaped(finding.workflow_id)} is left out: {escaped(finding.detail)}")
+        say(f"flowckpt: {escape(finding.workflow_id)} is left out: {escape(finding.detail)}")
     if len(findings) > _MOST:
         say(f"flowckpt: {len(findings) - _MOST} more are left out")
     damaged = sum(finding.severity == "corrupt" for finding in findings)
     if damaged:
-        _point_at_check(damaged)
+        _suggest_check(damaged)
     if any(finding.severity == "failed" for finding in findings):
         return ExitCode.STORE_FAILED
     return ExitCode.CORRUPT if damaged else ExitCode.DONE
 
 
-def tell_unreadable(names: Sequence[str]) -> ExitCode:
+def report_unreadable(names: Sequence[str]) -> ExitCode:
     """Report damaged runs, if any, and return the exit code.
 
     Args:
         names: their ids, or their places if the id is unreadable.
     """
-    return tell_left_out([Finding(name, "corrupt", "its record is damaged") for name in names])
+    return report_left_out([Finding(name, "corrupt", "its record is damaged") for name in names])
 
 
-def _point_at_check(count: int) -> None:
+def _suggest_check(count: int) -> None:
     what = "A run is" if count == 1 else f"{count} runs are"
-    say(with_store(f"{what} damaged and skipped. See 'flowckpt store check'."))
+    say(add_store_option(f"{what} damaged and skipped. See 'flowckpt store check'."))
 
 
 MISNAMED = (
@@ -244,7 +244,7 @@ def write_output(path: Path, text: str) -> None:
         OSError: the disk failed; an earlier file is unchanged.
     """
     try:
-        waited(write_whole(path, [text.encode()]))
+        run_async(write_whole(path, [text.encode()]))
     except OSError as error:
         if error.errno in MISNAMED:
             raise click.UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -11,9 +11,9 @@ import attrs
 import click
 
 from flowckpt.cli.config.read import Settings, Source, read_settings
-from flowckpt.cli.config.settings import Part, absolute_spec
+from flowckpt.cli.config.settings import Part, make_spec_absolute
 from flowckpt.cli.groups import OPENED_STORE, remember_store
-from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.render.terminal import escape, say
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import EvidenceError, SettingError
@@ -95,14 +95,14 @@ def command_settings() -> Settings:
     """
     context = click.get_current_context(silent=True)
     if context is None:
-        return _with_databases(read_settings())
+        return _register_databases(read_settings())
     if _KEY not in context.meta:
-        context.meta[_KEY] = _with_databases(read_settings())
+        context.meta[_KEY] = _register_databases(read_settings())
     settings: Settings = context.meta[_KEY]
     return settings
 
 
-def _with_databases(settings: Settings) -> Settings:
+def _register_databases(settings: Settings) -> Settings:
     """Register the databases of the settings."""
     for name, spec in settings["databases"].items():
         try:
@@ -134,18 +134,20 @@ def choose_store(
     found = command_settings() if is_own else read_settings(environ, directory)
     spec, given = found["store"], ""
     if option:
-        spec = absolute_spec(option, Path.cwd() if directory is None else directory)
+        spec = make_spec_absolute(option, Path.cwd() if directory is None else directory)
         given = "" if spec == found["store"] else option
     if is_own:
         remember_store(hide_passwords(given))
-    return StoreChoice(spec, given, found["key_file"], found["compression"], *_mirror_of(found, spec if given else ""))
+    return StoreChoice(
+        spec, given, found["key_file"], found["compression"], *_choose_mirror(found, spec if given else "")
+    )
 
 
 GIVEN_MIRROR = "flowckpt.given_mirror"
 _NEARER = (Source.ENVIRONMENT, Source.PYPROJECT, Source.DEFAULT)
 
 
-def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
+def _choose_mirror(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     """Return the mirror, what to do if it fails, and the options that name it.
 
     The mirror of the settings belongs to the store of the settings: another store would mix its runs into it.
@@ -161,7 +163,7 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
     on_error = given.get("on_mirror_error", found["on_mirror_error"])
     if "mirror" in given:
         named = given["mirror"]
-        return (absolute_spec(named, Path.cwd()) if named else ""), on_error, tuple(words)
+        return (make_spec_absolute(named, Path.cwd()) if named else ""), on_error, tuple(words)
     mirror, store = found.found["mirror"], found.found["store"]
     if not mirror.value:
         return "", on_error, tuple(words)
@@ -169,7 +171,7 @@ def _mirror_of(found: Settings, other: str) -> tuple[str, str, tuple[str, ...]]:
         if GIVEN_MIRROR in meta and other != mirror.value and not meta.get("flowckpt.told_of_mirror"):
             meta["flowckpt.told_of_mirror"] = True
             said = "belongs to the store of the settings, so this run has no mirror; --mirror names one"
-            say(escaped(f"flowckpt: warning: the mirror of {mirror.place} {said}"))
+            say(escape(f"flowckpt: warning: the mirror of {mirror.place} {said}"))
         return "", on_error, tuple(words)
     return mirror.value, on_error, tuple(words)
 
@@ -178,7 +180,7 @@ NO_COLOR = "flowckpt.no_color"
 """The key of `--no-color` in the context of a command."""
 
 
-def color_allowed() -> bool:
+def is_color_allowed() -> bool:
     """Return whether colours and drawing on terminals are allowed.
 
     Raises:
@@ -188,13 +190,13 @@ def color_allowed() -> bool:
     return not (context and context.meta.get(NO_COLOR)) and bool(command_settings()["color"])
 
 
-def _of_engine(settings: Settings) -> dict[str, Any]:
+def _engine_arguments(settings: Settings) -> dict[str, Any]:
     """Return the settings of the engine, as its arguments."""
     found = {each.setting.name: each.value for each in settings.found.values() if each.setting.part is Part.ENGINE}
     return {**found, "retention": read_retention(settings.__getitem__)}
 
 
-def listeners_setting(
+def create_listeners(
     choice: StoreChoice | None, settings: Settings | None = None, *, is_reported: bool = False
 ) -> list[Listener]:
     """Return the configured listeners: hooks and telemetry. There are no hooks inside a hook, which would start itself.
@@ -228,16 +230,16 @@ def listeners_setting(
     return listeners
 
 
-def command_engine(
+def create_engine(
     store: StoreBase, choice: StoreChoice, on_save_error: str | None, *, is_reported: bool = False
 ) -> WorkflowEngine:
-    """Return the engine of a command; for the arguments, see `listeners_setting`.
+    """Return the engine of a command; for the arguments, see `create_listeners`.
 
     Raises:
         SettingError: a setting is unknown or invalid.
     """
-    arguments = {**_of_engine(command_settings()), "on_save_error": on_save_error or "fail"}
-    return WorkflowEngine(store, listeners=listeners_setting(choice, is_reported=is_reported), **arguments)
+    arguments = {**_engine_arguments(command_settings()), "on_save_error": on_save_error or "fail"}
+    return WorkflowEngine(store, listeners=create_listeners(choice, is_reported=is_reported), **arguments)
 
 
 def store_variables(choice: StoreChoice) -> dict[str, str]:
@@ -263,14 +265,14 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
         SettingError: a setting is unknown or invalid.
         StoreSpecError: the configured store is invalid.
     """
-    settings = _with_databases(read_settings())
-    arguments = {**_of_engine(settings), **arguments}
+    settings = _register_databases(read_settings())
+    arguments = {**_engine_arguments(settings), **arguments}
     choice = None
     if checkpoint_store is None:
-        mirror = _mirror_of(settings, "")
+        mirror = _choose_mirror(settings, "")
         choice = StoreChoice(settings["store"], "", settings["key_file"], settings["compression"], *mirror)
         checkpoint_store = choice.open()
-    arguments["listeners"] = (*arguments.get("listeners", ()), *listeners_setting(choice, settings))
+    arguments["listeners"] = (*arguments.get("listeners", ()), *create_listeners(choice, settings))
     return WorkflowEngine(checkpoint_store, **arguments)
 
 
@@ -285,7 +287,7 @@ def configured_options(**given: Any) -> RunOptions:
     """
     set_here = {
         name: found.value
-        for name, found in _with_databases(read_settings()).found.items()
+        for name, found in _register_databases(read_settings()).found.items()
         if found.setting.part is Part.RUN and found.source is not Source.DEFAULT
     }
     return RunOptions(**{**set_here, **given})

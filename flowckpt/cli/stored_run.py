@@ -8,7 +8,7 @@ from datetime import datetime
 
 import attrs
 
-from flowckpt.cli.runs import chosen_run, surveyed_runs, waited
+from flowckpt.cli.runs import read_survey, resolve_run, run_async
 from flowckpt.cli.settings import command_settings
 from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData, Status
@@ -94,16 +94,16 @@ class StoredRun:
         return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
 
-def stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
+def read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     """Return a run with everything that a command shows of it.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
-    return waited(_stored_run(store, workflow_id))
+    return run_async(_read_stored_run(store, workflow_id))
 
 
-async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
+async def _read_stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
@@ -117,7 +117,7 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     info = await store.describe_run(workflow_id)
     pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
-    untaken, set_aside = await _messages(store, workflow_id, latest)
+    untaken, set_aside = await _read_messages(store, workflow_id, latest)
     crash_loop = seen = None
     if status is Status.CRASHED:
         seen = await store.last_seen(workflow_id, latest.attempt)
@@ -146,7 +146,9 @@ async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     )
 
 
-async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[list[Signal], list[Signal]]:
+async def _read_messages(
+    store: StoreBase, workflow_id: str, latest: CheckpointData
+) -> tuple[list[Signal], list[Signal]]:
     """Return the messages that the run has not taken yet, and those that it has set aside."""
     used = {result.signal for result in latest.step_results if result.signal}
     aside = {*latest.metadata.get(TAKEN, ())} - used
@@ -156,7 +158,7 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
     return untaken, [each for each in found if each.signal_id in aside]
 
 
-def content_error(store: StoreBase, workflow_id: str) -> FlowckptError | None:
+def find_damage(store: StoreBase, workflow_id: str) -> FlowckptError | None:
     """Return the error for an exception that the content of a record caused, not a fault of flowckpt; None for others.
 
     Args:
@@ -164,15 +166,15 @@ def content_error(store: StoreBase, workflow_id: str) -> FlowckptError | None:
         workflow_id: the run that the command concerns; all runs of the store if it is empty.
     """
     with suppress(Exception):  # the exception itself is shown then
-        survey = surveyed_runs(store)
+        survey = read_survey(store)
         damaged = [each.workflow_id for each in survey.unreadable if each.severity == "corrupt"]
         for run in [workflow_id] if workflow_id else [*damaged, *(each.workflow_id for each in survey.runs)]:
-            if (error := waited(find_content_error(store, run))) is not None:
+            if (error := run_async(find_content_error(store, run))) is not None:
                 return error
     return None
 
 
-def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
+def read_crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCount]:
     """Return those of some runs that a resume would refuse because they died too often, by id."""
     most = command_settings()["max_crashes"]
 
@@ -180,19 +182,19 @@ def crash_loops(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, CrashCou
         found = {info.workflow_id: await crash_loop(store, info, max_crashes=most) for info in runs}
         return {run: crashes for run, crashes in found.items() if crashes is not None}
 
-    return waited(read())
+    return run_async(read())
 
 
-def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
+def read_stale_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
     """Return those of some runs that need a person, as `flowckpt resume` or `flowckpt recover` noted, with what they ask, by id."""
 
     async def read() -> dict[str, str]:
         return {info.workflow_id: note for info in runs if (note := await read_stale_note(store, info))}
 
-    return waited(read())
+    return run_async(read())
 
 
-def live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]:
+def read_live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]:
     """Return what runs now in those of some runs of which the store knows it, by id."""
 
     async def read() -> dict[str, LiveNote]:
@@ -203,7 +205,7 @@ def live_notes(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, LiveNote]
                 found[info.workflow_id] = note
         return found
 
-    return waited(read())
+    return run_async(read())
 
 
 # A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.
@@ -233,7 +235,7 @@ class NamedCheckpoint:
         }
 
 
-def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
+def find_named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
     """Find a checkpoint.
 
     Args:
@@ -245,16 +247,16 @@ def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
         CheckpointNotFoundError: the run or the checkpoint does not exist.
     """
     try:
-        return waited(_found(store, text))
+        return run_async(_find_named_checkpoint(store, text))
     except CheckpointNotFoundError as error:
         if error.checkpoint_id is not None:
             raise
         at = text.rfind("@")
         run, rest = (text, "") if at < 1 else (text[:at], text[at:])
-        return waited(_found(store, chosen_run(store, run) + rest))
+        return run_async(_find_named_checkpoint(store, resolve_run(store, run) + rest))
 
 
-async def _found(store: StoreBase, text: str) -> NamedCheckpoint:
+async def _find_named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
     if (latest := await store.load_latest(text)) is not None:
         return NamedCheckpoint(text, latest)
     at = text.find("@", 1)

@@ -53,10 +53,10 @@ def from_text(text: str, annotation: Any) -> Any:
     if bare is str or _is_anything(bare):
         return text
     if typing.get_origin(bare) in UNIONS:
-        return _union_from_text(text, bare)
+        return _parse_union(text, bare)
     if typing.get_origin(bare) is typing.Literal:
-        return _chosen(text, bare, {str(_plain(choice)): choice for choice in typing.get_args(bare)})
-    if (reader := _leaf_reader(bare)) is not None:
+        return _choose(text, bare, {str(_plain_choice(choice)): choice for choice in typing.get_args(bare)})
+    if (reader := _find_leaf_reader(bare)) is not None:
         return reader(text)
     try:
         document = json.loads(text)
@@ -75,18 +75,18 @@ def from_json(value: Any, annotation: Any) -> Any:
     if _is_anything(bare):
         return value
     if bare is None or bare is type(None):
-        return _exactly(value, type(None), bare)
+        return _require_type(value, type(None), bare)
     if typing.get_origin(bare) in UNIONS:
-        return _union_from_json(value, bare)
+        return _convert_union(value, bare)
     if typing.get_origin(bare) is typing.Literal:
-        return _chosen(value, bare, {_plain(choice): choice for choice in typing.get_args(bare)})
+        return _choose(value, bare, {_plain_choice(choice): choice for choice in typing.get_args(bare)})
     if bare in (str, int, bool):
-        return _exactly(value, bare, bare)
+        return _require_type(value, bare, bare)
     if bare is float and type(value) in (int, float):
         return float(value)
-    if (reader := _leaf_reader(bare)) is not None:
-        return _leaf_from_json(value, bare, reader)
-    return _composed(value, bare)
+    if (reader := _find_leaf_reader(bare)) is not None:
+        return _convert_leaf(value, bare, reader)
+    return _convert_composed(value, bare)
 
 
 def expected_text(annotation: Any) -> str:
@@ -95,7 +95,7 @@ def expected_text(annotation: Any) -> str:
     if typing.get_origin(bare) in UNIONS:
         return " or ".join(expected_text(member) for member in typing.get_args(bare))
     if typing.get_origin(bare) is typing.Literal:
-        return f"one of {', '.join(str(_plain(choice)) for choice in typing.get_args(bare))}"
+        return f"one of {', '.join(str(_plain_choice(choice)) for choice in typing.get_args(bare))}"
     if isinstance(bare, type) and issubclass(bare, enum.Enum):
         return f"one of {', '.join(bare.__members__)}"
     if isinstance(bare, type) and issubclass(bare, PurePath):
@@ -112,7 +112,7 @@ def _is_anything(bare: Any) -> bool:
     return bare is Any or bare is object or isinstance(bare, typing.TypeVar)
 
 
-def _plain(choice: Any) -> Any:
+def _plain_choice(choice: Any) -> Any:
     return choice.name if isinstance(choice, enum.Enum) else choice
 
 
@@ -121,11 +121,11 @@ def _plain(choice: Any) -> Any:
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
-def _bool(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     return _WORDS[text.strip().lower()]
 
 
-def _timedelta(text: str) -> timedelta:
+def _parse_timedelta(text: str) -> timedelta:
     """Read seconds (`90`, `1.5`), or numbers with units (`1h 30m`, `2d`)."""
     seconds = seconds_in(text)
     return timedelta(seconds=float(text) if seconds is None else seconds)
@@ -134,13 +134,13 @@ def _timedelta(text: str) -> timedelta:
 _READERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     float: float,
-    bool: _bool,
+    bool: _parse_bool,
     complex: complex,
     bytes: str.encode,
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
     time: time.fromisoformat,
-    timedelta: _timedelta,
+    timedelta: _parse_timedelta,
 }
 _EXPECTED: dict[Any, str] = {
     None: "null",
@@ -164,7 +164,7 @@ _EXPECTED: dict[Any, str] = {
 _RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # code that uses their classes has imported them
 
 
-def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:
+def _find_leaf_reader(bare: Any) -> Callable[[str], Any] | None:
     """Return the function that parses a text as this type; None if the type needs JSON."""
     read: Any = bare
     if not isinstance(bare, type):
@@ -172,20 +172,20 @@ def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:
     if bare in _READERS:
         read = _READERS[bare]
     elif issubclass(bare, enum.Enum):
-        return lambda text: _member(text, bare)
+        return lambda text: _find_member(text, bare)
     elif not issubclass(bare, PurePath) and bare.__module__ not in _RARE_MODULES:
         return None
 
-    def refusing(text: str) -> Any:
+    def read_leaf(text: str) -> Any:
         try:
             return read(text)
         except (ValueError, KeyError, ArithmeticError):
             raise MisfitError(expected_text(bare), text) from None
 
-    return refusing
+    return read_leaf
 
 
-def _member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
+def _find_member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
     """Return the member with a name, or with a value."""
     if isinstance(text, str) and text in cls.__members__:
         return cls.__members__[text]
@@ -195,9 +195,9 @@ def _member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
     raise MisfitError(expected_text(cls), text)
 
 
-def _leaf_from_json(value: Any, bare: Any, reader: Callable[[str], Any]) -> Any:
+def _convert_leaf(value: Any, bare: Any, reader: Callable[[str], Any]) -> Any:
     if issubclass(bare, enum.Enum):
-        return _member(value, bare)
+        return _find_member(value, bare)
     if type(value) is bare:  # TOML has its own times
         return value
     is_number = type(value) in (int, float)
@@ -208,13 +208,13 @@ def _leaf_from_json(value: Any, bare: Any, reader: Callable[[str], Any]) -> Any:
     raise MisfitError(expected_text(bare), value)
 
 
-def _exactly(value: Any, cls: type, bare: Any) -> Any:
+def _require_type(value: Any, cls: type, bare: Any) -> Any:
     if type(value) is not cls:
         raise MisfitError(expected_text(bare), value)
     return value
 
 
-def _chosen(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
+def _choose(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
     for name, choice in choices.items():
         if type(name) is type(value) and name == value:
             return choice
@@ -224,7 +224,7 @@ def _chosen(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
 # --- unions ----------------------------------------------------------------------------------------------------------
 
 
-def _union_from_text(text: str, bare: Any) -> Any:
+def _parse_union(text: str, bare: Any) -> Any:
     """Try the members in order, but text last, because it accepts anything."""
     members = list(typing.get_args(bare))
     takes_text = any(bare_type(member) is str or _is_anything(bare_type(member)) for member in members)
@@ -240,7 +240,7 @@ def _union_from_text(text: str, bare: Any) -> Any:
     raise MisfitError(expected_text(bare), text)
 
 
-def _union_from_json(value: Any, bare: Any) -> Any:
+def _convert_union(value: Any, bare: Any) -> Any:
     """Try the member of the value's own type first, then the others in order."""
     misfits = []
     for member in sorted(typing.get_args(bare), key=lambda each: bare_type(each) is not type(value)):
@@ -268,49 +268,49 @@ _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-def _composed(value: Any, bare: Any) -> Any:
+def _convert_composed(value: Any, bare: Any) -> Any:
     origin = typing.get_origin(bare) or bare
     arguments = typing.get_args(bare)
     if origin is tuple:
-        return _tuple(value, bare, arguments)
+        return _convert_tuple(value, bare, arguments)
     if origin in _LISTS:
         item = arguments[0] if arguments else Any
-        items = [_at(f"[{index}]", each, item) for index, each in enumerate(_exactly(value, list, bare))]
+        items = [_convert_at(f"[{index}]", each, item) for index, each in enumerate(_require_type(value, list, bare))]
         try:
             return _LISTS[origin](items)
         except TypeError:  # a set of lists
             raise MisfitError(f"{expected_text(bare)} whose items can be hashed", value) from None
     if origin in _MAPPINGS:
         key, item = arguments or (str, Any)
-        _exactly(value, dict, bare)
-        return {_key(name, key): _at(f".{name}", each, item) for name, each in value.items()}
+        _require_type(value, dict, bare)
+        return {_convert_key(name, key): _convert_at(f".{name}", each, item) for name, each in value.items()}
     if isinstance(origin, type):
-        return _object(value, origin, bare)
+        return _convert_object(value, origin, bare)
     raise MisfitError(f"{expected_text(bare)}, which cannot be given on the command line", value)
 
 
-def _tuple(value: Any, bare: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    _exactly(value, list, bare)
+def _convert_tuple(value: Any, bare: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    _require_type(value, list, bare)
     if not arguments:
         return tuple(value)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         arguments = (arguments[0],) * len(value)
     if len(arguments) != len(value):
         raise MisfitError(f"a list of {len(arguments)}", value)
-    return tuple(_at(f"[{i}]", each, item) for i, (each, item) in enumerate(zip(value, arguments, strict=True)))
+    return tuple(_convert_at(f"[{i}]", each, item) for i, (each, item) in enumerate(zip(value, arguments, strict=True)))
 
 
-def _object(value: Any, cls: Any, bare: Any) -> Any:
+def _convert_object(value: Any, cls: Any, bare: Any) -> Any:
     """Build an attrs class, a dataclass, a named or typed dict, a pydantic model."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and issubclass(cls, pydantic.BaseModel):
-        return _built(lambda: cls.model_validate(value), value, cls)
-    names = _fields(cls)
+        return _build(lambda: cls.model_validate(value), value, cls)
+    names = _find_fields(cls)
     if names is None:
         raise MisfitError(f"{expected_text(bare)}, which cannot be given on the command line", value)
     if isinstance(value, list) and issubclass(cls, tuple) and len(value) <= len(names):
         value = dict(zip(names, value, strict=False))
-    _exactly(value, dict, bare)
+    _require_type(value, dict, bare)
     hints = typing.get_type_hints(cls, include_extras=True)
     given = {}
     fields = typing.cast("dict[str, Any]", value)
@@ -320,14 +320,14 @@ def _object(value: Any, cls: Any, bare: Any) -> Any:
         hint = hints.get(names[key], Any)
         if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
             hint = typing.get_args(hint)[0]
-        given[key] = _at(f".{key}", each, hint)
+        given[key] = _convert_at(f".{key}", each, hint)
     required: frozenset[str] = getattr(cls, "__required_keys__", frozenset())
     if typing.is_typeddict(cls) and (missing := required - given.keys()):
         raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(sorted(missing))}", value)
-    return _built(lambda: cls(**given), value, cls)
+    return _build(lambda: cls(**given), value, cls)
 
 
-def _fields(cls: Any) -> dict[str, str] | None:
+def _find_fields(cls: Any) -> dict[str, str] | None:
     """Return the names of a class's fields in its constructor and in its annotations."""
     if attrs.has(cls):
         return {field.alias or field.name: field.name for field in attrs.fields(cls) if field.init}
@@ -338,21 +338,21 @@ def _fields(cls: Any) -> dict[str, str] | None:
     return {name: name for name in typing.get_type_hints(cls)} if typing.is_typeddict(cls) else None
 
 
-def _built(build: Callable[[], Any], value: Any, cls: type) -> Any:
+def _build(build: Callable[[], Any], value: Any, cls: type) -> Any:
     try:
         return build()
     except Exception as error:  # the user's validator, or a missing argument
         raise MisfitError(f"{expected_text(cls)} ({error})", value) from error
 
 
-def _key(name: str, annotation: Any) -> Any:
+def _convert_key(name: str, annotation: Any) -> Any:
     try:
         return from_text(name, annotation)
     except MisfitError as misfit:
         raise MisfitError(f"keys that are {misfit.expected}", name) from None
 
 
-def _at(place: str, value: Any, annotation: Any) -> Any:
+def _convert_at(place: str, value: Any, annotation: Any) -> Any:
     try:
         return from_json(value, annotation)
     except MisfitError as misfit:

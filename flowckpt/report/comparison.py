@@ -85,7 +85,7 @@ class Comparison:
     figures: Sequence[ComparedFigure] = ()
 
 
-def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comparison:
+def compare_runs(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comparison:
     """Compare a run with earlier completed runs of the same workflow.
 
     Args:
@@ -108,7 +108,7 @@ def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Com
         and result.duration_ms > median(durations) + _LEAST_MS
     ]
     slower.sort(key=lambda each: each.usual_ms - each.duration_ms)
-    changes = [*_changes(latest, earlier[0].latest)]
+    changes = [*_find_changes(latest, earlier[0].latest)]
     more = len(changes) - _MOST_ROWS
     if more > 0:
         changes[_MOST_ROWS:] = [f"and {more} more"]
@@ -152,20 +152,20 @@ async def read_comparison(
             continue
         if found is not None:
             earlier.append(ComparedRun(info.workflow_id, found))
-    return comparison_of(latest, earlier), damaged
+    return compare_runs(latest, earlier), damaged
 
 
 def _is_comparable(result: StepResult) -> bool:
     return result.success and result.attempt > 0 and result.step_type not in ("sleep", "wait", "approval")
 
 
-def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
+def _find_changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
     if latest.fingerprint and earlier.fingerprint and latest.fingerprint != earlier.fingerprint:
         yield "the code of the workflow"
     found = compare(earlier, latest)
     for change in found.changes.get("inputs", ()):
         yield f"input {change.place}: {change.kind}"
-    before, now = _packages(earlier), _packages(latest)
+    before, now = _read_packages(earlier), _read_packages(latest)
     if before and now:
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
@@ -186,7 +186,7 @@ def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
             yield f"step {diff.path}: {diff.kind}"
 
 
-def _packages(latest: CheckpointData) -> Mapping[str, str]:
+def _read_packages(latest: CheckpointData) -> Mapping[str, str]:
     """Return the versions of the packages that the last attempt of a run used; empty if none were recorded."""
     recorded: Mapping[str, Mapping[str, str]] = latest.metadata.get(PACKAGES, {})
     return recorded[max(recorded, key=int)] if recorded else {}

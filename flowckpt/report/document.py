@@ -24,8 +24,8 @@ from flowckpt.engine.run.resumption import read_started_steps
 from flowckpt.evidence.claims import redacted_text
 from flowckpt.maintenance.attempts import Attempt, Standing, read_attempts
 from flowckpt.report.comparison import Comparison
-from flowckpt.report.graph import Graph, graph_of_run
-from flowckpt.report.timeline import AttemptSpan, Lane, LaneState, Outcome, Timeline, timeline_of
+from flowckpt.report.graph import Graph, make_run_graph
+from flowckpt.report.timeline import AttemptSpan, Lane, LaneState, Outcome, Timeline, make_timeline
 from flowckpt.stores.base import Ability, StoreBase
 
 _MOST_DETAILS = 3_000
@@ -69,7 +69,13 @@ class RunReport:
     @property
     def sentence(self) -> str:
         """The run in two or three sentences."""
-        parts = [_ending(self), _generation(self), _crashes(self.timeline), _reuse(self.timeline), _in_flight(self)]
+        parts = [
+            _describe_end(self),
+            _describe_generation(self),
+            _describe_crashes(self.timeline),
+            _describe_reuse(self.timeline),
+            _describe_running_steps(self),
+        ]
         return " ".join(part for part in parts if part)
 
     def data(self, *, most_details: int = _MOST_DETAILS) -> dict[str, Any]:
@@ -101,21 +107,21 @@ class RunReport:
             "states": [state.value for state in _STATES],
             "kinds": kinds,
             "lanes": {
-                "name": [_short_name(each.path.rpartition("/")[2]) for each in lanes],
+                "name": [_shorten_name(each.path.rpartition("/")[2]) for each in lanes],
                 "depth": [each.depth for each in lanes],
-                "start": _differences([since(each.started_at) for each in lanes]),
+                "start": _encode_differences([since(each.started_at) for each in lanes]),
                 "duration": [round(each.duration_ms, 1 if each.duration_ms < 100 else None) for each in lanes],
                 "attempt": [each.attempt for each in lanes],
                 "state": [_STATES.index(each.state) for each in lanes],
                 "kind": [places[each.kind] for each in lanes],
                 "tries": {index: each.tries for index, each in enumerate(lanes) if each.tries > 1},
-                "critical": _ranges([index for index, each in enumerate(lanes) if each.is_critical]),
+                "critical": _encode_ranges([index for index, each in enumerate(lanes) if each.is_critical]),
             },
-            "details": self._details(most_details),
+            "details": self._collect_details(most_details),
             "figures": sum_figures(self.latest.step_results),
         }
 
-    def _details(self, most: int) -> dict[int, dict[str, Any]]:
+    def _collect_details(self, most: int) -> dict[int, dict[str, Any]]:
         """Return the details of steps by lane: failures first, up to a total size."""
         lanes = [(index, each) for index, each in enumerate(self.timeline.lanes) if each.result is not None]
         lanes.sort(key=lambda each: (each[1].state is not LaneState.FAILED, each[1].depth, each[0]))
@@ -123,14 +129,14 @@ class RunReport:
         found: dict[int, dict[str, Any]] = {}
         for index, lane in lanes[:most]:
             assert lane.result is not None
-            found[index] = detail = _detail(lane.result)
+            found[index] = detail = _make_detail(lane.result)
             left -= sum(len(str(value)) for value in detail.values())
             if left < 0:
                 break
         return found
 
 
-def report_of(  # noqa: PLR0913 - one parameter for each recorded part of a run
+def make_report(  # noqa: PLR0913 - one parameter for each recorded part of a run
     workflow_id: str,
     latest: CheckpointData,
     status: Status,
@@ -162,8 +168,8 @@ def report_of(  # noqa: PLR0913 - one parameter for each recorded part of a run
         now: the time of the report.
     """
     now = now or datetime.now(UTC)
-    timeline = timeline_of(attempts, status, waits, begun=begun, seen=seen, now=now)
-    graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
+    timeline = make_timeline(attempts, status, waits, begun=begun, seen=seen, now=now)
+    graph = make_run_graph(latest.workflow_name, timeline.lanes, decisions)
     return RunReport(
         workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now, live
     )
@@ -172,13 +178,13 @@ def report_of(  # noqa: PLR0913 - one parameter for each recorded part of a run
 _MEMBER = re.compile(r"\[(0|[1-9][0-9]{0,8})\]")
 
 
-def _short_name(name: str) -> str | int:
+def _shorten_name(name: str) -> str | int:
     """Return the name of a lane, or the number of a numbered member of a map: 7 for `[7]`."""
     member = _MEMBER.fullmatch(name)
     return int(member[1]) if member else name
 
 
-def _differences(moments: Sequence[int]) -> list[int | None]:
+def _encode_differences(moments: Sequence[int]) -> list[int | None]:
     """Return each moment as the difference from the previous one; None for an unknown moment (below 0)."""
     last, found = 0, []
     for moment in moments:
@@ -187,7 +193,7 @@ def _differences(moments: Sequence[int]) -> list[int | None]:
     return found
 
 
-def _ranges(indices: Sequence[int]) -> list[int]:
+def _encode_ranges(indices: Sequence[int]) -> list[int]:
     """Return ascending numbers as ranges: alternately a start and a length."""
     found: list[int] = []
     for index in indices:
@@ -219,7 +225,7 @@ async def read_report(store: StoreBase, workflow_id: str) -> RunReport:
     begun = await read_started_steps(store, workflow_id, latest)
     seen = await store.last_seen(workflow_id, latest.attempt) if status is Status.CRASHED else None
     live = await read_live(store, workflow_id, status, latest.attempt, latest.metadata, latest.step_results)
-    return report_of(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen, live=live)
+    return make_report(workflow_id, latest, status, attempts, waits=waits, begun=begun, seen=seen, live=live)
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -262,7 +268,7 @@ def planned_steps(plan: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _ending(report: RunReport) -> str:
+def _describe_end(report: RunReport) -> str:
     timeline, error = report.timeline, report.latest.error
     working = sum(each.outcome is not Outcome.ROLLED_BACK for each in timeline.attempts)  # a rollback executes nothing
     at = f" in {error.path}" if error is not None and error.path else ""
@@ -287,13 +293,13 @@ def _ending(report: RunReport) -> str:
     return f"{said}."
 
 
-def _generation(report: RunReport) -> str:
+def _describe_generation(report: RunReport) -> str:
     number = number_of(report.latest.metadata)
     return f"This is generation {number}; the steps of earlier ones are not kept." if number > 1 else ""
 
 
-def _crashes(timeline: Timeline) -> str:
-    places = [_place_of(span) for span in timeline.attempts if span.outcome is Outcome.CRASHED]
+def _describe_crashes(timeline: Timeline) -> str:
+    places = [_describe_place(span) for span in timeline.attempts if span.outcome is Outcome.CRASHED]
     if not places:
         return ""
     times = {1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
@@ -301,7 +307,7 @@ def _crashes(timeline: Timeline) -> str:
     return f"Crashed {times} ({shown})."
 
 
-def _in_flight(report: RunReport) -> str:
+def _describe_running_steps(report: RunReport) -> str:
     """Return the running steps with their progress, or those that ran when the process died."""
     live = report.live
     if live is None or not live.steps:
@@ -316,7 +322,7 @@ def _in_flight(report: RunReport) -> str:
     return f"{lead}: {'; '.join(said)}{f'; and {more} more' if more else ''}."
 
 
-def _place_of(span: AttemptSpan) -> str:
+def _describe_place(span: AttemptSpan) -> str:
     """Return where an attempt crashed: in the step that started last, or after the one that ended last."""
     running = span.running
     if not running:
@@ -324,7 +330,7 @@ def _place_of(span: AttemptSpan) -> str:
     return f"in {running[-1]}{f' and {len(running) - 1} more' if len(running) > 1 else ''}"
 
 
-def _reuse(timeline: Timeline) -> str:
+def _describe_reuse(timeline: Timeline) -> str:
     executed, restored = timeline.counted(LaneState.EXECUTED), timeline.counted(LaneState.RESTORED)
     failed = timeline.counted(LaneState.FAILED)
     left = timeline.counted(LaneState.LEFT_BEHIND, succeeded=True)  # a failure that was tried again is not a loss
@@ -345,20 +351,20 @@ def _reuse(timeline: Timeline) -> str:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def shown_value(held: Any) -> str:
+def format_value(held: Any) -> str:
     """Return a recorded value as shortened JSON text, without decoding it into the user's types."""
     text = codec.dumps(plain_tree(held, "value"))
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text):,} characters)"
 
 
-def _detail(result: StepResult) -> dict[str, Any]:
+def _make_detail(result: StepResult) -> dict[str, Any]:
     detail: dict[str, Any] = {}
     if result.step_type == "command" and result.success:
-        detail |= _command_output(plain_tree(result.held_output, "output"))
+        detail |= _read_command_output(plain_tree(result.held_output, "output"))
     elif result.step_type not in COMPOSITES and result.success:
-        detail["output"] = shown_value(result.held_output)
+        detail["output"] = format_value(result.held_output)
     if result.arguments:
-        detail["arguments"] = {name: _argument(value) for name, value in result.arguments.items()}
+        detail["arguments"] = {name: _argument_text(value) for name, value in result.arguments.items()}
     if result.error is not None:
         detail["error"] = error_text(result.error)
         detail["traceback"] = result.error.traceback[-_MOST_TRACEBACK:]
@@ -388,7 +394,7 @@ def figure_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
-def _command_output(tree: Any) -> dict[str, str]:
+def _read_command_output(tree: Any) -> dict[str, str]:
     """Return the end of a command's output, and its exit code."""
     if not isinstance(tree, Mapping):
         return {}
@@ -399,7 +405,7 @@ def _command_output(tree: Any) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _argument(value: Any) -> str:
+def _argument_text(value: Any) -> str:
     return (
         f"digest {value}"
         if isinstance(value, str) and value != "?"

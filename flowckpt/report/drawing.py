@@ -46,7 +46,7 @@ def mermaid(graph: Graph) -> str:
         for node in graph.nodes:
             if node.outer != outer:
                 continue
-            text = _quoted_for_mermaid(_text(node))
+            text = _quote_for_mermaid(_text(node))
             if node.is_box:
                 lines.append(f'{indent}subgraph {names[node.path]}["{text}"]')
                 add(node.path, f"{indent}  ")
@@ -57,7 +57,7 @@ def mermaid(graph: Graph) -> str:
 
     add("", "  ")
     for edge in graph.edges:
-        label = f'|"{_quoted_for_mermaid(edge.label)}"|' if edge.label else ""
+        label = f'|"{_quote_for_mermaid(edge.label)}"|' if edge.label else ""
         lines.append(f"  {names[edge.source]} {'-.->' if edge.is_order else '-->'}{label} {names[edge.target]}")
     lines += [f"  style {name} stroke-width:4px" for name in runs]
     if graph.note:
@@ -68,7 +68,7 @@ def mermaid(graph: Graph) -> str:
 def dot(graph: Graph) -> str:
     """Return a graph in the DOT language of Graphviz."""
     names = {node.path: f"n{index}" for index, node in enumerate(graph.nodes)}
-    lines = [f"digraph {_quoted_for_dot(graph.name)} {{", '  node [shape=box, style=rounded, fontname="sans-serif"];']
+    lines = [f"digraph {_quote_for_dot(graph.name)} {{", '  node [shape=box, style=rounded, fontname="sans-serif"];']
 
     def add(outer: str, indent: str) -> None:
         for node in graph.nodes:
@@ -76,18 +76,18 @@ def dot(graph: Graph) -> str:
                 continue
             if node.is_box:
                 lines.append(f"{indent}subgraph cluster_{names[node.path]} {{")
-                lines.append(f"{indent}  label={_quoted_for_dot(_text(node))};")
+                lines.append(f"{indent}  label={_quote_for_dot(_text(node))};")
                 # DOT has no arrows to clusters, so they lead to a small node inside.
                 lines.append(f'{indent}  {names[node.path]} [shape=point, label=""];')
                 add(node.path, f"{indent}  ")
                 lines.append(f"{indent}}}")
             else:
                 width = ", penwidth=3" if node.state in PLANNED else ""
-                lines.append(f"{indent}{names[node.path]} [label={_quoted_for_dot(_text(node))}{width}];")
+                lines.append(f"{indent}{names[node.path]} [label={_quote_for_dot(_text(node))}{width}];")
 
     add("", "  ")
     for edge in graph.edges:
-        style = " [style=dashed]" if edge.is_order else f" [label={_quoted_for_dot(edge.label)}]" if edge.label else ""
+        style = " [style=dashed]" if edge.is_order else f" [label={_quote_for_dot(edge.label)}]" if edge.label else ""
         lines.append(f"  {names[edge.source]} -> {names[edge.target]}{style};")
     if graph.note:
         lines.append(f"  // {_one_line(graph.note)}")
@@ -102,12 +102,12 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _quoted_for_mermaid(text: str) -> str:
+def _quote_for_mermaid(text: str) -> str:
     # Mermaid's entities have a # instead of the &.
     return "".join(each if each.isalnum() or each in " ._-:,()/" else f"#{ord(each)};" for each in _one_line(text))
 
 
-def _quoted_for_dot(text: str) -> str:
+def _quote_for_dot(text: str) -> str:
     plain = _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{plain}"'
 
@@ -168,7 +168,7 @@ def svg(graph: Graph, *, is_standalone: bool = True) -> str:
         graph: the graph.
         is_standalone: whether to include the style; otherwise the page around it needs `STYLE` in its stylesheet.
     """
-    boxes = _laid_out(graph, "")
+    boxes = _lay_out(graph, "")
     width = max((box.x + box.width for box in boxes), default=0.0) + 2 * _MARGIN
     height = max((box.y + box.height for box in boxes), default=0.0) + 2 * _MARGIN
     for box in boxes:
@@ -184,16 +184,16 @@ def svg(graph: Graph, *, is_standalone: bool = True) -> str:
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" {size}><title>{title}</title>']
     if is_standalone:
         lines.append(f"<style>{STYLE}</style>")
-    lines += [line for each in placed.values() if each.node.is_box for line in _drawn(each)]
+    lines += [line for each in placed.values() if each.node.is_box for line in _draw_box(each)]
     for edge in graph.edges:
-        above, below = _on_one_level(placed, edge)
+        above, below = _find_level_ends(placed, edge)
         passed = [each for each in bends.get(above.node.path, ()) if above.y < each.y < below.y]
-        lines.append(_arrow(placed[edge.source], passed, placed[edge.target], edge))
-    lines += [line for each in placed.values() if not each.node.is_box for line in _drawn(each)]
+        lines.append(_draw_arrow(placed[edge.source], passed, placed[edge.target], edge))
+    lines += [line for each in placed.values() if not each.node.is_box for line in _draw_box(each)]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _on_one_level(placed: dict[str, _Box], edge: Edge) -> tuple[_Box, _Box]:
+def _find_level_ends(placed: dict[str, _Box], edge: Edge) -> tuple[_Box, _Box]:
     """Return the ends of an arrow, or the boxes around them, that are in the same box."""
     around: dict[str, _Box] = {}
     path = edge.source
@@ -206,13 +206,13 @@ def _on_one_level(placed: dict[str, _Box], edge: Edge) -> tuple[_Box, _Box]:
     return around[placed[path].node.outer], placed[path]
 
 
-def _laid_out(graph: Graph, outer: str) -> list[_Box]:
+def _lay_out(graph: Graph, outer: str) -> list[_Box]:
     """Return the nodes of one level with their places, the first at the origin."""
     boxes = {node.path: _Box(node) for node in graph.nodes if node.outer == outer}
     for box in boxes.values():
-        width = max(len(_short(box.node.label)), 0.85 * len(_short(box.node.note))) * _CHARACTER + 2 * _PADDING
+        width = max(len(_shorten(box.node.label)), 0.85 * len(_shorten(box.node.note))) * _CHARACTER + 2 * _PADDING
         if box.node.is_box:
-            box.inner = _laid_out(graph, box.node.path)
+            box.inner = _lay_out(graph, box.node.path)
             inner_width = max((each.x + each.width for each in box.inner), default=0.0)
             inner_height = max((each.y + each.height for each in box.inner), default=0.0)
             for each in box.inner:
@@ -221,10 +221,10 @@ def _laid_out(graph: Graph, outer: str) -> list[_Box]:
         box.width = max(width, 72.0)
     if not boxes:
         return []
-    arrows = _level_arrows(graph, boxes)
-    layers = _layers(boxes, arrows)
-    arrows = _bent(boxes, layers, arrows)
-    _order(layers, arrows)
+    arrows = _find_level_arrows(graph, boxes)
+    layers = _split_layers(boxes, arrows)
+    arrows = _bend_arrows(boxes, layers, arrows)
+    _order_layers(layers, arrows)
     widths = [sum(boxes[path].width + _GAP_X for path in layer) - _GAP_X for layer in layers]
     y = 0.0
     for layer, width in zip(layers, widths, strict=True):
@@ -240,20 +240,20 @@ def _laid_out(graph: Graph, outer: str) -> list[_Box]:
     return list(boxes.values())
 
 
-def _level_arrows(graph: Graph, boxes: dict[str, _Box]) -> set[tuple[str, str]]:
+def _find_level_arrows(graph: Graph, boxes: dict[str, _Box]) -> set[tuple[str, str]]:
     """Return the arrows between the nodes of one level; an arrow from or to the inside of a box counts for the box."""
 
-    def place_of(path: str) -> str:
+    def find_place(path: str) -> str:
         while path and path not in boxes:
             path = path.rpartition("/")[0]
         return path
 
-    found = {(place_of(edge.source), place_of(edge.target)) for edge in graph.edges}
+    found = {(find_place(edge.source), find_place(edge.target)) for edge in graph.edges}
     order = {path: index for index, path in enumerate(boxes)}
     return {(a, b) for a, b in found if a and b and order[a] < order[b]}
 
 
-def _layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[str]]:
+def _split_layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[str]]:
     if not arrows and len(boxes) > 1:  # members of a group: a block rather than one long row
         paths, columns = [*boxes], math.ceil(math.sqrt(len(boxes)))
         return [paths[start : start + columns] for start in range(0, len(paths), columns)]
@@ -266,7 +266,7 @@ def _layers(boxes: dict[str, _Box], arrows: set[tuple[str, str]]) -> list[list[s
     return layers
 
 
-def _bent(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def _bend_arrows(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Add a place to each layer that arrows of a node pass; return arrows that only connect adjacent layers."""
     depth = {path: index for index, layer in enumerate(layers) for path in layer}
     bends, found = [0] * len(layers), set[tuple[str, str]]()
@@ -286,7 +286,7 @@ def _bent(boxes: dict[str, _Box], layers: list[list[str]], arrows: set[tuple[str
     return found
 
 
-def _order(layers: list[list[str]], arrows: set[tuple[str, str]]) -> None:
+def _order_layers(layers: list[list[str]], arrows: set[tuple[str, str]]) -> None:
     place: dict[str, float] = {}
     for layer in layers:
 
@@ -298,11 +298,11 @@ def _order(layers: list[list[str]], arrows: set[tuple[str, str]]) -> None:
         place.update({path: (index + 0.5) / len(layer) for index, path in enumerate(layer)})
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 1]}…"
 
 
-def _drawn(box: _Box) -> Iterator[str]:
+def _draw_box(box: _Box) -> Iterator[str]:
     node = box.node
     classes = " ".join(
         ["box" if node.is_box else "node", *([f"state-{node.state.replace(' ', '-')}"] if node.state else [])]
@@ -316,34 +316,34 @@ def _drawn(box: _Box) -> Iterator[str]:
         yield f'<rect x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="5"/>'
     yield f'<rect {place} rx="{radius}"/>'
     if node.is_box:
-        yield f'<text x="{box.x + 10:.1f}" y="{box.y + 17:.1f}">{escape(_short(node.label))}</text>'
+        yield f'<text x="{box.x + 10:.1f}" y="{box.y + 17:.1f}">{escape(_shorten(node.label))}</text>'
     else:
         y = box.y + (17 if node.note else 25)
-        yield f'<text x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(_short(node.label))}</text>'
+        yield f'<text x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(_shorten(node.label))}</text>'
         if node.note:
-            note = escape(_short(node.note))
+            note = escape(_shorten(node.note))
             yield f'<text class="note" x="{middle:.1f}" y="{box.y + 32:.1f}" text-anchor="middle">{note}</text>'
     yield "</g>"
 
 
-def _arrow(source: _Box, bends: list[_Box], target: _Box, edge: Edge) -> str:
+def _draw_arrow(source: _Box, bends: list[_Box], target: _Box, edge: Edge) -> str:
     x1, y1 = source.x + source.width / 2, source.y + source.height
     x2, y2 = target.x + target.width / 2, target.y
     way = f"M{x1:.1f},{y1:.1f} "
     for each in bends:
-        way += f"{_curve(x1, y1, each.x, each.y)} V{each.y + each.height:.1f} "
+        way += f"{_draw_curve(x1, y1, each.x, each.y)} V{each.y + each.height:.1f} "
         x1, y1 = each.x, each.y + each.height
     label = ""
     if edge.label:
         at = f'x="{(x1 + x2) / 2 + 5:.1f}" y="{(y1 + y2) / 2:.1f}"'
-        label = f'<title>{escape(edge.label)}</title><text class="note" {at}>{escape(_short(edge.label))}</text>'
+        label = f'<title>{escape(edge.label)}</title><text class="note" {at}>{escape(_shorten(edge.label))}</text>'
     kind = ' class="order"' if edge.is_order else ""
     return (
-        f'<g>{label}<path{kind} d="{way}{_curve(x1, y1, x2, y2 - 6)}"/>'
+        f'<g>{label}<path{kind} d="{way}{_draw_curve(x1, y1, x2, y2 - 6)}"/>'
         f'<path class="tip" d="M{x2 - 4:.1f},{y2 - 8:.1f} h8 l-4,8 z"/></g>'
     )
 
 
-def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+def _draw_curve(x1: float, y1: float, x2: float, y2: float) -> str:
     bend = max(18.0, (y2 - y1) / 2)
     return f"C{x1:.1f},{y1 + bend:.1f} {x2:.1f},{y2 - bend:.1f} {x2:.1f},{y2:.1f}"

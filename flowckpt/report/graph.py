@@ -94,7 +94,7 @@ class Graph:
 # The graph of a recorded run.
 
 
-def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]] | None = None) -> Graph:
+def make_run_graph(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]] | None = None) -> Graph:
     """Return the graph of a recorded run.
 
     Args:
@@ -105,18 +105,18 @@ def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple
     left_out = LaneState.LEFT_BEHIND, LaneState.UNDO
     last = {each.path: index for index, each in enumerate(lanes) if each.state not in left_out}
     counting = [each for index, each in enumerate(lanes) if last.get(each.path) == index]
-    nodes = [*_visible(counting, decisions or {})]
-    nodes += _new_nodes(nodes, decisions or {})
+    nodes = [*_select_nodes(counting, decisions or {})]
+    nodes += _list_new_nodes(nodes, decisions or {})
     more = max(0, len(nodes) - MOST_NODES)
     nodes = nodes[:MOST_NODES]
     shown = {node.path: node for node in nodes}
-    results = {lane.path: lane.result for lane in _outer_last(counting) if lane.result is not None}
-    edges = _data_edges(results, shown)
+    results = {lane.path: lane.result for lane in _order_by_end(counting) if lane.result is not None}
+    edges = _find_data_edges(results, shown)
     note = f"{counted(more, 'more step')} not drawn" if more else ""
-    return Graph(name, nodes, [*edges, *_order_edges(nodes, edges)], note)
+    return Graph(name, nodes, [*edges, *_find_order_edges(nodes, edges)], note)
 
 
-def _outer_last(lanes: Sequence[Lane]) -> Iterator[Lane]:
+def _order_by_end(lanes: Sequence[Lane]) -> Iterator[Lane]:
     """Yield the lanes in the order of their ends: each after its nested lanes."""
     open_lanes: list[Lane] = []
     for lane in lanes:
@@ -126,7 +126,7 @@ def _outer_last(lanes: Sequence[Lane]) -> Iterator[Lane]:
     yield from reversed(open_lanes)
 
 
-def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
+def _select_nodes(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
     sizes: dict[str, int] = {}
     for lane in lanes:
         outer = lane.path.rpartition("/")[0]
@@ -146,7 +146,7 @@ def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) ->
         yield Node(lane.path, label, lane.kind, decision or lane.state.value, note, outer, is_box)
 
 
-def _new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
+def _list_new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
     """Yield the steps of a plan that are not recorded and belong to drawn boxes."""
     boxes = {"", *(node.path for node in nodes if node.is_box)}
     known = {node.path for node in nodes}
@@ -156,7 +156,7 @@ def _new_nodes(nodes: Sequence[Node], decisions: Mapping[str, tuple[str, str]]) 
             yield Node(path, path[len(outer) + 1 :] if outer else path, "", decision, why, outer)
 
 
-def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
+def _find_data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
     sources: dict[Any, str] = {}  # the recorded form of an output, to the first step that returned it
     parameters: dict[tuple[str, str], dict[str, None]] = {}
     members: dict[str, list[StepResult]] = {}
@@ -168,7 +168,7 @@ def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) ->
             parameters.setdefault((source, place), {})[parameter.partition("[")[0]] = None
 
     for path, result in results.items():
-        place = _shown_place(path, shown)
+        place = _find_shown(path, shown)
         if not place:
             continue
         members.setdefault(path.rpartition("/")[0], []).append(result)
@@ -180,13 +180,13 @@ def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) ->
             connect(tuple(each and each[1] for each in firsts), place, firsts[0][0] if firsts[0] else "")
         if result.success and left > 0:
             left -= 1
-            output = [*map(_output_of, inner)] if result.step_type in COMPOSITES else _output_of(result)
-            for kept in _kept(output):
+            output = [*map(_read_output, inner)] if result.step_type in COMPOSITES else _read_output(result)
+            for kept in _recorded_forms(output):
                 sources.setdefault(kept, place)
     return [Edge(source, target, ", ".join(names)) for (source, target), names in parameters.items()]
 
 
-def _shown_place(path: str, shown: Mapping[str, Node]) -> str:
+def _find_shown(path: str, shown: Mapping[str, Node]) -> str:
     while path and path not in shown:
         path = path.rpartition("/")[0]
     return path
@@ -196,14 +196,14 @@ def _is_inside(path: str, outer: str) -> bool:
     return path.startswith(f"{outer}/")
 
 
-def _output_of(result: StepResult) -> Any:
+def _read_output(result: StepResult) -> Any:
     try:
         return result.output
     except DecodingError:  # its type is known only to its program
         return None
 
 
-def _kept(output: Any) -> Iterator[Any]:
+def _recorded_forms(output: Any) -> Iterator[Any]:
     """Yield the recorded form that an output, and each of its items, has as an argument of a later step.
 
     The items of a list are also yielded together, because a map over the list has one of them in each member.
@@ -224,7 +224,7 @@ def _kept(output: Any) -> Iterator[Any]:
             yield kept
 
 
-def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:
+def _find_order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:
     """Yield an arrow from the previous step to each step without a data arrow; members of a fan-out have no order."""
     reached = {edge.target for edge in edges}
     previous: dict[str, str] = {}
@@ -239,7 +239,7 @@ def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]
 # The graph of a workflow that has not run.
 
 
-def graph_of_workflow(workflow: Workflow[..., Any], inputs: Mapping[str, Any]) -> Graph:
+def make_workflow_graph(workflow: Workflow[..., Any], inputs: Mapping[str, Any]) -> Graph:
     """Return the graph of a workflow up to the point where it needs the output of a step.
 
     Args:
@@ -250,12 +250,12 @@ def graph_of_workflow(workflow: Workflow[..., Any], inputs: Mapping[str, Any]) -
         InputError: an input is unknown.
     """
     outline = _Outline()
-    given = workflow.bind({**{name: NotRun(name) for name in _required(workflow)}, **inputs})
+    given = workflow.bind({**{name: NotRun(name) for name in _list_required(workflow)}, **inputs})
     note = outline.drive_to_end(Replay(workflow(**given), (), workflow.name, is_muted=True))
-    return Graph(workflow.name, outline.nodes, [*outline.edges, *_order_edges(outline.nodes, outline.edges)], note)
+    return Graph(workflow.name, outline.nodes, [*outline.edges, *_find_order_edges(outline.nodes, outline.edges)], note)
 
 
-def _required(workflow: Workflow[..., Any]) -> list[str]:
+def _list_required(workflow: Workflow[..., Any]) -> list[str]:
     parameters = workflow.signature.parameters.values()
     return [each.name for each in parameters if each.default is each.empty]
 
@@ -275,12 +275,14 @@ class _Outline:
         except StopIteration as stop:
             end = stop.value
         except PlanStopped as stop:
-            return _seen_until(stop)
+            return _describe_stop(stop)
         finally:
             replay.close()
         if isinstance(end, Crash):
             return (
-                _seen_until(end.error) if isinstance(end.error, PlanStopped) else f"the workflow raises {end.error!r}"
+                _describe_stop(end.error)
+                if isinstance(end.error, PlanStopped)
+                else f"the workflow raises {end.error!r}"
             )
         return "" if isinstance(end, Finish) else "there are more steps than can be drawn"
 
@@ -322,18 +324,18 @@ class _Outline:
         known = {node.path for node in self.nodes}
         found: dict[str, dict[str, None]] = {}
         if not is_box or isinstance(step.action, WorkflowAction):
-            for name, value in _handed_on(step.action):
-                for source in _placeholders(value):
+            for name, value in _list_arguments(step.action):
+                for source in _find_placeholders(value):
                     if source in known and source != path:
                         found.setdefault(source, {})[name] = None
         self.edges += [Edge(source, path, ", ".join(names)) for source, names in found.items()]
 
 
-def _seen_until(stop: BaseException) -> str:
+def _describe_stop(stop: BaseException) -> str:
     return f"the rest depends on the value of {stop.args[0]!r}"
 
 
-def _handed_on(action: Any) -> Iterator[tuple[str, Any]]:
+def _list_arguments(action: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a step, with the names of its parameters if known."""
     for field in attrs.fields(type(action)):
         value = getattr(action, field.name)
@@ -346,13 +348,13 @@ def _handed_on(action: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, value
 
 
-def _placeholders(value: Any) -> Iterable[str]:
+def _find_placeholders(value: Any) -> Iterable[str]:
     """Return the steps whose placeholders are in a value."""
     kind = type(value)
     if kind is NotRun:
         return [object.__getattribute__(value, "_path")]
     if kind is dict:
-        return [path for each in value.values() for path in _placeholders(each)]
+        return [path for each in value.values() for path in _find_placeholders(each)]
     if kind in (list, tuple):
-        return [path for each in value for path in _placeholders(each)]
+        return [path for each in value for path in _find_placeholders(each)]
     return []

@@ -17,7 +17,7 @@ from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.report.document import RunReport, duration_in_words, error_text, plan_sentence
 from flowckpt.report.document import read_report as read_report  # noqa: PLC0414 - for callers that show a run
 from flowckpt.report.drawing import escape
-from flowckpt.report.page import WATERFALL, attempts_table, data_block, document, steps_table, table
+from flowckpt.report.page import WATERFALL, render_attempts, render_data, render_document, render_steps, render_table
 
 _MOST_DETAILS = 300
 """How many steps show their values: the output of a cell is saved with the notebook."""
@@ -36,33 +36,33 @@ def html_fragment(*shown: RunReport | WorkflowResult | ResumePlan | RunInfo | Se
         shown: the objects to show, one below the other: a `WorkflowResult`, a `RunReport` with its waterfall
             (`read_report` reads one), a `ResumePlan`, a `RunInfo`, or a sequence of these.
     """
-    return f'<div class="flowckpt">{"".join(map(_part, shown))}</div>'
+    return f'<div class="flowckpt">{"".join(map(_render, shown))}</div>'
 
 
-def _part(shown: Any) -> str:
+def _render(shown: Any) -> str:
     if isinstance(shown, RunReport):
-        return _run(shown)
+        return _render_report(shown)
     if isinstance(shown, WorkflowResult):
-        return _result(shown)
+        return _render_result(shown)
     if isinstance(shown, ResumePlan):
-        return _plan(shown)
-    return _list([shown] if isinstance(shown, RunInfo) else shown)
+        return _render_plan(shown)
+    return _render_runs([shown] if isinstance(shown, RunInfo) else shown)
 
 
-def _run(report: RunReport) -> str:
+def _render_report(report: RunReport) -> str:
     data = report.data(most_details=_MOST_DETAILS)
-    page = document(report.workflow_id, f"<main>{WATERFALL}</main>\n{data_block(data)}")
-    height = _TOOLS + _LANE * min(_MOST_LANES, _drawn_lanes(report))
+    page = render_document(report.workflow_id, f"<main>{WATERFALL}</main>\n{render_data(data)}")
+    height = _TOOLS + _LANE * min(_MOST_LANES, _count_drawn_lanes(report))
     frame = (
         f'<iframe srcdoc="{escape(page)}" title="Waterfall of {escape(report.workflow_id)}" sandbox="allow-scripts" '
         f'width="100%" height="{height}" frameborder="0"></iframe>'
     )
-    steps = f"<details><summary>Steps as a table</summary>{steps_table(report)}</details>"
-    heading = _heading(report.latest.workflow_name, report.workflow_id, report.status.value)
-    return f"{heading}<p>{escape(report.sentence)}</p>{frame}{attempts_table(report)}{steps}"
+    steps = f"<details><summary>Steps as a table</summary>{render_steps(report)}</details>"
+    heading = _render_heading(report.latest.workflow_name, report.workflow_id, report.status.value)
+    return f"{heading}<p>{escape(report.sentence)}</p>{frame}{render_attempts(report)}{steps}"
 
 
-def _drawn_lanes(report: RunReport) -> int:
+def _count_drawn_lanes(report: RunReport) -> int:
     """Return how many lanes the waterfall draws before one is opened."""
     outer: list[int] = []
     members = dict.fromkeys(range(len(report.timeline.lanes)), 0)
@@ -80,7 +80,7 @@ def _drawn_lanes(report: RunReport) -> int:
     return drawn
 
 
-def _result(result: WorkflowResult) -> str:
+def _render_result(result: WorkflowResult) -> str:
     steps = result.steps
     rows = [
         ["steps", f"{steps.executed} executed, {steps.restored} restored, {steps.failed} failed"],
@@ -89,20 +89,20 @@ def _result(result: WorkflowResult) -> str:
     if result.generation > 1:
         rows.append(["generation", str(result.generation)])
     if result.status.value == "completed":
-        rows.append(["output", _shortened(repr(result.output))])
+        rows.append(["output", _shorten(repr(result.output))])
     if result.failure is not None:
         rows.append(["error", error_text(result.failure)])
     elif result.error is not None:
-        rows.append(["error", _shortened(f"{type(result.error).__name__}: {result.error}")])
+        rows.append(["error", _shorten(f"{type(result.error).__name__}: {result.error}")])
     rows += [["waits", str(wait)] for wait in result.waits]
     if result.undone:
         rows.append(["undone", ", ".join(result.undone[:_MOST_ROWS])])
     if result.save_error is not None:
         rows.append(["not saved", result.save_error.message])
-    return f"{_heading(result.workflow_name, result.workflow_id, result.status.value)}{table((), rows)}"
+    return f"{_render_heading(result.workflow_name, result.workflow_id, result.status.value)}{render_table((), rows)}"
 
 
-def _plan(plan: ResumePlan) -> str:
+def _render_plan(plan: ResumePlan) -> str:
     rows = [
         [
             step.path,
@@ -113,12 +113,12 @@ def _plan(plan: ResumePlan) -> str:
         for step in plan.steps[:_MOST_ROWS]
     ]
     more = len(plan.steps) - len(rows)
-    heading = _heading(plan.workflow_name, plan.workflow_id, "plan")
-    shown = table(("Step", "A resume would", "Reason", "Took"), rows)
+    heading = _render_heading(plan.workflow_name, plan.workflow_id, "plan")
+    shown = render_table(("Step", "A resume would", "Reason", "Took"), rows)
     return f"{heading}<p>{escape(plan_sentence(plan.to_document()))}</p>{shown}{f'<p>{more:,} more steps</p>' if more > 0 else ''}"
 
 
-def _list(runs: Sequence[RunInfo]) -> str:
+def _render_runs(runs: Sequence[RunInfo]) -> str:
     if not runs:
         return "<p>No runs.</p>"
     rows = [
@@ -134,13 +134,13 @@ def _list(runs: Sequence[RunInfo]) -> str:
         for info in runs[:_MOST_ROWS]
     ]
     more = len(runs) - len(rows)
-    shown = table(("Run", "Workflow", "Status", "Steps", "Started", "Updated", "Waits for"), rows)
+    shown = render_table(("Run", "Workflow", "Status", "Steps", "Started", "Updated", "Waits for"), rows)
     return f"{shown}{f'<p>{more:,} more runs</p>' if more > 0 else ''}"
 
 
-def _heading(workflow: str, run: str, status: str) -> str:
+def _render_heading(workflow: str, run: str, status: str) -> str:
     return f"<p><strong>{escape(workflow)}</strong> <code>{escape(run)}</code> {escape(status)}</p>"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}… ({len(text):,} characters)"

@@ -26,8 +26,8 @@ from flowckpt.report.document import (
     duration_in_words,
     error_text,
     figure_text,
+    format_value,
     lane_result_text,
-    shown_value,
 )
 from flowckpt.report.drawing import PLANNED, STYLE, escape, svg
 
@@ -41,26 +41,24 @@ _MOST_PLAIN = 200
 """How many steps the table shows in a browser without scripts."""
 
 
-def page(report: RunReport) -> str:
+def render_page(report: RunReport) -> str:
     """Return the HTML of a report."""
     title = f"{report.latest.workflow_name} · {report.workflow_id}"
     made = f"Made by flowckpt {__version__} at {shown_moment(report.made_at)}."
-    return document(title, f"<main>{body_of(report)}</main>\n<footer>{made}</footer>")
+    return render_document(title, f"<main>{render_body(report)}</main>\n<footer>{made}</footer>")
 
 
-def document(title: str, body: str) -> str:
+def render_document(title: str, body: str) -> str:
     """Return a whole HTML document that contains its stylesheet and scripts, and may load nothing.
 
     Args:
         title: its title, as text.
         body: its content, as markup, with the data for the scripts.
     """
-    style = stylesheet()
-    scripts = [static(name) for name in SCRIPTS]
-    allowed = " ".join(f"'{digest_of(script)}'" for script in scripts)
-    policy = (
-        f"default-src 'none'; style-src '{digest_of(style)}'; script-src {allowed}; base-uri 'none'; form-action 'none'"
-    )
+    style = read_stylesheet()
+    scripts = [read_static(name) for name in SCRIPTS]
+    allowed = " ".join(f"'{compute_digest(script)}'" for script in scripts)
+    policy = f"default-src 'none'; style-src '{compute_digest(style)}'; script-src {allowed}; base-uri 'none'; form-action 'none'"
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -74,48 +72,48 @@ def document(title: str, body: str) -> str:
     return "\n".join(parts)
 
 
-def body_of(report: RunReport) -> str:
+def render_body(report: RunReport) -> str:
     """Return the parts of a report, with the data for its scripts, for a page of any kind."""
     parts = [
-        *_header(report),
-        *_waterfall(report),
-        *_graph(report),
-        *_steps(report),
-        *_comparison(report),
-        data_block(report.data()),
+        *_render_header(report),
+        *_render_waterfall(report),
+        *_render_graph(report),
+        *_render_steps_section(report),
+        *_render_comparison(report),
+        render_data(report.data()),
     ]
     return "\n".join(parts)
 
 
-def data_block(data: Mapping[str, Any]) -> str:
+def render_data(data: Mapping[str, Any]) -> str:
     """Return the element with the data for the scripts."""
-    return f'<script type="application/json" id="run-data">{json_for_script(data)}</script>'
+    return f'<script type="application/json" id="run-data">{encode_for_script(data)}</script>'
 
 
 @cache
-def static(name: str) -> str:
+def read_static(name: str) -> str:
     """Return a stylesheet or script of this package."""
     return resources.files("flowckpt.report").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def stylesheet() -> str:
+def read_stylesheet() -> str:
     """Return the stylesheet of all pages."""
-    return f"{static('report.css')}\n{STYLE}"
+    return f"{read_static('report.css')}\n{STYLE}"
 
 
-def digest_of(text: str) -> str:
+def compute_digest(text: str) -> str:
     """Return the digest by which a content security policy allows an inline stylesheet or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def json_for_script(value: Any) -> str:
+def encode_for_script(value: Any) -> str:
     """Return JSON for the inside of a `<script>` element: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode("utf-8", "replace").decode()
 
 
-def _header(report: RunReport) -> Iterator[str]:
+def _render_header(report: RunReport) -> Iterator[str]:
     latest, status = report.latest, report.status.value
     yield f'<header class="run"><h1>{escape(latest.workflow_name)} <code>{escape(report.workflow_id)}</code>'
     yield f'<span class="status status-{status}">{status}</span></h1>'
@@ -123,13 +121,13 @@ def _header(report: RunReport) -> Iterator[str]:
     if report.plan_note:
         yield f'<p class="plan">{escape(report.plan_note)}</p>'
     if latest.error is not None:
-        yield _error(error_text(latest.error))
+        yield _render_error(error_text(latest.error))
         if latest.error.traceback:
             yield f'<details><summary>Traceback</summary><pre tabindex="0">{escape(latest.error.traceback)}</pre></details>'
-    yield f"<details><summary>Inputs, output, tags and published values</summary>{_facts(report)}</details></header>"
+    yield f"<details><summary>Inputs, output, tags and published values</summary>{_render_facts(report)}</details></header>"
 
 
-def _error(text: str) -> str:
+def _render_error(text: str) -> str:
     """Return an error, folded if it is long."""
     first = text.split("\n", 1)[0][:_MOST_ERROR]
     if len(text) <= len(first):
@@ -137,19 +135,19 @@ def _error(text: str) -> str:
     return f'<details class="error"><summary>{escape(first)}…</summary><pre tabindex="0">{escape(text)}</pre></details>'
 
 
-def _facts(report: RunReport) -> str:
+def _render_facts(report: RunReport) -> str:
     latest = report.latest
     tree = plain_tree(latest.held_inputs, "inputs")
     inputs: Mapping[str, Any] = tree if isinstance(tree, Mapping) else {}
-    rows = [(f"input {name}", shown_value(value)) for name, value in inputs.items()]
+    rows = [(f"input {name}", format_value(value)) for name, value in inputs.items()]
     if latest.status.value == "completed":
-        rows.append(("output", shown_value(latest.held_output)))
+        rows.append(("output", format_value(latest.held_output)))
     rows += [("generation", str(number))] if (number := number_of(latest.metadata)) > 1 else []
     rows += [(f"tag {name}", str(value)) for name, value in latest.metadata.get("tags", {}).items()]
     totals = sum_figures(latest.step_results)
     rows += [(f"figure {name}", figure_text(value)) for name, value in totals.items()]
     published = collect_published(latest.step_results, report.live)
-    rows += [(f"published {name}", shown_value(each.value)) for name, each in published.items()]
+    rows += [(f"published {name}", format_value(each.value)) for name, each in published.items()]
     rows += [
         (f"packages of attempt {attempt}", ", ".join(f"{name} {version}" for name, version in versions.items()))
         for attempt, versions in latest.metadata.get(PACKAGES, {}).items()
@@ -161,15 +159,15 @@ def _facts(report: RunReport) -> str:
     )
 
 
-def _waterfall(report: RunReport) -> Iterator[str]:
+def _render_waterfall(report: RunReport) -> Iterator[str]:
     yield '<section aria-labelledby="waterfall-title"><h2 id="waterfall-title">Waterfall</h2>'
     yield WATERFALL
     yield "<noscript><p>The waterfall is drawn with JavaScript. The tables show the same times.</p></noscript>"
-    yield attempts_table(report)
+    yield render_attempts(report)
     yield "</section>"
 
 
-def attempts_table(report: RunReport) -> str:
+def render_attempts(report: RunReport) -> str:
     """Return the attempts of a run as a folded table."""
     rows = [
         [
@@ -182,10 +180,10 @@ def attempts_table(report: RunReport) -> str:
         for span in report.timeline.attempts
     ]
     header = ("Attempt", "Started", "Duration", "Ended", "Last step")
-    return f"<details><summary>Attempts as a table</summary>{table(header, rows)}</details>"
+    return f"<details><summary>Attempts as a table</summary>{render_table(header, rows)}</details>"
 
 
-def _graph(report: RunReport) -> Iterator[str]:
+def _render_graph(report: RunReport) -> Iterator[str]:
     if not report.graph.nodes:
         return
     yield '<section aria-labelledby="graph-title"><h2 id="graph-title">Graph</h2>'
@@ -199,16 +197,16 @@ def _graph(report: RunReport) -> Iterator[str]:
     planned = [node for node in report.graph.nodes if node.state in PLANNED]
     if planned:
         rows = [[node.path, node.state.replace("_", " "), node.note] for node in planned]
-        yield f"<h3>Steps that a resume would run</h3>{table(('Step', 'Decision', 'Reason'), rows)}"
+        yield f"<h3>Steps that a resume would run</h3>{render_table(('Step', 'Decision', 'Reason'), rows)}"
     yield "</section>"
 
 
-def _steps(report: RunReport) -> Iterator[str]:
+def _render_steps_section(report: RunReport) -> Iterator[str]:
     yield '<section aria-labelledby="steps-title"><h2 id="steps-title">Steps</h2><div id="steps"></div>'
-    yield f"<noscript>{steps_table(report)}</noscript></section>"
+    yield f"<noscript>{render_steps(report)}</noscript></section>"
 
 
-def steps_table(report: RunReport) -> str:
+def render_steps(report: RunReport) -> str:
     """Return the first steps of a run as a plain table."""
     lanes = report.timeline.lanes
     rows = [
@@ -222,12 +220,12 @@ def steps_table(report: RunReport) -> str:
         ]
         for each in lanes[:_MOST_PLAIN]
     ]
-    shown = table(("Step", "Type", "Result", "Time", "Started", "Attempt"), rows)
+    shown = render_table(("Step", "Type", "Result", "Time", "Started", "Attempt"), rows)
     left_out = len(lanes) - _MOST_PLAIN
     return f"{shown}<p>{left_out:,} more steps; a page with JavaScript shows them.</p>" if left_out > 0 else shown
 
 
-def _comparison(report: RunReport) -> Iterator[str]:
+def _render_comparison(report: RunReport) -> Iterator[str]:
     found = report.comparison
     yield '<section aria-labelledby="comparison-title"><h2 id="comparison-title">Compared with earlier runs</h2>'
     if not found.runs:
@@ -245,7 +243,7 @@ def _comparison(report: RunReport) -> Iterator[str]:
             ]
             for each in found.slower
         ]
-        yield f"<h3>Slower</h3>{table(('Step', 'This run', 'Median', 'Runs'), rows)}"
+        yield f"<h3>Slower</h3>{render_table(('Step', 'This run', 'Median', 'Runs'), rows)}"
     else:
         yield "<p>No step became slower.</p>"
     if found.figures:
@@ -253,7 +251,7 @@ def _comparison(report: RunReport) -> Iterator[str]:
             [each.name, figure_text(each.total), "" if each.usual is None else figure_text(each.usual)]
             for each in found.figures
         ]
-        yield f"<h3>Figures</h3>{table(('Figure', 'This run', 'Median'), rows)}"
+        yield f"<h3>Figures</h3>{render_table(('Figure', 'This run', 'Median'), rows)}"
     if found.changes:
         items = "".join(f"<li>{escape(change)}</li>" for change in found.changes)
         yield f"<h3>Changed since the newest of them</h3><ul>{items}</ul>"
@@ -262,7 +260,7 @@ def _comparison(report: RunReport) -> Iterator[str]:
     yield "</section>"
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def render_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table of texts; without a header, the first cell of each row is its header."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     first = "td" if head else 'th scope="row"'

@@ -178,7 +178,7 @@ class Timeline:
         )
 
 
-def timeline_of(
+def make_timeline(
     attempts: Sequence[Attempt],
     status: Status,
     waits: Iterable[Wait] = (),
@@ -197,40 +197,40 @@ def timeline_of(
         seen: the last heartbeat of the last attempt, if its process died.
         now: the end of running steps and waits in the drawing; the last checkpoint by default.
     """
-    noted = [*map(_noted_by, attempts[1:]), (begun, seen)]
+    noted = [*map(_read_death, attempts[1:]), (begun, seen)]
     spans = [
-        _span(each, *found, is_last=each is attempts[-1], status=status)
+        _make_span(each, *found, is_last=each is attempts[-1], status=status)
         for each, found in zip(attempts, noted, strict=False)
     ]
     if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
         spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
-    undone = _undone(attempts)
+    undone = _find_undone(attempts)
     # A rollback saves a checkpoint and executes nothing, so it does not make earlier results restored.
     newest = next((each.number for each in reversed(spans) if each.outcome is not Outcome.ROLLED_BACK), 0)
     lanes: list[Lane] = []
     for attempt, span in zip(attempts, spans, strict=True):
-        lanes += _ended_lanes(attempt, newest, undone)
-        lanes += _open_lanes(attempt, span)
+        lanes += _make_ended_lanes(attempt, newest, undone)
+        lanes += _make_open_lanes(attempt, span)
     if spans:
         end, number = spans[-1].ended_at, spans[-1].number
-        lanes += [_waiting_lane(wait, end, number) for wait in waits]
-    ordered = [*_nested(lanes)]
+        lanes += [_make_waiting_lane(wait, end, number) for wait in waits]
+    ordered = [*_nest_lanes(lanes)]
     _mark_critical(ordered)
     return Timeline(spans, ordered)
 
 
-def _noted_by(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
+def _read_death(attempt: Attempt) -> tuple[Sequence[str], datetime | None]:
     """Return the steps at which the previous attempt died, and its last heartbeat, as recorded by this attempt."""
     found = attempt.last.metadata.get(DEATHS, {})
     seen = found.get("seen")
     return found.get("paths", ()), datetime.fromisoformat(seen) if seen else None
 
 
-def _span(
+def _make_span(
     attempt: Attempt, begun: Iterable[str], seen: datetime | None, *, is_last: bool, status: Status
 ) -> AttemptSpan:
     saved = [reference.saved_at for reference, _ in attempt.checkpoints] or [attempt.last.saved_at]
-    ends = [each for result, _ in attempt.results if (each := _end_of(result)) is not None]
+    ends = [each for result, _ in attempt.results if (each := _find_end(result)) is not None]
     starts = [result.started_at for result, _ in attempt.results if result.started_at and result.attempt]
     if attempt.rolled_back_to is not None:
         outcome = Outcome.ROLLED_BACK
@@ -255,7 +255,7 @@ def _span(
     )
 
 
-def _end_of(result: StepResult) -> datetime | None:
+def _find_end(result: StepResult) -> datetime | None:
     if result.started_at is None or not result.attempt:
         return None
     return result.started_at + timedelta(milliseconds=result.duration_ms)
@@ -269,14 +269,14 @@ def _is_parallel(path: str, newest: str) -> bool:
     return True
 
 
-def _undone(attempts: Iterable[Attempt]) -> dict[str, datetime]:
+def _find_undone(attempts: Iterable[Attempt]) -> dict[str, datetime]:
     """Return when steps were undone, by path."""
     results = [result for attempt in attempts for result, _ in attempt.results]
     undoing = [each for each in results if each.step_type == ROLLBACK and each.success]
     return {step_of(each.path): each.started_at for each in undoing if each.started_at is not None}
 
 
-def _ended_lanes(attempt: Attempt, newest: int, undone: Mapping[str, datetime]) -> Iterator[Lane]:
+def _make_ended_lanes(attempt: Attempt, newest: int, undone: Mapping[str, datetime]) -> Iterator[Lane]:
     for result, standing in attempt.results:
         if result.step_type == ROLLBACK:
             state = LaneState.UNDO if result.success else LaneState.FAILED
@@ -301,19 +301,19 @@ def _ended_lanes(attempt: Attempt, newest: int, undone: Mapping[str, datetime]) 
         )
 
 
-def _waiting_lane(wait: Wait, end: datetime, attempt: int) -> Lane:
+def _make_waiting_lane(wait: Wait, end: datetime, attempt: int) -> Lane:
     duration = max(0.0, (end - wait.since).total_seconds() * 1000)
     return Lane(wait.path, 0, LaneState.WAITING, str(wait.kind), wait.since, duration, attempt)
 
 
-def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
+def _make_open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
     """Yield the steps that an attempt started but did not end.
 
     Their starts are not recorded, so they are drawn from the last result of that attempt to its end or last heartbeat.
     """
     waiting = {wait.path for wait in waits_in(attempt.last.metadata)}
     state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED
-    since = max([span.started_at, *(end for result, _ in attempt.results if (end := _end_of(result)) is not None)])
+    since = max([span.started_at, *(end for result, _ in attempt.results if (end := _find_end(result)) is not None)])
     lasted = (span.ended_at - since).total_seconds() * 1000
     running = {*span.running}
     for path in span.in_flight:
@@ -323,7 +323,7 @@ def _open_lanes(attempt: Attempt, span: AttemptSpan) -> Iterator[Lane]:
             yield Lane(path, 0, LaneState.UNSAVED, "", since, 0.0, attempt.number)
 
 
-def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
+def _nest_lanes(lanes: Sequence[Lane]) -> Iterator[Lane]:
     """Yield the lanes as a tree, in the order of their starts; a missing outer step gets a lane of its own."""
     by_path: dict[str, list[Lane]] = {}
     for lane in lanes:
@@ -331,37 +331,37 @@ def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
     inner = group_nested(by_path)
     for outer in inner:
         if outer not in by_path:
-            by_path[outer] = [Lane(outer, 0, _state_around(_below(inner, by_path, outer)), "group")]
+            by_path[outer] = [Lane(outer, 0, _infer_state(_walk_below(inner, by_path, outer)), "group")]
     starts: dict[str, float] = {}
 
-    def start_of(path: str) -> float:
+    def find_start(path: str) -> float:
         if path not in starts:
             own = [each.started_at.timestamp() for each in by_path[path] if each.started_at is not None]
             # A result that a fork took over has no time in this run: it comes first.
             is_taken_over = any(each.state is LaneState.RESTORED for each in by_path[path])
             unknown = float("-inf") if is_taken_over else float("inf")
-            starts[path] = min([*own, *(start_of(each) for each in inner.get(path, ()))], default=unknown)
+            starts[path] = min([*own, *(find_start(each) for each in inner.get(path, ()))], default=unknown)
         return starts[path]
 
-    def in_order(paths: Iterable[str]) -> list[str]:
-        return sorted(paths, key=start_of)
+    def sort_by_start(paths: Iterable[str]) -> list[str]:
+        return sorted(paths, key=find_start)
 
-    unseen = [(path, 0) for path in reversed(in_order(path for path in by_path if "/" not in path))]
+    unseen = [(path, 0) for path in reversed(sort_by_start(path for path in by_path if "/" not in path))]
     while unseen:
         path, depth = unseen.pop()
         for lane in by_path[path]:
             lane.depth = depth
             yield lane
-        unseen += [(each, depth + 1) for each in reversed(in_order(inner.get(path, ())))]
+        unseen += [(each, depth + 1) for each in reversed(sort_by_start(inner.get(path, ())))]
 
 
-def _below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]], path: str) -> Iterator[Lane]:
+def _walk_below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]], path: str) -> Iterator[Lane]:
     for each in inner.get(path, ()):
         yield from by_path.get(each, ())
-        yield from _below(inner, by_path, each)
+        yield from _walk_below(inner, by_path, each)
 
 
-def _state_around(lanes: Iterable[Lane]) -> LaneState:
+def _infer_state(lanes: Iterable[Lane]) -> LaneState:
     """Return the state of a step without a result from the states of its nested steps."""
     found = {each.state for each in lanes}
     if found & {LaneState.RUNNING, LaneState.WAITING}:
@@ -397,13 +397,13 @@ def _mark_critical(lanes: Sequence[Lane]) -> None:
 
 def _mark_chain(members: list[Lane]) -> None:
     """Mark the members that ran one after another up to the last one that ended."""
-    members.sort(key=lambda lane: _seconds(lane.ended_at))
+    members.sort(key=lambda lane: _to_seconds(lane.ended_at))
     limit = float("inf")
     for lane in reversed(members):
-        if _seconds(lane.ended_at) <= limit + _ROUNDING:
+        if _to_seconds(lane.ended_at) <= limit + _ROUNDING:
             lane.is_critical = True
-            limit = _seconds(lane.started_at)
+            limit = _to_seconds(lane.started_at)
 
 
-def _seconds(moment: datetime | None) -> float:
+def _to_seconds(moment: datetime | None) -> float:
     return moment.timestamp() if moment else 0.0

@@ -146,7 +146,7 @@ def drawn(events: Iterator[Event]) -> tuple[list[str], list[str]]:
     progress = LiveProgress(0, console)
     progress._screen = above = Above()
     for event in events:
-        progress.tell(event)
+        progress.show(event)
     console.print(progress._frame())
     progress._show_line()
     return above.lines, [line.rstrip() for line in out.getvalue().splitlines()]
@@ -174,7 +174,7 @@ def test_a_map_that_runs_is_drawn_as_one_line_with_its_failures(total: int | Non
 def test_a_map_has_a_bar_a_rate_and_the_time_left() -> None:
     progress = LiveProgress(0, Console(file=io.StringIO(), width=100))
     for event in a_map(100, 51):
-        progress.tell(event)
+        progress.show(event)
     text = progress._running_line("*", "pages", Running(0.0), 10.0).plain
     assert text.endswith("51/100, 1 failed  5.0/s  9.80 s left  10.00 s"), text
     assert text.count("━") == 10 and text.count("─") == 10
@@ -218,7 +218,7 @@ def test_undoing_is_drawn_and_counted() -> None:
 def test_a_map_of_unknown_size_is_told_by_the_hundred(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
     for event in a_map(None, 250):
-        lines.tell(event)
+        lines.show(event)
     told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line for line in told if line.startswith("pages: ") and "started" not in line] == [
         "pages: 100, 1 failed",

@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 
-from flowckpt.cli.groups import remember_store, with_store
+from flowckpt.cli.groups import add_store_option, remember_store
 
 ASKS = """
 from flowckpt import step, workflow
@@ -32,22 +32,24 @@ with in_sync(CheckpointManager(FileCheckpointStore(".flowckpt"), ".")) as manage
 
 def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
     with click.Context(click.Command("x")):
-        assert with_store("See 'flowckpt list'.") == "See 'flowckpt list'."
+        assert add_store_option("See 'flowckpt list'.") == "See 'flowckpt list'."
         remember_store("sqlite:my runs.db")
         remember_store("file:of-the-target")
-        assert with_store("See 'flowckpt show a --steps' or flowckpt store check.") == (
+        assert add_store_option("See 'flowckpt show a --steps' or flowckpt store check.") == (
             "See \"flowckpt show --store 'sqlite:my runs.db' a --steps\" or flowckpt store check --store 'sqlite:my runs.db'."
         )
         said = "flowckpt resume --store 'sqlite:my runs.db' a; this flowckpt reads; flowckpt store key show"
-        assert with_store(said) == said
-        assert with_store("'flowckpt list'; 'x' and 'flowckpt show 'a b' --steps', \"flowckpt store check\"") == (
+        assert add_store_option(said) == said
+        assert add_store_option("'flowckpt list'; 'x' and 'flowckpt show 'a b' --steps', \"flowckpt store check\"") == (
             "\"flowckpt list --store 'sqlite:my runs.db'\"; 'x' and "
             "\"flowckpt show --store 'sqlite:my runs.db' 'a b' --steps\", \"flowckpt store check --store 'sqlite:my runs.db'\""
         )
-    assert with_store("flowckpt list") == "flowckpt list"
-    assert with_store("See 'flowckpt show 'a b''.") == "See \"flowckpt show 'a b'\"."
+    assert add_store_option("flowckpt list") == "flowckpt list"
+    assert add_store_option("See 'flowckpt show 'a b''.") == "See \"flowckpt show 'a b'\"."
     its = shlex.quote("it's")
-    assert with_store(f"See 'flowckpt show {its} --steps', or go.") == f'See "flowckpt show {its} --steps", or go.'
+    assert (
+        add_store_option(f"See 'flowckpt show {its} --steps', or go.") == f'See "flowckpt show {its} --steps", or go.'
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_few_marks_say_what_was_found():
         StepAdopted("one", "pay"),
         CheckpointSaved("one", "pay", 4, "step", 3),
     ):
-        progress.tell(event)
+        progress.show(event)
     console.print(progress._frame())
     assert above.lines == [
         "shop one  attempt 2",
@@ -71,7 +71,7 @@ def test_nothing_is_drawn_of_a_resume_that_is_refused():
     progress._screen = Above()
     console.print(progress._frame())
     assert out.getvalue() == ""
-    progress._began -= 2
+    progress._started_at -= 2
     console.print(progress._frame())
     assert "reading the record" in out.getvalue()
 
@@ -89,11 +89,11 @@ def test_a_step_that_says_how_far_it_is_has_a_bar():
         StepProgress("one", "gone", 1),
         WorkflowResumed("one", "shop", 2, 3, "x"),
     ):
-        progress.tell(event)
+        progress.show(event)
     console.print(progress._frame())
     text = out.getvalue()
     assert "3 of 4 (75 %), part\\x1b" in text and "1 of 4" not in text
     assert text.count("━" if "━" in text else "#") == 15
     assert "1,234.50" in text and "gone" not in text
-    progress.tell(StepCompleted("one", "fetch", 5.0))
+    progress.show(StepCompleted("one", "fetch", 5.0))
     assert "fetch" not in progress._running

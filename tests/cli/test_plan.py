@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from flowckpt.cli.render.plan import _time_of
+from flowckpt.cli.render.plan import _sum_times
 from flowckpt.cli.render.tables import duration_text
 from flowckpt.engine.rules.plan import Decision, PlannedStep
 
@@ -437,7 +437,7 @@ def doubled():
     ],
 )
 def test_steps_within_steps_count_once_in_the_time(times, together):
-    assert _time_of([PlannedStep(path, Decision.RERUN, duration_ms=ms) for path, ms in times.items()]) == together
+    assert _sum_times([PlannedStep(path, Decision.RERUN, duration_ms=ms) for path, ms in times.items()]) == together
 
 
 def test_a_map_that_runs_again_counts_once_in_the_time(flowckpt):

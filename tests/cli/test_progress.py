@@ -52,7 +52,7 @@ def test_adoption_is_told_as_an_event_and_lines(capsys):
         *(StepRestored("one", f"c[{number}]", True, 1.0) for number in range(1000)),
         StepRestored("one", "d", False, 1.0),
     ):
-        lines.tell(event)
+        lines.show(event)
     lines.stop()
     told = capsys.readouterr().err.splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in told)

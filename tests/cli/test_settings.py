@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flowckpt import FileCheckpointStore, Retention, configured_engine, configured_options
-from flowckpt.cli.config.read import Source, read_settings, unknown_variables
+from flowckpt.cli.config.read import Source, find_unknown_variables, read_settings
 from flowckpt.cli.config.settings import SETTINGS, Part
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.engine.rules.reasons import OnStale, ReuseMode
@@ -227,7 +227,7 @@ def test_a_bad_variable_is_named(deep, name, text):
 
 
 def test_variables_that_look_like_settings_are_told():
-    assert unknown_variables({"FLOWCKPT_STROE": "x", "FLOWCKPT_STORE": "x", "HOME": "x"}) == {
+    assert find_unknown_variables({"FLOWCKPT_STROE": "x", "FLOWCKPT_STORE": "x", "HOME": "x"}) == {
         "FLOWCKPT_STROE": "Did you mean FLOWCKPT_STORE?"
     }
 

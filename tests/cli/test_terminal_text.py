@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from flowckpt.cli.render.tables import ago_text, duration_text
-from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, short_value, shortened
+from flowckpt.cli.render.terminal import escape, escape_lines, json_text, short_value, shorten
 
 UNSAFE = [
     ("\x1b[2J", r"\x1b[2J"),
@@ -25,29 +25,29 @@ UNSAFE = [
 
 @pytest.mark.parametrize(("text", "shown"), UNSAFE)
 def test_what_a_terminal_would_obey_is_escaped(text, shown):
-    assert escaped(text) == shown
+    assert escape(text) == shown
 
 
 @pytest.mark.parametrize("text", ["plain", "Füße 東京 🎉", "👩‍🔬 family", "a b\u00a0c", ""])
 def test_what_people_read_stays(text):
-    assert escaped(text) == text
+    assert escape(text) == text
 
 
 def test_a_traceback_keeps_its_lines():
-    assert escaped_lines("a\n\tb\x1b[1m\n") == "a\n    b\\x1b[1m\n"
+    assert escape_lines("a\n\tb\x1b[1m\n") == "a\n    b\\x1b[1m\n"
 
 
 @pytest.mark.parametrize("text", [text for text, _ in UNSAFE])
 def test_json_is_safe_and_the_same_value(text):
     written = json_text({"k": text})
-    assert escaped(written) == written
+    assert escape(written) == written
     assert json.loads(written) == {"k": text}
 
 
 def test_long_values_are_cut():
     assert len(short_value("x" * 1000)) <= 200
     assert len(short_value(list(range(10_000)))) <= 200
-    assert shortened("abcdefghi", 6) == "abc…hi"
+    assert shorten("abcdefghi", 6) == "abc…hi"
 
 
 def test_a_path_is_shown_as_it_is_typed():

@@ -136,7 +136,7 @@ def test_restored_steps_in_a_row_have_one_line(capsys: pytest.CaptureFixture[str
         StepRestored("one", "bad", False, 1.0),
         StepCompleted("one", "next", 1.0),
     ):
-        lines.tell(event)
+        lines.show(event)
     assert [line[9:] for line in capsys.readouterr().err.splitlines()] == [
         "1000 steps restored from the record",
         "bad: restored, with its failure",

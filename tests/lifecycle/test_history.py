@@ -9,15 +9,15 @@ from typing import Any
 from workshop import recorded_outputs, shop, world
 
 from flowckpt import RunOptions, WorkflowEngine
-from flowckpt.cli.render.documents import run_history
-from flowckpt.cli.stored_run import stored_run
+from flowckpt.cli.render.documents import read_run_history
+from flowckpt.cli.stored_run import read_stored_run
 
 Reopen = Callable[[], Any]
 
 
 def shown(store: Any) -> dict[str, Any]:
     """All that is shown, without what became of it."""
-    attempts = run_history(store, "run", stored_run(store, "run"))
+    attempts = read_run_history(store, "run", read_stored_run(store, "run"))
     found: dict[str, Any] = {}
     for attempt in attempts:
         for reference, _ in attempt.checkpoints:
@@ -61,7 +61,7 @@ def test_what_became_of_it_is_said(reopen: Reopen) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
     WorkflowEngine(reopen()).rollback_sync("run", "pay")
     store = reopen()
-    first, second = run_history(store, "run", stored_run(store, "run"))
+    first, second = read_run_history(store, "run", read_stored_run(store, "run"))
     assert [(each.checkpoint_id, str(standing)) for each, standing in first.checkpoints] == [
         ("@started", "counts"),
         ("fetch", "counts"),
@@ -80,7 +80,7 @@ def test_what_became_of_it_is_said(reopen: Reopen) -> None:
     assert [each.checkpoint_id for each, _ in second.checkpoints] == ["@rollback.2"]
     assert second.results == []
     WorkflowEngine(store).resume_sync(shop, workflow_id="run")
-    first, *_ = run_history(store, "run", stored_run(store, "run"))
+    first, *_ = read_run_history(store, "run", read_stored_run(store, "run"))
     assert [str(standing) for each, standing in first.checkpoints if each.checkpoint_id == "work"] == [
         "overwritten",
         "left_behind",

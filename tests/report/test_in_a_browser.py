@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowckpt.core.records import Status
-from flowckpt.report.document import report_of
-from flowckpt.report.page import page
+from flowckpt.report.document import make_report
+from flowckpt.report.page import render_page
 from tests.report.test_timeline import at, attempt
 
 
@@ -45,8 +45,8 @@ def test_every_step_has_a_bar_in_sight(shown):
 
 def test_the_mark_of_a_step_that_filled_its_attempt_is_in_sight(tab, tmp_path):
     first = attempt(1, [], 1, made=[])
-    report = report_of("run", first.last, Status.CRASHED, [first], begun=["train"], seen=at(3600))
-    (tmp_path / "run.html").write_text(page(report))
+    report = make_report("run", first.last, Status.CRASHED, [first], begun=["train"], seen=at(3600))
+    (tmp_path / "run.html").write_text(render_page(report))
     tab.goto(f"file://{tmp_path}/run.html")
     mark, track = (tab.locator(f".waterfall .row .{name}").bounding_box() for name in ("mark", "track"))
     assert track["x"] <= mark["x"] and mark["x"] + mark["width"] <= track["x"] + track["width"]

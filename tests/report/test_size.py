@@ -9,8 +9,8 @@ import pytest
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.maintenance.attempts import Attempt, Standing
-from flowckpt.report.document import report_of
-from flowckpt.report.page import page
+from flowckpt.report.document import make_report
+from flowckpt.report.page import render_page
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ def text():
     )
     saved = CheckpointRef("run", "@started", 1, 1, Reason.STARTED, START, 0, 0)
     attempt = Attempt(1, latest, [(saved, Standing.COUNTS)], [(each, Standing.COUNTS) for each in results])
-    return page(report_of("run", latest, Status.COMPLETED, [attempt], now=START))
+    return render_page(make_report("run", latest, Status.COMPLETED, [attempt], now=START))
 
 
 def test_a_report_of_100_000_steps_is_smaller_than_5_mb(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.cli.commands.ui import accepted_hosts
+from flowckpt.cli.commands.ui import list_accepted_hosts
 from flowckpt.cli.ui.security import Guard, Request, content_policy
 
 HOST = "localhost:8000"
@@ -94,7 +94,7 @@ def test_cookies_of_other_programs_on_this_machine_do_not_lock_out(guard, form, 
 
 
 def test_the_port_of_a_scheme_may_be_left_out_of_the_host():
-    assert {"localhost", "localhost:80"} <= accepted_hosts("127.0.0.1", 80, is_secure=False)
-    assert {"[::1]", "[::1]:443"} <= accepted_hosts("::1", 443, is_secure=True)
-    assert "localhost" not in accepted_hosts("127.0.0.1", 443, is_secure=False)
-    assert "[2001:db8::1]:8000" in accepted_hosts("2001:DB8::1", 8000, is_secure=True)
+    assert {"localhost", "localhost:80"} <= list_accepted_hosts("127.0.0.1", 80, is_secure=False)
+    assert {"[::1]", "[::1]:443"} <= list_accepted_hosts("::1", 443, is_secure=True)
+    assert "localhost" not in list_accepted_hosts("127.0.0.1", 443, is_secure=False)
+    assert "[2001:db8::1]:8000" in list_accepted_hosts("2001:DB8::1", 8000, is_secure=True)

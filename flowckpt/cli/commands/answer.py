@@ -17,14 +17,14 @@ from flowckpt.cli.options import (
     RunName,
     SecondsRange,
     by_option,
+    find_user_name,
     json_option,
     network_option,
-    parsed_json,
+    parse_json,
     store_option,
-    user_name,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, say, write, write_document
-from flowckpt.cli.runs import opened_run, waited
+from flowckpt.cli.render.terminal import escape, json_text, say, write, write_document
+from flowckpt.cli.runs import open_run, run_async
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core import codec
 from flowckpt.core.records import Status
@@ -47,7 +47,7 @@ def resume_option(command: F) -> F:
     )(command)
 
 
-def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:
+def report_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:
     """Report the sent message, and how the run continues.
 
     Args:
@@ -59,7 +59,7 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
     if as_json:
         write_document(sent.to_document())
         return
-    write(f"{escaped(said)}\n" if sent.is_new else f"already sent under the id {escaped(sent.signal_id)}\n")
+    write(f"{escape(said)}\n" if sent.is_new else f"already sent under the id {escape(sent.signal_id)}\n")
     if sent.pending_before:
         count = sent.pending_before
         what = "earlier signal of this name is" if count == 1 else "earlier signals of this name are"
@@ -70,12 +70,12 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
     elif sent.kind is WaitKind.SIGNAL and not sent.is_awaited and not sent.owner:
         say("The run is not waiting for it yet; the signal is kept until it does.")
     if sent.owner:
-        say(f"The run is live and will take it: {escaped(sent.owner)}.")
+        say(f"The run is live and will take it: {escape(sent.owner)}.")
     elif sent.is_awaited:
         say(f"Resume with: {resume_command(sent.workflow_id, store)}")
 
 
-def followed(
+def resume_or_report(
     context: click.Context, sent: Sent, said: str, store: str | None, *, is_to_resume: bool, as_json: bool
 ) -> int:
     """Resume the run after a message to it, or show how it continues.
@@ -89,11 +89,11 @@ def followed(
         as_json: whether to print one JSON document.
     """
     if not is_to_resume or sent.owner:
-        tell_sent(sent, said, choose_store(store), as_json=as_json)
+        report_sent(sent, said, choose_store(store), as_json=as_json)
         return ExitCode.DONE
     from flowckpt.cli.commands import resume  # noqa: PLC0415 - most senders do not resume
 
-    say(escaped(said))
+    say(escape(said))
     code: int = context.invoke(resume.resume_command, run=sent.workflow_id, store=store, as_json=as_json)
     return code if isinstance(code, int) else ExitCode.DONE
 
@@ -101,7 +101,7 @@ def followed(
 # The commands `approve` and `reject`, which differ only in their texts.
 
 
-def answer_command(name: str, *, is_approved: bool, explained: str, comment: str) -> click.Command:
+def make_answer_command(name: str, *, is_approved: bool, explained: str, comment: str) -> click.Command:
     """Return a command that answers an approval.
 
     Args:
@@ -137,14 +137,14 @@ Examples:
         as_json: bool,
         store: str | None,
     ) -> int:
-        checkpoints, run = opened_run(store, run, is_unfinished=True)
-        who = user_name() if by is None else by
+        checkpoints, run = open_run(store, run, is_unfinished=True)
+        who = find_user_name() if by is None else by
         refuse_known_secrets(comment=comment, sender=who)
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
         answer = engine.approve if is_approved else engine.reject
-        sent = waited(answer(run, name, by=who, comment=comment, options=options))
+        sent = run_async(answer(run, name, by=who, comment=comment, options=options))
         said = f"{sent.name} of run {run} is {'approved' if is_approved else 'rejected'}"
-        return followed(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
+        return resume_or_report(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
 
     return command
 
@@ -155,7 +155,7 @@ The evidence of the approval is checked first: if it differs from the run's requ
 code is 10. It is checked again before the run uses the approval.
 """
 
-approve_command = answer_command("approve", is_approved=True, explained=_APPROVE_HELP, comment="looks good")
+approve_command = make_answer_command("approve", is_approved=True, explained=_APPROVE_HELP, comment="looks good")
 
 
 @click.command("signal", cls=Command)
@@ -205,19 +205,19 @@ def signal_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if patience is not None and is_to_resume:
         raise click.UsageError("--wait and --resume exclude each other: --resume prints the output of the run")
     show_warnings()
-    checkpoints, run = opened_run(store, run, is_unfinished=True)
-    carried = None if data is None else parsed_json(data, "--data", "--data '\"yes\"'")
-    who = user_name() if by is None else by
+    checkpoints, run = open_run(store, run, is_unfinished=True)
+    carried = None if data is None else parse_json(data, "--data", "--data '\"yes\"'")
+    who = find_user_name() if by is None else by
     refuse_known_secrets(data=carried, sender=who, name=name, id=signal_id)
     engine = WorkflowEngine(checkpoints)
-    sent = waited(engine.signal(run, name, carried, by=who, signal_id=signal_id, wait=patience))
+    sent = run_async(engine.signal(run, name, carried, by=who, signal_id=signal_id, wait=patience))
     if patience is not None:
         write(
             f"{json_text(sent.to_document() if as_json else codec.encode(sent.reply), indent=2 if as_json else None)}\n"
         )
         return ExitCode.DONE
     said = f"signal {name} was sent to run {run}"
-    return followed(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
+    return resume_or_report(context, sent, said, store, is_to_resume=is_to_resume, as_json=as_json)
 
 
 _REJECT_HELP = """Reject what a run asks for. NAME is the approval's name, or the path of its step.
@@ -225,4 +225,6 @@ _REJECT_HELP = """Reject what a run asks for. NAME is the approval's name, or th
 The step of the run fails, unless the workflow handles it; then a resume asks again.
 """
 
-reject_command = answer_command("reject", is_approved=False, explained=_REJECT_HELP, comment="the totals are wrong")
+reject_command = make_answer_command(
+    "reject", is_approved=False, explained=_REJECT_HELP, comment="the totals are wrong"
+)

@@ -13,19 +13,19 @@ from typing import Any
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.loaded_run import load_recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
+    collect_pairs,
     input_option,
     json_option,
     program_options,
     store_option,
-    without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, write
+from flowckpt.cli.render.terminal import escape, json_text, write
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.engine.dry.time_travel import Moment, Pause, RunHistory, open_history
@@ -68,40 +68,40 @@ def debug_command(
     if as_json and not is_shown:
         raise click.UsageError("--json needs --locals")
     show_warnings()
-    texts = without_repeats(inputs, "-i")
-    found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    texts = collect_pairs(inputs, "-i")
+    found = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
     history = open_history(found.workflow_id, found.latest, found.workflow, found.inputs)
     if is_shown:
         moment = history.at(at or "")
-        shown = _document(history, moment)
-        write(f"{json_text(shown, indent=2)}\n" if as_json else _text(history, shown))
+        shown = _make_document(history, moment)
+        write(f"{json_text(shown, indent=2)}\n" if as_json else _format_text(history, shown))
     else:
         _Session(history).run(at or "")
     return ExitCode.DONE
 
 
-def _document(history: RunHistory, moment: Moment) -> dict[str, Any]:
+def _make_document(history: RunHistory, moment: Moment) -> dict[str, Any]:
     secrets = history.secrets
     arguments = {str(number): value for number, value in enumerate(moment.args)} | dict(moment.kwargs)
     return {
         "workflow_id": history.workflow_id,
         "path": moment.path,
         "location": moment.location,
-        "locals": _shown(moment.locals, secrets),
+        "locals": _describe_values(moment.locals, secrets),
         "function": None
         if moment.function is None
         else getattr(moment.function, "__qualname__", repr(moment.function)),
-        "arguments": _shown(arguments, secrets),
+        "arguments": _describe_values(arguments, secrets),
         "is_recorded": moment.is_recorded,
         "error": secrets.text(moment.error) or None,
     }
 
 
-def _shown(values: Mapping[str, Any], secrets: KnownSecrets) -> dict[str, str]:
-    return {name: secrets.text(_shown_value(value)) for name, value in values.items()}
+def _describe_values(values: Mapping[str, Any], secrets: KnownSecrets) -> dict[str, str]:
+    return {name: secrets.text(_describe_value(value)) for name, value in values.items()}
 
 
-def _shown_value(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     try:
         text = repr(value)
     except PlanStopped as stop:
@@ -111,20 +111,20 @@ def _shown_value(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _text(history: RunHistory, shown: Mapping[str, Any]) -> str:
-    lines = [_headline(history, shown["path"], shown["location"])]
-    lines += [f"  {escaped(name)} = {escaped(value)}" for name, value in shown["locals"].items()]
+def _format_text(history: RunHistory, shown: Mapping[str, Any]) -> str:
+    lines = [_format_headline(history, shown["path"], shown["location"])]
+    lines += [f"  {escape(name)} = {escape(value)}" for name, value in shown["locals"].items()]
     if shown["function"] is not None:
         given = ", ".join(each if name.isdigit() else f"{name}={each}" for name, each in shown["arguments"].items())
-        lines.append(f"the step calls {escaped(shown['function'])}({escaped(given)})")
+        lines.append(f"the step calls {escape(shown['function'])}({escape(given)})")
     if shown["error"]:
-        lines.append(f"it failed: {escaped(shown['error'])}")
+        lines.append(f"it failed: {escape(shown['error'])}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _headline(history: RunHistory, path: str, location: str) -> str:
+def _format_headline(history: RunHistory, path: str, location: str) -> str:
     where = f"at step {path!r}" if path else "where it raised an error"
-    return escaped(f"run {history.workflow_id}: the workflow {history.workflow.name} is stopped {where}, {location}")
+    return escape(f"run {history.workflow_id}: the workflow {history.workflow.name} is stopped {where}, {location}")
 
 
 class _Session:
@@ -136,7 +136,7 @@ class _Session:
 
     def run(self, at: str) -> None:
         """Open the debugger at a step, and continue through the history on request."""
-        self._debugger = _debugger_class()(skip=["flowckpt", "flowckpt.*"], nosigint=True)
+        self._debugger = _make_debugger_class()(skip=["flowckpt", "flowckpt.*"], nosigint=True)
         try:
             self._history.travel(at, self._stop)
         except Exception:
@@ -150,9 +150,9 @@ class _Session:
         debugger, moment = self._debugger, pause.moment
         if debugger.quitting:
             return False
-        write(f"{_headline(self._history, moment.path, moment.location)}\n")
+        write(f"{_format_headline(self._history, moment.path, moment.location)}\n")
         if moment.error:
-            write(f"it failed: {escaped(self._history.secrets.text(moment.error))}\n")
+            write(f"it failed: {escape(self._history.secrets.text(moment.error))}\n")
         if moment.path and not moment.is_recorded:
             write("the step has no recorded result: the history ends here\n")
         if moment.function is not None:
@@ -165,7 +165,7 @@ class _Session:
         return True
 
 
-def _debugger_class() -> Any:
+def _make_debugger_class() -> Any:
     """Return a debugger for generators suspended at a `yield`: IPython's at a terminal, if it is installed."""
     base: Any = pdb.Pdb
     if sys.stdin.isatty():
@@ -191,7 +191,7 @@ def _debugger_class() -> Any:
         def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
             """Return the frames of the program, without those of the driver."""
             stack, _ = super().get_stack(f, t)
-            last = max((number for number, each in enumerate(stack) if _is_ours(each[0])), default=-1)
+            last = max((number for number, each in enumerate(stack) if _is_flowckpt(each[0])), default=-1)
             shown = stack[last + 1 :]
             first = shown[0][0] if shown else None
             frames: list[Any] = [*self.frames]
@@ -221,5 +221,5 @@ def _debugger_class() -> Any:
     return HistoryDebugger
 
 
-def _is_ours(frame: FrameType) -> bool:
+def _is_flowckpt(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "flowckpt"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import click
 
 from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
-from flowckpt.cli.render.tables import Folded, draws_colors, folded
-from flowckpt.cli.render.terminal import escaped, shortened, write, write_document
-from flowckpt.cli.runs import opened_store
-from flowckpt.cli.stored_run import NamedCheckpoint, named_checkpoint
+from flowckpt.cli.render.tables import FoldedMembers, draws_colors, fold_members
+from flowckpt.cli.render.terminal import escape, shorten, write, write_document
+from flowckpt.cli.runs import open_chosen_store
+from flowckpt.cli.stored_run import NamedCheckpoint, find_named_checkpoint
 from flowckpt.core.identity.inputs_hash import show
 from flowckpt.maintenance.diff import Aspects, Change, ChangeKind, CheckpointDiff, aspects_document, compare
 
@@ -35,8 +35,8 @@ def diff_command(old: str, new: str, as_code: bool, as_json: bool, store: str | 
       flowckpt diff nightly@clean nightly
       flowckpt diff nightly what-if --exit-code --json
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    sides = named_checkpoint(checkpoints, old), named_checkpoint(checkpoints, new)
+    checkpoints = open_chosen_store(store, runs_nothing=True)
+    sides = find_named_checkpoint(checkpoints, old), find_named_checkpoint(checkpoints, new)
     found = compare(sides[0].data, sides[1].data)
     if as_json:
         write_document(diff_document(*sides, found))
@@ -64,24 +64,24 @@ def diff_text(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff, 
         diff: their differences.
         is_colored: whether colours are allowed.
     """
-    lines = [_colored(f"- {_name(old)}", ChangeKind.REMOVED, is_colored=is_colored)]
-    lines.append(_colored(f"+ {_name(new)}", ChangeKind.ADDED, is_colored=is_colored))
+    lines = [_colorize(f"- {_describe_checkpoint(old)}", ChangeKind.REMOVED, is_colored=is_colored)]
+    lines.append(_colorize(f"+ {_describe_checkpoint(new)}", ChangeKind.ADDED, is_colored=is_colored))
     lines += _aspect_lines(diff.changes, "")
-    for step in folded(diff.steps, lambda it: it.path, lambda it: it.kind.value):
-        if isinstance(step, Folded):
+    for step in fold_members(diff.steps, lambda it: it.path, lambda it: it.kind.value):
+        if isinstance(step, FoldedMembers):
             sign = _SIGNS[ChangeKind(step.kind)]
-            said = f"{sign} {step.count} more steps of {shortened(step.path, 80)}/[…]; --json has them all"
-            lines.append(_colored(said, ChangeKind(step.kind), is_colored=is_colored))
+            said = f"{sign} {step.count} more steps of {shorten(step.path, 80)}/[…]; --json has them all"
+            lines.append(_colorize(said, ChangeKind(step.kind), is_colored=is_colored))
             continue
-        lines.append(_colored(f"{_SIGNS[step.kind]} step {shortened(step.path, 80)}", step.kind, is_colored=is_colored))
+        lines.append(_colorize(f"{_SIGNS[step.kind]} step {shorten(step.path, 80)}", step.kind, is_colored=is_colored))
         lines += _aspect_lines(step.changes, "    ")
     lines.append(_summary(diff))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _name(named: NamedCheckpoint) -> str:
+def _describe_checkpoint(named: NamedCheckpoint) -> str:
     data = named.data
-    return f"run {escaped(named.workflow_id)}, checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
+    return f"run {escape(named.workflow_id)}, checkpoint {escape(data.checkpoint_id)} (sequence {data.sequence})"
 
 
 def _aspect_lines(aspects: Aspects, indent: str) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _line(name: str, change: Change) -> str:
         said = f"{show(change.old)} → {show(change.new)}"
     if name in _DIGESTED and (isinstance(change.old, str) or isinstance(change.new, str)):
         said = str(change.kind)
-    return escaped(f"{place}: {said}")
+    return escape(f"{place}: {said}")
 
 
 def _summary(diff: CheckpointDiff) -> str:
@@ -112,7 +112,7 @@ def _summary(diff: CheckpointDiff) -> str:
     return f"steps: {', '.join([*counted, f'{diff.same} the same'])}"
 
 
-def _colored(line: str, kind: ChangeKind, *, is_colored: bool) -> str:
+def _colorize(line: str, kind: ChangeKind, *, is_colored: bool) -> str:
     return click.style(line, fg=_COLORS[kind]) if is_colored else line
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.arguments import convert_inputs, edits_from_texts
-from flowckpt.cli.loaded_run import program_at_need
+from flowckpt.cli.arguments import convert_inputs, parse_edits
+from flowckpt.cli.loaded_run import prepare_program
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     Command,
@@ -16,16 +16,16 @@ from flowckpt.cli.options import (
     NewRunName,
     RunName,
     StepName,
+    collect_pairs,
     input_option,
     json_option,
     network_option,
     program_options,
     store_option,
     verify_option,
-    without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, shortened, write, write_document
-from flowckpt.cli.runs import opened_run, waited
+from flowckpt.cli.render.terminal import escape, shorten, write, write_document
+from flowckpt.cli.runs import open_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.clock import SystemClock
@@ -65,12 +65,12 @@ def rollback_command(
       flowckpt rollback nightly clean
       flowckpt rollback nightly 7 --verify stat --json
     """
-    checkpoints, run = opened_run(store, run)
+    checkpoints, run = open_run(store, run)
     choice = choose_store(store)
-    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    program = prepare_program(checkpoints, run, target, is_here=is_here)
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
     rechecking = Recheck(options, program=program)
-    done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
+    done = run_async(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
     if as_json:
         write_document(done.to_document())
     else:
@@ -79,12 +79,12 @@ def rollback_command(
 
 
 def _rollback_lines(done: RolledBack) -> list[str]:
-    place = f"checkpoint {escaped(done.checkpoint_id)} (sequence {done.sequence})"
+    place = f"checkpoint {escape(done.checkpoint_id)} (sequence {done.sequence})"
     if not done.is_new:
-        return [f"run {escaped(done.workflow_id)} is already at {place}: nothing was changed"]
-    lines = [f"run {escaped(done.workflow_id)} is back at {place}"]
+        return [f"run {escape(done.workflow_id)} is already at {place}: nothing was changed"]
+    lines = [f"run {escape(done.workflow_id)} is back at {place}"]
     lines.append(f"results: {done.steps} count, {len(done.dropped)} no longer count")
-    lines += [f"no longer counts: {shortened(path, 80)}" for path in done.dropped[:_MOST_DROPPED]]
+    lines += [f"no longer counts: {shorten(path, 80)}" for path in done.dropped[:_MOST_DROPPED]]
     if len(done.dropped) > _MOST_DROPPED:
         lines.append(f"no longer count: {len(done.dropped) - _MOST_DROPPED} more")
     return lines
@@ -144,15 +144,15 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
       flowckpt fork nightly -i limit=500 --json
     """
-    checkpoints, run = opened_run(store, run)
+    checkpoints, run = open_run(store, run)
     choice = choose_store(store)
-    edits = edits_from_texts(without_repeats(outputs, "--set"))
-    texts = without_repeats(inputs, "-i")
-    program = program_at_need(checkpoints, run, target, is_here=is_here)
+    edits = parse_edits(collect_pairs(outputs, "--set"))
+    texts = collect_pairs(inputs, "-i")
+    program = prepare_program(checkpoints, run, target, is_here=is_here)
     load: Callable[[], Workflow[..., Any] | None] = program
     values: dict[str, Any] = {}
     if edits or texts:
-        workflow = program.loaded()
+        workflow = program.load()
         values, load = convert_inputs(workflow, texts), lambda: workflow
     options = RunOptions(
         verify=verify, allow_network=allow_network, target=program.moved_to, base_path=program.base_path
@@ -164,7 +164,7 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         edits=edits,
         inputs=values,
     )
-    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Recheck(options, program=load)))
+    made = run_async(fork_run(checkpoints, SystemClock(), run, plan, Recheck(options, program=load)))
     if as_json:
         write_document(made.to_document())
     else:
@@ -173,10 +173,10 @@ def fork_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def _fork_lines(made: Forked) -> list[str]:
-    at = f"{escaped(made.source_id)} at checkpoint {escaped(made.checkpoint_id)} (sequence {made.sequence})"
-    lines = [f"run {escaped(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it already existed")]
+    at = f"{escape(made.source_id)} at checkpoint {escape(made.checkpoint_id)} (sequence {made.sequence})"
+    lines = [f"run {escape(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it already existed")]
     said = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
     lines.append(f"{said}, {len(made.dropped)} left out")
-    lines += [f"edited: {shortened(path, 80)}" for path in made.edited]
-    lines += [f"input {escaped(place)}: {escaped(old)} → {escaped(new)}" for place, (old, new) in made.inputs.items()]
+    lines += [f"edited: {shorten(path, 80)}" for path in made.edited]
+    lines += [f"input {escape(place)}: {escape(old)} → {escape(new)}" for place, (old, new) in made.inputs.items()]
     return lines

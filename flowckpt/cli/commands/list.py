@@ -8,9 +8,9 @@ from flowckpt.cli.options import Command, color_option, json_option, store_optio
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, say, write_document
-from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out
+from flowckpt.cli.runs import open_chosen_store, read_survey, report_left_out
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_run import crash_loops, live_notes, stale_runs
+from flowckpt.cli.stored_run import read_crash_loops, read_live_notes, read_stale_notes
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo, is_not_started
 from flowckpt.engine.run.live import LiveNote
@@ -59,18 +59,18 @@ def list_command(
       flowckpt list --status stale
       flowckpt list --workflow etl --tag team=data --json
     """
-    opened = opened_store(store, runs_nothing=True)
+    opened = open_chosen_store(store, runs_nothing=True)
     names = {*statuses} - {_STALE} | ({*map(str, STALE_STATUSES)} if _STALE in statuses else set())
     most = None if _STALE in statuses or is_waiting else limit
-    wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=most)
-    survey = surveyed_runs(opened, wanted)
-    stale = stale_runs(opened, survey.runs)
+    wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_parse_tag(each) for each in tags], limit=most)
+    survey = read_survey(opened, wanted)
+    stale = read_stale_notes(opened, survey.runs)
     runs = [
         info for info in survey.runs if _STALE not in statuses or info.status in statuses or info.workflow_id in stale
     ]
     runs = [info for info in runs if info.waits] if is_waiting else runs
     runs = runs[:limit]
-    looping, live = crash_loops(opened, runs), live_notes(opened, runs)
+    looping, live = read_crash_loops(opened, runs), read_live_notes(opened, runs)
     if as_json:
         document = [
             listed_document(info, looping.get(run), stale.get(run), live.get(run))
@@ -79,7 +79,7 @@ def list_command(
         write_document(document)
     elif runs:
         rows = [
-            _row(
+            _make_row(
                 info,
                 is_crash_loop=info.workflow_id in looping,
                 is_stale=info.workflow_id in stale,
@@ -94,22 +94,22 @@ def list_command(
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags or is_waiting
         say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")
-    return tell_left_out(survey.unreadable)
+    return report_left_out(survey.unreadable)
 
 
-def _tag(text: str) -> tuple[str, str | None]:
+def _parse_tag(text: str) -> tuple[str, str | None]:
     key, equals, value = text.partition("=")
     return key, value if equals else None
 
 
-def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
+def _describe_activity(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
     """Return the current step of a run and its process, or its waits."""
     if info.owner is not None and not is_whole:
         process = f"process {info.owner.pid} on {info.owner.host}"
-        return process if live is None or not live.steps else f"{_at(live)} ({process})"
+        return process if live is None or not live.steps else f"{_describe_live_step(live)} ({process})"
     if live is not None and live.steps and not is_whole:
         # a note is written about once a second: an older one than the last save may name a step that has ended since
-        return f"{'died' if live.at >= info.updated_at else 'last seen'} in {_at(live)}"
+        return f"{'died' if live.at >= info.updated_at else 'last seen'} in {_describe_live_step(live)}"
     if not info.waits:
         return "created, not run yet" if is_not_started(info.metadata, info.attempt) else ""
     if is_whole:
@@ -118,14 +118,14 @@ def _now(info: RunInfo, live: LiveNote | None, *, is_whole: bool) -> str:
     return f"{first}, and {more} more" if more else first
 
 
-def _at(live: LiveNote) -> str:
+def _describe_live_step(live: LiveNote) -> str:
     """Return the step that started last, and its progress."""
     step, others = live.steps[-1], len(live.steps) - 1 + live.more
     said = f", {step.said}" if step.said else ""
     return f"{step.path}, started {ago_text(step.since)}{said}{f', and {others} more' if others else ''}"
 
 
-def _row(
+def _make_row(
     info: RunInfo, *, is_crash_loop: bool, is_stale: bool, has_all_waits: bool, live: LiveNote | None
 ) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
@@ -145,6 +145,6 @@ def _row(
         str(info.steps),
         started,
         updated,
-        _now(info, live, is_whole=has_all_waits),
+        _describe_activity(info, live, is_whole=has_all_waits),
         tags,
     ]

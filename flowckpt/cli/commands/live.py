@@ -6,22 +6,22 @@ import attrs
 import click
 
 from flowckpt.cli.arguments import refuse_known_secrets
-from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.loaded_run import load_recorded_run
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     Command,
     KeyValue,
     RunName,
+    collect_pairs,
     input_option,
     json_option,
     program_options,
     store_option,
     wait_option,
-    without_repeats,
 )
 from flowckpt.cli.render.summary import show_cancelled, show_not_undone
-from flowckpt.cli.render.terminal import escaped, write, write_document
-from flowckpt.cli.runs import opened_run, waited
+from flowckpt.cli.render.terminal import escape, write, write_document
+from flowckpt.cli.runs import open_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.core.system.numbers import counted
@@ -69,18 +69,18 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt cancel nightly
       flowckpt cancel nightly --no-rollback --wait 5 --json
     """
-    texts = without_repeats(inputs, "-i")
-    checkpoints, run = opened_run(store, run, is_unfinished=True)
+    texts = collect_pairs(inputs, "-i")
+    checkpoints, run = open_run(store, run, is_unfinished=True)
     choice = choose_store(store)
 
-    def undoing() -> Session:
+    def require_program() -> Session:
         raise _ProgramNeededError
 
-    undo = None if no_rollback else undoing
+    undo = None if no_rollback else require_program
     try:
-        done = waited(cancel_run(checkpoints, SystemClock(), run, undo=undo, patience_seconds=patience))
+        done = run_async(cancel_run(checkpoints, SystemClock(), run, undo=undo, patience_seconds=patience))
     except _ProgramNeededError:
-        recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True, is_here=is_here)
+        recorded = load_recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True, is_here=is_here)
         session = WorkflowEngine(checkpoints).prepare_resume(
             recorded.workflow,
             run,
@@ -88,7 +88,7 @@ def cancel_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
             recorded.inputs,
             is_cancel=True,
         )
-        done = waited(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
+        done = run_async(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
     if as_json:
         write_document(attrs.asdict(done))
         show_not_undone(done)
@@ -111,8 +111,8 @@ def checkpoint_command(run: str, patience: float, as_json: bool, store: str | No
       flowckpt checkpoint nightly
       flowckpt checkpoint nightly --wait 600
     """
-    checkpoints, run = opened_run(store, run, runs_nothing=True, is_unfinished=True)
-    data = waited(checkpoint_run(checkpoints, SystemClock(), run, patience_seconds=patience))
+    checkpoints, run = open_run(store, run, runs_nothing=True, is_unfinished=True)
+    data = run_async(checkpoint_run(checkpoints, SystemClock(), run, patience_seconds=patience))
     steps = len(data.step_results)
     if as_json:
         document = {
@@ -123,8 +123,8 @@ def checkpoint_command(run: str, patience: float, as_json: bool, store: str | No
         }
         write_document(document)
         return
-    place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
-    write(f"saved {place} of {escaped(run)}: {counted(steps, 'step')}\n")
+    place = f"checkpoint {escape(data.checkpoint_id)} (sequence {data.sequence})"
+    write(f"saved {place} of {escape(run)}: {counted(steps, 'step')}\n")
 
 
 @click.command("tag", cls=Command)
@@ -151,7 +151,7 @@ def tag_command(
       flowckpt tag nightly reviewed=yes
       flowckpt tag nightly team=data --remove draft
     """
-    change: dict[str, str | None] = {**without_repeats(tags, "K=V")}
+    change: dict[str, str | None] = {**collect_pairs(tags, "K=V")}
     both = sorted({*change} & {*removed})
     if both:
         raise click.UsageError(f"the tag {both[0]!r} is given a value and removed")
@@ -159,11 +159,11 @@ def tag_command(
     if not change:
         raise click.UsageError("name a tag to change: K=V, or --remove K")
     refuse_known_secrets(tag={key: value or "" for key, value in change.items()})
-    checkpoints, run = opened_run(store, run, runs_nothing=True)
-    data = waited(tag_run(checkpoints, SystemClock(), run, change, patience_seconds=patience))
+    checkpoints, run = open_run(store, run, runs_nothing=True)
+    data = run_async(tag_run(checkpoints, SystemClock(), run, change, patience_seconds=patience))
     now = data.metadata.get("tags", {})
     if as_json:
         write_document({"workflow_id": run, "tags": now})
         return
     shown = " ".join(f"{key}={value}" for key, value in now.items()) or "none"
-    write(f"tags of {escaped(run)}: {escaped(shown)}\n")
+    write(f"tags of {escape(run)}: {escape(shown)}\n")

@@ -15,17 +15,17 @@ from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.next_steps import command_line, show_resume_hint
 from flowckpt.cli.notices import show_error, warn
 from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
-from flowckpt.cli.render.tables import size_of_run
-from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes, write_document
+from flowckpt.cli.render.tables import size_text
+from flowckpt.cli.render.terminal import escape, escape_json, is_terminal, say, write, write_bytes, write_document
 from flowckpt.cli.runs import (
     MISNAMED,
-    chosen_run,
-    latest_of,
-    opened_run,
-    opened_store,
-    surveyed_runs,
-    tell_left_out,
-    waited,
+    open_chosen_store,
+    open_run,
+    read_latest,
+    read_survey,
+    report_left_out,
+    resolve_run,
+    run_async,
 )
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.codec import Json
@@ -80,15 +80,15 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
       flowckpt export nightly | jq .step_results
       flowckpt export nightly --checkpoint fetch -o fetch.json
     """
-    checkpoints, run = opened_run(store, run, runs_nothing=True)
+    checkpoints, run = open_run(store, run, runs_nothing=True)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:
             _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
         else:
-            data = latest_of(checkpoints, run)
+            data = read_latest(checkpoints, run)
             if checkpoint is not None:
-                data = waited(find_checkpoint(checkpoints, run, data, checkpoint))
+                data = run_async(find_checkpoint(checkpoints, run, data, checkpoint))
             _export_document(data, run, output, is_directory=is_directory, is_forced=force)
     except FileExistsError as error:
         if is_directory and Path(str(output)).is_file():
@@ -98,7 +98,7 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
         said = f"{output} cannot be written: {error.strerror or error}"
         if error.errno in MISNAMED:
             raise click.UsageError(said) from error
-        say(f"flowckpt: {escaped(said)}")
+        say(f"flowckpt: {escape(said)}")
         return ExitCode.OUTPUT_FAILED
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
         warn("the store is encrypted, but the export is not: anyone who can read the file can read the whole run")
@@ -107,23 +107,23 @@ def export_command(run: str, checkpoint: str | None, output: str | None, force: 
 
 def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
     if is_directory:
-        done = waited(export_documents(store, run, output, is_forced=is_forced))
-        what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"
+        done = run_async(export_documents(store, run, output, is_forced=is_forced))
+        what = f"{counted(done.checkpoints, 'checkpoint')} of {escape(run)}, one document each,"
     elif output == "-":
-        done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
-        _warn(store, done)
+        done = run_async(stream_run(store, run, _write_escaped if is_terminal() else write_bytes))
+        _warn_about_export(store, done)
         return
     else:
         if (Path(output).is_file() or Path(output).is_symlink()) and not is_forced:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
-        done = waited(export_run(store, run, output))
-        what = f"{escaped(run)} {size_of_run(done)}"
-    _warn(store, done, is_signable=not is_directory)
+        done = run_async(export_run(store, run, output))
+        what = f"{escape(run)} {size_text(done)}"
+    _warn_about_export(store, done, is_signable=not is_directory)
     signed = f", signed with key {done.signed_by}" if done.signed_by else ""
-    say(f"wrote {what} to {escaped(output)}{signed}")
+    say(f"wrote {what} to {escape(output)}{signed}")
 
 
-def _warn(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> None:
+def _warn_about_export(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> None:
     if is_signable and store.keys is not None and not done.signed_by:
         warn(f"the file is not signed, because run {done.workflow_id} comes from an unsigned import")
     if done.owner is not None:
@@ -133,8 +133,8 @@ def _warn(store: StoreBase, done: ExportedRun, *, is_signable: bool = True) -> N
         )
 
 
-def _shown(line: bytes) -> None:
-    write(escaped_json(line.decode()))
+def _write_escaped(line: bytes) -> None:
+    write(escape_json(line.decode()))
 
 
 def _export_document(
@@ -142,15 +142,15 @@ def _export_document(
 ) -> None:
     text = export_text(data)
     if output is None or output == "-":
-        write(escaped_json(text) if is_terminal() else text)
+        write(escape_json(text) if is_terminal() else text)
         return
     place = Path(output) / document_name(data) if is_directory else Path(output)
     if is_directory:
         place.parent.mkdir(parents=True, exist_ok=True)
     if not is_forced:
         refuse_other(place, text.encode())
-    waited(write_whole(place, [text.encode()], is_compressed=place.suffix == ".gz"))
-    say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(str(place))}")
+    run_async(write_whole(place, [text.encode()], is_compressed=place.suffix == ".gz"))
+    say(f"wrote checkpoint {escape(data.checkpoint_id)} of {escape(run)} to {escape(str(place))}")
 
 
 _DEFAULT = ImportLimits()
@@ -206,8 +206,8 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         max_attempts=max_attempts,
         max_ratio=max_ratio,
     )
-    checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
-    done = waited(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
+    checkpoints, choice = open_chosen_store(store, runs_nothing=True), choose_store(store)
+    done = run_async(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
     if as_json:
         write_document(done.to_document())
         return
@@ -221,11 +221,11 @@ def import_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def _import_lines(done: ImportedRun) -> list[str]:
-    name = escaped(done.workflow_id)
+    name = escape(done.workflow_id)
     said = f"imported {name}" if done.is_new else f"{name} already exists and is identical: nothing to do"
     lines = [
-        f"{said} {size_of_run(done)}",
-        f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
+        f"{said} {size_text(done)}",
+        f"workflow: {escape(done.workflow_name)}, {escape(done.status)}",
     ]
     if done.workflow_name != MANAGED:
         lines.append("held: nothing runs until a person resumes it with --accept-import")
@@ -239,7 +239,7 @@ def _import_lines(done: ImportedRun) -> list[str]:
     if place:
         is_missing = "file" in done.target and not Path(place).is_file()
         lines.append(
-            f"target: {escaped(place)}:{escaped(done.target.get('name', ''))}"
+            f"target: {escape(place)}:{escape(done.target.get('name', ''))}"
             + (" (not on this machine: resume with --target)" if is_missing else "")
         )
     elif done.workflow_name != MANAGED:
@@ -275,58 +275,58 @@ def copy_command(
         raise click.UsageError("name the runs to copy: their ids, or --all")
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id needs exactly one run")
-    source, place = opened_store(store, runs_nothing=True), choose_store(to)
-    target = _opened_target(to, choose_store(store))
+    source, place = open_chosen_store(store, runs_nothing=True), choose_store(to)
+    target = _open_target(to, choose_store(store))
     wanted = list(dict.fromkeys(runs))
     unreadable: Sequence[Finding] = ()
     if is_all:
-        survey = surveyed_runs(source)
+        survey = read_survey(source)
         wanted = [info.workflow_id for info in reversed(survey.runs)]
         unreadable = survey.unreadable
-    if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
+    if (fault := _find_fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
         _show_fault(fault, place)
         return code_of_error(fault)
     documents: list[Json] = []
     first: FlowckptError | None = None
     for run in wanted:
         try:
-            run = chosen_run(source, run) if runs else run  # noqa: PLW2901
-            done = waited(copy_run(source, target, run, new_id=new_id))
+            run = resolve_run(source, run) if runs else run  # noqa: PLW2901
+            done = run_async(copy_run(source, target, run, new_id=new_id))
         except FlowckptError as error:
             first = first or error
             documents.append({"source_id": run, "error": {"type": type(error).__name__, "message": str(error)}})
-            if _fault(target, new_id or run) is None:
+            if _find_fault(target, new_id or run) is None:
                 show_error(error)
             else:
                 _show_fault(error, place)
             continue
         documents.append({**done.to_document(), "error": None})
-        _say(done, as_json=as_json)
+        _report_copy(done, as_json=as_json)
     if as_json:
         write_document(documents)
-    code = tell_left_out(unreadable)
+    code = report_left_out(unreadable)
     return code if first is None else code_of_error(first)
 
 
-def _fault(store: StoreBase, run: str) -> FlowckptError | None:
+def _find_fault(store: StoreBase, run: str) -> FlowckptError | None:
     """Return the error of looking up a run in a store, or None."""
     try:
-        waited(store.load_latest(run))
+        run_async(store.load_latest(run))
     except FlowckptError as error:
         return error
     return None
 
 
 def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
-    say(f"flowckpt: the failure is in {escaped(store.shown)}, the store to copy to; the source is unchanged")
+    say(f"flowckpt: the failure is in {escape(store.shown)}, the store to copy to; the source is unchanged")
     show_error(error)
 
 
-def _opened_target(to: str, source: StoreChoice) -> StoreBase:
+def _open_target(to: str, source: StoreChoice) -> StoreBase:
     """Open the store to copy to; refuse a store without keys if the source has one."""
     choice = choose_store(to)
     try:
-        return opened_store(choice.spec, runs_nothing=True)
+        return open_chosen_store(choice.spec, runs_nothing=True)
     except StoreSpecError as error:
         if choice.key_file is None:
             raise
@@ -339,11 +339,11 @@ def _opened_target(to: str, source: StoreChoice) -> StoreBase:
         ) from error
 
 
-def _say(done: CopiedRun, *, as_json: bool) -> None:
-    name = escaped(done.workflow_id)
+def _report_copy(done: CopiedRun, *, as_json: bool) -> None:
+    name = escape(done.workflow_id)
     if not as_json:
         said = f"copied {name}" if done.is_new else f"{name} already exists and is identical"
-        write(f"{said} {size_of_run(done)}\n")
+        write(f"{said} {size_text(done)}\n")
     if done.owner is not None:
         warn(
             f"run {done.source_id} is running in {done.owner}: the copy is as of its last checkpoint. Do not resume both"

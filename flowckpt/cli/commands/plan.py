@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from flowckpt.cli.arguments import run_options_of, typed_target
+from flowckpt.cli.arguments import load_typed_target, make_run_options
 from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_plan
-from flowckpt.cli.loaded_run import RecordedRun, planned_run, recorded_run
+from flowckpt.cli.loaded_run import RecordedRun, load_recorded_run, plan_run
 from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
     StepName,
+    collect_pairs,
     color_option,
     input_option,
     json_option,
     policy_options,
     program_options,
     store_option,
-    without_repeats,
 )
-from flowckpt.cli.render.plan import explained_step, plan_text
+from flowckpt.cli.render.plan import explain_step, plan_text
 from flowckpt.cli.render.tables import draws_colors, show_table
-from flowckpt.cli.render.terminal import escaped, say, write, write_document
-from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out
-from flowckpt.cli.settings import StoreChoice, choose_store, color_allowed
+from flowckpt.cli.render.terminal import escape, say, write, write_document
+from flowckpt.cli.runs import open_choice, read_owner, read_survey, report_left_out
+from flowckpt.cli.settings import StoreChoice, choose_store, is_color_allowed
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import MANAGED, RunFilter, RunInfo
 from flowckpt.engine.rules.plan import Decision, ResumePlan
@@ -99,12 +99,12 @@ def plan_command(
     if is_all:
         if run is not None or inputs:
             raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
-        return show_all(choose_store(store), run_options_of(policy), target, as_json=as_json)
+        return show_all(choose_store(store), make_run_options(policy), target, as_json=as_json)
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
-    texts = without_repeats(inputs, "-i")
-    found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
-    options = run_options_of(policy, base_path=found.base_path)
+    texts = collect_pairs(inputs, "-i")
+    found = load_recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    options = make_run_options(policy, base_path=found.base_path)
     if step is not None:
         return show_step(found, options, step, as_json=as_json)
     return show_plan(found, options, as_json=as_json)
@@ -118,10 +118,10 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool) -> ExitCo
         options: how it would be resumed.
         as_json: whether to write a JSON document.
     """
-    owner = owner_of(run.store, run.workflow_id)
+    owner = read_owner(run.store, run.workflow_id)
     if owner is not None:
-        say(f"flowckpt: the run is running now, in {escaped(str(owner))}: this is the plan from its newest checkpoint")
-    plan = planned_run(run, options).plan
+        say(f"flowckpt: the run is running now, in {escape(str(owner))}: this is the plan from its newest checkpoint")
+    plan = plan_run(run, options).plan
     if as_json:
         write_document(plan.to_document())
     else:
@@ -177,29 +177,29 @@ def show_all(choice: StoreChoice, options: RunOptions, target: str | None, *, as
         target: the workflow whose runs are planned, as typed; None for all runs with their recorded targets.
         as_json: whether to write a JSON document.
     """
-    name = None if target is None else typed_target(target)[0].name
+    name = None if target is None else load_typed_target(target)[0].name
     wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
-    survey = surveyed_runs(opened(choice), wanted)
+    survey = read_survey(open_choice(choice), wanted)
     runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
-    verdicts = [_verdict(choice, info, options, target) for info in runs]
+    verdicts = [_judge_run(choice, info, options, target) for info in runs]
     if as_json:
         write_document([each.to_document() for each in verdicts])
     elif verdicts:
         rows = [
-            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
+            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escape(each.said)]
             for each in verdicts
         ]
         show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",))
     else:
         say(f"flowckpt: no unfinished run in {choice.shown}")
-    left_out = tell_left_out(survey.unreadable)
+    left_out = report_left_out(survey.unreadable)
     return next((each.code for each in verdicts if each.why), ExitCode(left_out))
 
 
-def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
+def _judge_run(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
     try:
         with chdir(Path.cwd()):  # planning changes to the directory of the run
-            plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
+            plan = plan_run(load_recorded_run(choice, info.workflow_id, target=target), options).plan
     except FlowckptError as error:
         return RunVerdict(info, code_of_error(error), error.message)
     except Exception as error:  # its program cannot be imported; the other runs are planned
@@ -209,8 +209,8 @@ def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: st
 
 def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool) -> ExitCode:
     """Show on standard output why a resume would run a step again or reuse it, and return the exit code of the plan."""
-    planned = planned_run(run, options)
-    explanation = explained_step(run.workflow_id, step, run.latest, planned)
+    planned = plan_run(run, options)
+    explanation = explain_step(run.workflow_id, step, run.latest, planned)
     if as_json:
         write_document(explanation.to_document(run.workflow_id))
     else:
@@ -227,10 +227,10 @@ def ask_about_code(error: StaleStepError, run: RecordedRun, options: RunOptions)
         run: the run.
         options: the options of the stopped resume.
     """
-    plan = planned_run(run, options).plan
+    plan = plan_run(run, options).plan
     line = ResumeLine(run.workflow_id, run.choice, options, run.target)
-    say(plan_text(plan, line, is_colored=color_allowed()).rstrip("\n"))
-    question = f"[r]un again from '{escaped(error.path)}' / re[u]se / [s]top"
+    say(plan_text(plan, line, is_colored=is_color_allowed()).rstrip("\n"))
+    question = f"[r]un again from '{escape(error.path)}' / re[u]se / [s]top"
     while True:
         try:
             typed = click.prompt(question, default="s", show_default=False, err=True)

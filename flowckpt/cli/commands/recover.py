@@ -19,14 +19,14 @@ from flowckpt.cli.options import (
     SecondsRange,
     executor_option,
     json_option,
-    named_executors,
+    parse_executors,
     setting_option,
     store_option,
 )
 from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
-from flowckpt.cli.render.terminal import escaped, say, write_document
-from flowckpt.cli.runs import opened_store
+from flowckpt.cli.render.terminal import escape, say, write_document
+from flowckpt.cli.runs import open_chosen_store
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
@@ -94,8 +94,8 @@ def recover_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if once and watch:
         raise click.UsageError("--once and --watch exclude each other")
-    named_executors(executors)
-    checkpoints, choice = opened_store(store), choose_store(store)
+    parse_executors(executors)
+    checkpoints, choice = open_chosen_store(store), choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     found: list[Recovered] = []
@@ -136,22 +136,22 @@ async def _recover(
 ) -> str:
     """Recover runs; return the name of the signal that stopped it, or an empty text."""
     stopped_by: list[str] = []
-    tell = say if every is None else _tell_with_time
+    tell = say if every is None else _say_with_time
     if every is not None:
-        tell(_watching(choice, workflows, every, jobs))
+        tell(_describe_watch(choice, workflows, every, jobs))
 
     def new_child(run: DueRun) -> Child:
-        name = escaped(run.workflow_id)
-        on_line = (lambda line: tell(f"{name} | {escaped(line)}")) if shows_output else None
+        name = escape(run.workflow_id)
+        on_line = (lambda line: tell(f"{name} | {escape(line)}")) if shows_output else None
         return Child(run, choice, options=options, on_line=on_line)
 
-    def ended(recovered: Recovered) -> None:
+    def report_end(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:
             found.append(recovered)
             if not recovered.is_reported:
-                tell(_line(recovered))
+                tell(_describe_outcome(recovered))
         elif recovered.exit_code is not None:  # its start was reported
-            tell(f"{_name(recovered)}: {recovered.detail}; not resumed here")
+            tell(f"{_describe_run(recovered)}: {recovered.detail}; not resumed here")
 
     recoverer = Recoverer(
         store,
@@ -160,9 +160,11 @@ async def _recover(
         jobs=jobs,
         workflows=workflows,
         shuffle=random.shuffle,
-        on_start=lambda run: tell(f"{_name(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"),
-        on_end=ended,
-        on_trouble=lambda error: tell(f"flowckpt: {escaped(error.message)}; trying again"),
+        on_start=lambda run: tell(
+            f"{_describe_run(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"
+        ),
+        on_end=report_end,
+        on_trouble=lambda error: tell(f"flowckpt: {escape(error.message)}; trying again"),
     )
 
     def stop(number: signal.Signals) -> None:
@@ -185,16 +187,16 @@ async def _recover(
     return stopped_by[0] if stopped_by else ""
 
 
-def _name(run: Any) -> str:
-    return escaped(f"{run.workflow_id} ({run.workflow_name})")
+def _describe_run(run: Any) -> str:
+    return escape(f"{run.workflow_id} ({run.workflow_name})")
 
 
-def _line(recovered: Recovered) -> str:
-    said = f": {escaped(recovered.detail)}" if recovered.detail else ""
+def _describe_outcome(recovered: Recovered) -> str:
+    said = f": {escape(recovered.detail)}" if recovered.detail else ""
     outcome = {Outcome.STOPPED: "stopped, and due again", Outcome.LEFT: "left as it is"}.get(
         recovered.outcome, recovered.outcome.value
     )
-    return f"{_name(recovered)}: {outcome}{said}"
+    return f"{_describe_run(recovered)}: {outcome}{said}"
 
 
 def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> None:
@@ -208,10 +210,10 @@ def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> N
         say(f"flowckpt: no run in {choice.shown} is due")
 
 
-def _watching(choice: StoreChoice, workflows: tuple[str, ...], every: float, jobs: int) -> str:
-    which = f"runs of {', '.join(map(escaped, workflows))}" if workflows else "all runs"
-    return f"flowckpt: watching {escaped(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time"
+def _describe_watch(choice: StoreChoice, workflows: tuple[str, ...], every: float, jobs: int) -> str:
+    which = f"runs of {', '.join(map(escape, workflows))}" if workflows else "all runs"
+    return f"flowckpt: watching {escape(choice.shown)}: {which}, every {every:g} s, at most {jobs} at a time"
 
 
-def _tell_with_time(line: str) -> None:
+def _say_with_time(line: str) -> None:
     say(f"{datetime.now():%H:%M:%S} {line}")  # noqa: DTZ005 - the reader's wall clock

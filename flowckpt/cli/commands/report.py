@@ -11,22 +11,22 @@ from typing import Any
 import attrs
 import click
 
-from flowckpt.cli.arguments import convert_inputs, typed_target
-from flowckpt.cli.loaded_run import planned_run, recorded_run
-from flowckpt.cli.options import Command, RunName, input_option, store_option, without_repeats
-from flowckpt.cli.render.documents import run_history
-from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import chosen_run, opened_run, opened_store, waited, write_output
+from flowckpt.cli.arguments import convert_inputs, load_typed_target
+from flowckpt.cli.loaded_run import load_recorded_run, plan_run
+from flowckpt.cli.options import Command, RunName, collect_pairs, input_option, store_option
+from flowckpt.cli.render.documents import read_run_history
+from flowckpt.cli.render.terminal import escape, say, write
+from flowckpt.cli.runs import open_chosen_store, open_run, resolve_run, run_async, write_output
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_run import StoredRun, stored_run
+from flowckpt.cli.stored_run import StoredRun, read_stored_run
 from flowckpt.engine import RunOptions
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, TargetError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import RunReport, plan_sentence, planned_steps, report_of
+from flowckpt.report.document import RunReport, make_report, plan_sentence, planned_steps
 from flowckpt.report.drawing import dot, mermaid, svg
-from flowckpt.report.graph import Graph, graph_of_run, graph_of_workflow
-from flowckpt.report.page import page
-from flowckpt.report.timeline import timeline_of
+from flowckpt.report.graph import Graph, make_run_graph, make_workflow_graph
+from flowckpt.report.page import render_page
+from flowckpt.report.timeline import make_timeline
 from flowckpt.stores.base import StoreBase
 
 _NOT_PLAIN = re.compile(r"[^\w@=,+. -]+")
@@ -51,50 +51,50 @@ def report_command(run: str, output: str | None, opens: bool, plan: bool, store:
     """
     if opens and output == "-":
         raise click.UsageError("--open needs a file: omit -o -")
-    opened, run = opened_run(store, run, runs_nothing=not plan)
-    found = stored_run(opened, run)
-    decisions, note = foreseen(run, store) if plan else ({}, "")
-    comparison = _comparison(opened, run, found)
-    text = page(run_report(opened, run, found, comparison=comparison, decisions=decisions, plan_note=note))
+    opened, run = open_run(store, run, runs_nothing=not plan)
+    found = read_stored_run(opened, run)
+    decisions, note = plan_decisions(run, store) if plan else ({}, "")
+    comparison = _read_comparison(opened, run, found)
+    text = render_page(make_run_report(opened, run, found, comparison=comparison, decisions=decisions, plan_note=note))
     if output == "-":
         write(text)
         return
-    path = Path(output or f"{plain_name(run)}.html")
+    path = Path(output or f"{make_file_name(run)}.html")
     write_output(path, text)
-    say(f"flowckpt: wrote {escaped(str(path))} ({len(text.encode()) / 1000:,.0f} kB)")
+    say(f"flowckpt: wrote {escape(str(path))} ({len(text.encode()) / 1000:,.0f} kB)")
     if opens:
         webbrowser.open(path.resolve().as_uri())
 
 
-def run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> RunReport:
+def make_run_report(store: StoreBase, run: str, found: StoredRun, **more: Any) -> RunReport:
     """Return the report of a run from its store.
 
     Args:
         store: the store of the run.
         run: the run.
         found: the stored run.
-        **more: the comparison and the plan, as `report_of` takes them.
+        **more: the comparison and the plan, as `make_report` takes them.
     """
     facts: Any = {"waits": found.waits, **attrs.asdict(found.hints, recurse=False)}
-    return report_of(run, found.latest, found.status, run_history(store, run, found), **facts, **more)
+    return make_report(run, found.latest, found.status, read_run_history(store, run, found), **facts, **more)
 
 
-def plain_name(run: str) -> str:
+def make_file_name(run: str) -> str:
     """Return a file name for an id: not hidden, without a path, and not too long."""
     return _NOT_PLAIN.sub("_", run).lstrip(".- ")[:60] or "run"
 
 
-def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
-    comparison, damaged = waited(read_comparison(store, run, found.latest, found.started_at))
+def _read_comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
+    comparison, damaged = run_async(read_comparison(store, run, found.latest, found.started_at))
     for each in damaged:
-        say(f"flowckpt: run {escaped(each.workflow_id)} is not compared: {escaped(each.detail)}")
+        say(f"flowckpt: run {escape(each.workflow_id)} is not compared: {escape(each.detail)}")
     return comparison
 
 
-def foreseen(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
+def plan_decisions(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
     """Return the decision of a resume about each step, by path, and a summary of the plan, or why it failed."""
     try:
-        plan = planned_run(recorded_run(choose_store(store), run), RunOptions()).plan.to_document()
+        plan = plan_run(load_recorded_run(choose_store(store), run), RunOptions()).plan.to_document()
     except FlowckptError as error:
         return {}, f"The plan failed: {error.message}"
     return planned_steps(plan), plan_sentence(plan)
@@ -133,38 +133,38 @@ def graph_command(
     if _is_target(target_or_run):
         if plan:
             raise click.UsageError(f"--plan needs a run, but {target_or_run} is a workflow")
-        workflow, _ = typed_target(target_or_run)
-        graph = graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
+        workflow, _ = load_typed_target(target_or_run)
+        graph = make_workflow_graph(workflow, convert_inputs(workflow, collect_pairs(inputs, "-i")))
     else:
-        graph = _of_run(target_or_run, inputs, store, is_planned=plan)
+        graph = _make_graph(target_or_run, inputs, store, is_planned=plan)
     text = _FORMATS[form](graph)
     if output is None or output == "-":
         write(text)
     else:
         write_output(Path(output), text)
     if graph.note:
-        say(f"flowckpt: {escaped(graph.note)}")
+        say(f"flowckpt: {escape(graph.note)}")
 
 
 def _is_target(text: str) -> bool:
     return ":" in text or text.endswith(".py") or "/" in text
 
 
-def _of_run(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *, is_planned: bool) -> Graph:
-    opened = opened_store(store, runs_nothing=not is_planned)
+def _make_graph(run: str, inputs: tuple[tuple[str, str], ...], store: str | None, *, is_planned: bool) -> Graph:
+    opened = open_chosen_store(store, runs_nothing=not is_planned)
     try:
-        run = chosen_run(opened, run)
+        run = resolve_run(opened, run)
     except CheckpointNotFoundError as error:
         try:
-            workflow, _ = typed_target(run)  # a dotted module without the name of a workflow
+            workflow, _ = load_typed_target(run)  # a dotted module without the name of a workflow
         except TargetError:
             raise error from None
-        return graph_of_workflow(workflow, convert_inputs(workflow, without_repeats(inputs, "-i")))
+        return make_workflow_graph(workflow, convert_inputs(workflow, collect_pairs(inputs, "-i")))
     if inputs:
         raise click.UsageError(f"{run} is a run, whose inputs are recorded: omit -i")
-    found = stored_run(opened, run)
-    timeline = timeline_of(run_history(opened, run, found), found.status, found.waits, begun=found.hints.begun)
-    decisions, said = foreseen(run, store) if is_planned else ({}, "")
+    found = read_stored_run(opened, run)
+    timeline = make_timeline(read_run_history(opened, run, found), found.status, found.waits, begun=found.hints.begun)
+    decisions, said = plan_decisions(run, store) if is_planned else ({}, "")
     if said:
-        say(f"flowckpt: {escaped(said)}")
-    return graph_of_run(found.latest.workflow_name, timeline.lanes, decisions)
+        say(f"flowckpt: {escape(said)}")
+    return make_run_graph(found.latest.workflow_name, timeline.lanes, decisions)

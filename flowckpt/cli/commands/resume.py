@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flowckpt.cli import commands, drive, recoverer
-from flowckpt.cli.arguments import run_options_of
-from flowckpt.cli.drive import Form, Resuming, follow, form_options
-from flowckpt.cli.loaded_run import RecordedRun, recorded_run
+from flowckpt.cli.arguments import make_run_options
+from flowckpt.cli.drive import Form, ResumeFacts, follow_run, form_options
+from flowckpt.cli.loaded_run import RecordedRun, load_recorded_run
 from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
     by_option,
+    collect_pairs,
     executor_option,
     input_option,
     limit_options,
     mirror_options,
-    named_executors,
+    parse_executors,
     policy_options,
     program_options,
     rollback_option,
     setting_option,
     store_option,
-    without_repeats,
 )
-from flowckpt.cli.settings import choose_store, command_engine
+from flowckpt.cli.settings import choose_store, create_engine
 from flowckpt.engine import RunOptions
 from flowckpt.errors import StaleStepError
 
@@ -99,10 +99,10 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if only_plan and form.as_events:
         raise click.UsageError("--plan and --events exclude each other: a plan runs nothing, so there are no events")
     show_warnings()
-    texts = without_repeats(inputs, "-i")
-    places = named_executors(executors)
+    texts = collect_pairs(inputs, "-i")
+    places = parse_executors(executors)
     choice = choose_store(store)
-    recorded = recorded_run(
+    recorded = load_recorded_run(
         choice,
         run,
         target=target,
@@ -112,32 +112,34 @@ def resume_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
     )
     run = recorded.workflow_id
-    options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
+    options = make_run_options(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
         return commands.plan.show_plan(recorded, options, as_json=form.as_json)
     shown = {name: text for name, text in texts.items() if name not in recorded.workflow.secret_inputs}
     line = ResumeLine(run, choice, options, target, on_save_error, shown)
-    resuming = Resuming(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
-    session = _session(recorded, options, on_save_error, is_recovered=kept_by is not None)
+    resuming = ResumeFacts(recorded.latest.attempt, line, is_noted=kept_by is None and target is None)
+    session = _prepare_session(recorded, options, on_save_error, is_recovered=kept_by is not None)
     if kept_by is not None:
         recoverer.child.ask_for_run(kept_by)
     can_ask = not (form.as_json or form.as_events) and drive.can_ask(options)
-    ask = partial(_ask, recorded=recorded, line=line) if can_ask else None
-    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
+    ask = partial(_ask_person, recorded=recorded, line=line) if can_ask else None
+    return follow_run(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
 
 
-def _ask(error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine) -> tuple[Session, Resuming] | None:
+def _ask_person(
+    error: StaleStepError, *, recorded: RecordedRun, line: ResumeLine
+) -> tuple[Session, ResumeFacts] | None:
     """Ask what to do about edited code; return the session for the answer, or None to stop."""
     chosen = commands.plan.ask_about_code(error, recorded, line.options)
     if chosen is None:
         return None
     line = ResumeLine(line.workflow_id, line.choice, chosen, line.target, line.on_save_error)
-    return _session(recorded, chosen, line.on_save_error), Resuming(recorded.latest.attempt, line)
+    return _prepare_session(recorded, chosen, line.on_save_error), ResumeFacts(recorded.latest.attempt, line)
 
 
-def _session(
+def _prepare_session(
     run: RecordedRun, options: RunOptions, on_save_error: str | None, *, is_recovered: bool = False
 ) -> Session:
     is_reported = is_recovered and recoverer.child.is_reported(run.store, run.workflow_id, run.latest)
-    engine = command_engine(run.store, run.choice, on_save_error, is_reported=is_reported)
+    engine = create_engine(run.store, run.choice, on_save_error, is_reported=is_reported)
     return engine.prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

@@ -9,8 +9,14 @@ import click
 from click.core import ParameterSource
 
 from flowckpt.cli import progress
-from flowckpt.cli.arguments import ask_for_secrets, convert_inputs, read_inputs_file, recorded_target, typed_target
-from flowckpt.cli.drive import Form, Resuming, follow, form_options
+from flowckpt.cli.arguments import (
+    ask_for_secrets,
+    convert_inputs,
+    load_recorded_target,
+    load_typed_target,
+    read_inputs_file,
+)
+from flowckpt.cli.drive import Form, ResumeFacts, follow_run, form_options
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import enter_directory
 from flowckpt.cli.next_steps import ResumeLine
@@ -21,21 +27,21 @@ from flowckpt.cli.options import (
     NewRunName,
     TargetName,
     cache_option,
+    collect_pairs,
     executor_option,
     input_option,
     limit_options,
     mirror_options,
-    named_executors,
     network_option,
-    parsed_json,
+    parse_executors,
+    parse_json,
     rollback_option,
     setting_option,
     store_option,
-    without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, write, write_document
-from flowckpt.cli.runs import opened, waited
-from flowckpt.cli.settings import StoreChoice, choose_store, command_engine
+from flowckpt.cli.render.terminal import escape, json_text, write, write_document
+from flowckpt.cli.runs import open_choice, run_async
+from flowckpt.cli.settings import StoreChoice, choose_store, create_engine
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import IMPORTED, refuse_task
@@ -131,54 +137,56 @@ def run_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     _refuse_useless_options(run, if_exists, check, crashes, same_process, has_answers=bool(answers))
     show_warnings()
-    texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
+    texts, labels = collect_pairs(inputs, "-i"), collect_pairs(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     if crashes:
-        return _explore_crashes(target, texts, document, without_repeats(answers, "--answer"), as_json=form.as_json)
+        return _explore_crashes(target, texts, document, collect_pairs(answers, "--answer"), as_json=form.as_json)
     if check:
-        return _check(target, texts, document, has_other_process=not same_process, form=form)
+        return _check_determinism(target, texts, document, has_other_process=not same_process, form=form)
     choice = choose_store(store)
-    checkpoints = opened(choice)
-    workflow, described, values = _typed(target, texts, document)
-    ask_for_secrets(workflow, _needed(workflow), values)
+    checkpoints = open_choice(choice)
+    workflow, described, values = _load_target(target, texts, document)
+    ask_for_secrets(workflow, _find_required_secrets(workflow), values)
     run = run or new_run_id()
-    resuming = None if if_exists == "fail" else _resuming(choice, run, on_save_error, is_run=if_exists == "resume")
-    options = RunOptions(tags=labels, target=described, executors=named_executors(executors), **given)
-    engine = command_engine(checkpoints, choice, on_save_error)
+    resuming = (
+        None if if_exists == "fail" else _prepare_resume(choice, run, on_save_error, is_run=if_exists == "resume")
+    )
+    options = RunOptions(tags=labels, target=described, executors=parse_executors(executors), **given)
+    engine = create_engine(checkpoints, choice, on_save_error)
     session = engine.prepare(workflow, run, options, values, if_exists=if_exists)
-    return follow(session, workflow, run, store=choice, form=form, resuming=resuming)
+    return follow_run(session, workflow, run, store=choice, form=form, resuming=resuming)
 
 
-def _typed(
+def _load_target(
     target: str, texts: dict[str, str], document: Any
 ) -> tuple[Workflow[..., Any], dict[str, str], dict[str, Any]]:
     """Return the workflow of a target, the target for the record, and the converted inputs."""
-    workflow, described = typed_target(target)
+    workflow, described = load_typed_target(target)
     return workflow, described, convert_inputs(workflow, texts, document)
 
 
-def _needed(workflow: Workflow[..., Any]) -> list[str]:
+def _find_required_secrets(workflow: Workflow[..., Any]) -> list[str]:
     """Return the secret inputs without a default."""
     parameters = workflow.signature.parameters
     return [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
 
 
-def _resuming(choice: StoreChoice, run: str, on_save_error: str | None, *, is_run: bool) -> Resuming | None:
+def _prepare_resume(choice: StoreChoice, run: str, on_save_error: str | None, *, is_run: bool) -> ResumeFacts | None:
     """Return whether the run exists; if it is to be resumed, enter the directory in which it was started.
 
     Raises:
         TargetError: the run was imported, or its directory cannot be entered.
         InputError: the run is a task of a checkpoint manager.
     """
-    latest = waited(opened(choice).load_latest(run))
+    latest = run_async(open_choice(choice).load_latest(run))
     if latest is None:
         return None
     refuse_task(run, latest)
     if is_run and IMPORTED in latest.metadata:
-        recorded_target(latest.metadata, run)
+        load_recorded_target(latest.metadata, run)
     if is_run:
         enter_directory(latest, run, is_here=False)
-    return Resuming(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
+    return ResumeFacts(latest.attempt, ResumeLine(run, choice, RunOptions(), None, on_save_error))
 
 
 def _refuse_useless_options(
@@ -206,15 +214,17 @@ def _refuse_beside_check(context: click.Context, allowed: set[str]) -> None:
             raise click.UsageError(f"{parameter.opts[0]} has no effect with --check, which stores nothing")
 
 
-def _check(target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, form: Form) -> ExitCode:
+def _check_determinism(
+    target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, form: Form
+) -> ExitCode:
     from flowckpt.engine.determinism import report_determinism  # noqa: PLC0415 - only --check needs it
 
-    workflow, described, values = _typed(target, texts, document)
+    workflow, described, values = _load_target(target, texts, document)
     shown = progress.choose_progress(as_events=False, output_type=workflow.output_type, restored_attempt=0)
     shown.start()
     try:
         report = report_determinism(
-            workflow, values, target=described, has_other_process=has_other_process, on_event=shown.tell
+            workflow, values, target=described, has_other_process=has_other_process, on_event=shown.show
         )
     finally:
         shown.stop()
@@ -229,13 +239,13 @@ def _explore_crashes(
 ) -> ExitCode:
     from flowckpt.testing.crashes import crash_report  # noqa: PLC0415 - only --crashes needs it
 
-    workflow, described, values = _typed(target, texts, document)
-    data = {name: parsed_json(text, f"--answer {name}", f"--answer '{name}=\"yes\"'") for name, text in answers.items()}
+    workflow, described, values = _load_target(target, texts, document)
+    data = {name: parse_json(text, f"--answer {name}", f"--answer '{name}=\"yes\"'") for name, text in answers.items()}
     report = crash_report(workflow, values, answers=data, options=RunOptions(target=described))
     if as_json:
         write_document({**attrs.asdict(report), "is_safe": not report.findings})
     else:
-        write("".join(f"{escaped(line)}\n" for line in str(report).splitlines()))
+        write("".join(f"{escape(line)}\n" for line in str(report).splitlines()))
     return ExitCode.MISMATCH if report.findings else ExitCode.DONE
 
 
@@ -245,12 +255,12 @@ def _check_document(report: DeterminismReport) -> dict[str, object]:
 
 def _check_text(report: DeterminismReport) -> str:
     where = "in this process and in another one" if report.is_other_process_checked else "in this process"
-    lines = [f"{escaped(report.workflow_name)}: {counted(report.steps, 'step')} compared, {where}"]
+    lines = [f"{escape(report.workflow_name)}: {counted(report.steps, 'step')} compared, {where}"]
     for each in report.differences:
-        lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
-        lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]
+        lines.append(f"{escape(each.where)}: {each.kind} of {escape(each.path or 'the workflow')} ({each.place})")
+        lines += [f"  first: {escape(each.recorded)}", f"  then:  {escape(each.now)}"]
     if report.note:
-        lines.append(f"note: {escaped(report.note)}")
+        lines.append(f"note: {escape(report.note)}")
     count = len(report.differences)
     lines.append(f"{count} difference{'s' * (count != 1)}" if count else "no difference")
     return "".join(f"{line}\n" for line in lines)

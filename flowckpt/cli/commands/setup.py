@@ -10,14 +10,14 @@ from typing import Any
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from flowckpt.cli.config.read import Found, unknown_variables
+from flowckpt.cli.config.read import SettingValue, find_unknown_variables
 from flowckpt.cli.config.settings import Part
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.main import group
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import Command, color_option, json_option
 from flowckpt.cli.render.tables import show_table
-from flowckpt.cli.render.terminal import escaped, say, write, write_document
+from flowckpt.cli.render.terminal import escape, say, write, write_document
 from flowckpt.cli.settings import command_settings
 from flowckpt.stores.open import hide_passwords
 
@@ -131,9 +131,9 @@ def init_command(directory: Path, as_json: bool) -> int:
         write_document({"directory": str(directory), "written": written, "kept": kept})
         return ExitCode.DONE
     for name in written:
-        say(f"wrote {escaped(str(directory / name))}")
+        say(f"wrote {escape(str(directory / name))}")
     for name in kept:
-        say(f"kept {escaped(str(directory / name))}: it exists")
+        say(f"kept {escape(str(directory / name))}: it exists")
     if "pyproject.toml" in kept and "[tool.flowckpt]" not in (directory / "pyproject.toml").read_text(
         "utf-8", "replace"
     ):
@@ -163,24 +163,24 @@ def config_command(as_json: bool) -> None:
       FLOWCKPT_STORE=sqlite:runs.db flowckpt config --json
     """
     settings = command_settings()
-    for name, remedy in unknown_variables().items():
+    for name, remedy in find_unknown_variables().items():
         warn(f"the environment variable {name} is not a setting. {remedy}".rstrip())
     if as_json:
         document = {
             "file": None if settings.file is None else str(settings.file),
-            "settings": [_document(found) for found in settings.found.values()],
+            "settings": [_make_document(found) for found in settings.found.values()],
         }
         write_document(document)
     else:
-        rows = [_row(found) for found in settings.found.values()]
+        rows = [_make_row(found) for found in settings.found.values()]
         show_table(_HEADER, rows, wrapped=("VALUE", "FROM"))
 
 
-def _document(found: Found) -> dict[str, Any]:
+def _make_document(found: SettingValue) -> dict[str, Any]:
     value = found.value
     return {
         "name": found.setting.name,
-        "value": list(value) if isinstance(value, tuple) else _shown(found),
+        "value": list(value) if isinstance(value, tuple) else _hide_secrets(found),
         "source": str(found.source),
         "place": found.place,
         "variable": found.setting.variable,
@@ -188,8 +188,8 @@ def _document(found: Found) -> dict[str, Any]:
     }
 
 
-def _row(found: Found) -> list[str]:
-    value = _shown(found)
+def _make_row(found: SettingValue) -> list[str]:
+    value = _hide_secrets(found)
     if isinstance(value, bool):
         value = str(value).lower()
     elif isinstance(value, tuple):
@@ -205,7 +205,7 @@ def _row(found: Found) -> list[str]:
     ]
 
 
-def _shown(found: Found) -> Any:
+def _hide_secrets(found: SettingValue) -> Any:
     if found.setting.name in ("store", "mirror") and found.value:
         return hide_passwords(found.value)
     if found.setting.part is Part.HOOKS and isinstance(found.value, str):

@@ -11,23 +11,29 @@ import click
 from flowckpt.cli.next_steps import wait_lines
 from flowckpt.cli.options import Command, RunName, StepName, color_option, json_option, store_option
 from flowckpt.cli.progress.state import COMPOSITES
-from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history, step_document
+from flowckpt.cli.render.documents import (
+    attempt_document,
+    read_recorded_claims,
+    read_run_history,
+    run_document,
+    step_document,
+)
 from flowckpt.cli.render.tables import (
     Branch,
-    Folded,
+    FoldedMembers,
     ago_text,
     duration_text,
     figures_text,
-    folded,
+    fold_members,
     moment_text,
     show_table,
     status_text,
     step_tree,
 )
-from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, say, short_value, write, write_document
-from flowckpt.cli.runs import opened_run
+from flowckpt.cli.render.terminal import escape, escape_lines, json_text, say, short_value, write, write_document
+from flowckpt.cli.runs import open_run
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_run import StoredRun, stored_run
+from flowckpt.cli.stored_run import StoredRun, read_stored_run
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.generation import Generation, generations_of, number_of
@@ -130,19 +136,19 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--members goes with --steps")
     if steps and at is not None:
         raise click.UsageError("--steps and --at exclude each other: --at shows one of the steps")
-    opened, run = opened_run(store, run, runs_nothing=True)
-    found = stored_run(opened, run)
-    attempts = run_history(opened, run, found) if history else []
+    opened, run = open_run(store, run, runs_nothing=True)
+    found = read_stored_run(opened, run)
+    attempts = read_run_history(opened, run, found) if history else []
     results: Sequence[StepResult] = found.latest.step_results
     if at is not None:
         at = find_path(run, results, at)
         results = [result for result in results if is_within(result.path, at)]
-    wanted = _selected(found.checkpoints, attempt, reasons, verified)
+    wanted = _select_checkpoints(found.checkpoints, attempt, reasons, verified)
     is_filtered = attempt is not None or bool(reasons) or verified is not None
     place, shown = choose_store(store).places_of(run)
     if as_json:
         document = run_document(run, found, wanted) | {"stored_at": place}
-        document |= _listed(found) if generations else {}
+        document |= _generations_document(found) if generations else {}
         document |= {"steps": [*map(step_document, results)]} if at is not None else {}
         document |= {"history": [*map(attempt_document, attempts)]} if history else {}
         write_document(document)
@@ -155,12 +161,12 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if checkpoints or is_filtered:
         _show_checkpoints(wanted)
     if generations:
-        _show_below(_GENERATIONS, [*map(_generation_row, _generations(found))], wrapped=())
+        _show_below(_GENERATIONS, [*map(_generation_row, _list_generations(found))], wrapped=())
     if history:
         _show_history(attempts)
 
 
-def _selected(
+def _select_checkpoints(
     checkpoints: Sequence[CheckpointRef], attempt: int | None, reasons: Collection[str], verified: str | None
 ) -> list[CheckpointRef]:
     """Return the checkpoints selected by the options."""
@@ -184,7 +190,7 @@ def _show_steps(results: Sequence[StepResult], in_flight: Iterable[str], *, is_u
     branches = step_tree(results, is_unfolded=is_unfolded)
     if rows := [*map(_branch_row, branches), *map(_started_row, in_flight)]:
         _show_below(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"))
-    if claims := _claims(results, is_unfolded=is_unfolded):
+    if claims := _claims_rows(results, is_unfolded=is_unfolded):
         _show_below(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"))
 
 
@@ -201,7 +207,7 @@ def _whole_lines(result: StepResult) -> list[str]:
     if result.error is not None:
         return _error_lines(result.error, [result])
     text = json_text(plain_tree(result.held_output, "output"), indent=2)
-    return [f"output of {escaped(result.path)}:", *text.splitlines()]
+    return [f"output of {escape(result.path)}:", *text.splitlines()]
 
 
 def _show_checkpoints(wanted: Sequence[CheckpointRef]) -> None:
@@ -218,7 +224,7 @@ def _show_history(attempts: Sequence[Attempt]) -> None:
         _show_below(_RESULTS, rows, wrapped=("STEP", "OUTPUT"))
 
 
-def _generations(run: StoredRun) -> list[Generation]:
+def _list_generations(run: StoredRun) -> list[Generation]:
     latest = run.latest
     return generations_of(
         latest.metadata,
@@ -229,7 +235,7 @@ def _generations(run: StoredRun) -> list[Generation]:
     )
 
 
-def _listed(run: StoredRun) -> dict[str, Any]:
+def _generations_document(run: StoredRun) -> dict[str, Any]:
     documents = [
         {
             "number": each.number,
@@ -239,7 +245,7 @@ def _listed(run: StoredRun) -> dict[str, Any]:
             "attempts": [*each.attempts],
             "inputs_hash": each.inputs_hash,
         }
-        for each in _generations(run)
+        for each in _list_generations(run)
     ]
     return {"generations": documents}
 
@@ -259,60 +265,60 @@ def _generation_row(generation: Generation) -> list[str]:
 def _lines(workflow_id: str, run: StoredRun, place: str) -> list[str]:
     latest = run.latest
     lines = [
-        f"run: {escaped(workflow_id)}",
-        f"workflow: {escaped(latest.workflow_name)}",
+        f"run: {escape(workflow_id)}",
+        f"workflow: {escape(latest.workflow_name)}",
         f"status: {status_text(run.status.value)}",
         f"attempt: {latest.attempt}",
         *([f"generation: {number}"] if (number := number_of(latest.metadata)) > 1 else []),
         f"started: {moment_text(run.started_at)}",
         f"updated: {moment_text(latest.saved_at)} ({ago_text(latest.saved_at)})",
-        f"stored at: {escaped(place)}",
+        f"stored at: {escape(place)}",
     ]
     if is_task(latest) and run.status is not Status.COMPLETED:
         lines.append("task: of a CheckpointManager; run its program again to continue it")
     if IMPORTED in latest.metadata:
         lines.append("held: it was imported; nothing runs until a person resumes it with --accept-import")
     if run.owner is not None:
-        lines.append(f"owner: {escaped(str(run.owner))}")
-    lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
+        lines.append(f"owner: {escape(str(run.owner))}")
+    lines += [f"tag: {escape(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
     lines += _origin_lines(run)
     for each in latest.metadata.get(SETTLED, ()):
         because = f" ({each['comment']})" if each["comment"] else ""
         said = (
             f"{each['by'] or 'a person'} decided that {each['step']} was {'' if each['done'] else 'not '}done{because}"
         )
-        lines.append(f"settled: {escaped(said)}, {moment_text(datetime.fromisoformat(each['at']))}")
+        lines.append(f"settled: {escape(said)}, {moment_text(datetime.fromisoformat(each['at']))}")
     target = latest.metadata.get("target", {})
     if source := target.get("file") or target.get("module"):
-        lines.append(f"target: {escaped(':'.join(filter(None, (source, target.get('name')))))}")
-    inputs = _looked_at(latest.held_inputs, "inputs")
-    lines += [f"input {escaped(name)}: {short_value(value)}" for name, value in inputs.items()]
+        lines.append(f"target: {escape(':'.join(filter(None, (source, target.get('name')))))}")
+    inputs = _decode_if_possible(latest.held_inputs, "inputs")
+    lines += [f"input {escape(name)}: {short_value(value)}" for name, value in inputs.items()]
     lines += _count_lines(latest)
     undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
     for said, is_undone in (("undone", True), ("could not be undone", False)):
         if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
-            lines.append(f"{said}: {escaped(listed(paths, 5))}")
+            lines.append(f"{said}: {escape(listed(paths, 5))}")
     lines += _live_lines(run.hints.live)
     shown = set() if run.hints.live is None else {step.path for step in run.hints.live.steps}
-    lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight if path not in shown]
+    lines += [f"started, not ended: {escape(path)}" for path in latest.in_flight if path not in shown]
     for name, each in run.published.items():
-        said = f"{short_value(each.value)} (by {escaped(each.step)}, {ago_text(each.at)})"
-        lines.append(f"published {escaped(name)}: {said}")
+        said = f"{short_value(each.value)} (by {escape(each.step)}, {ago_text(each.at)})"
+        lines.append(f"published {escape(name)}: {said}")
     lines += wait_lines(run.waits)
     lines += _signal_lines(run)
     if run.stale:
-        lines.append(f"needs a person: {escaped(run.stale)}")
-    lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
+        lines.append(f"needs a person: {escape(run.stale)}")
+    lines += [f"state saved by: {escape(path)}" for path in latest.partial]
     if run.crash_loop is not None:
         lines.append(
-            f"crash loop: {escaped(crash_loop_error(workflow_id, run.crash_loop).message)}; resume it with --force"
+            f"crash loop: {escape(crash_loop_error(workflow_id, run.crash_loop).message)}; resume it with --force"
         )
     behind = f", and {run.left_behind} left behind (--history shows them)" if run.left_behind else ""
     lines.append(f"checkpoints: {len(run.checkpoints)}{behind}")
     pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]
-    lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
+    lines += [f"pinned: checkpoint {escape(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
     if run.status.value == "completed":
-        lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
+        lines.append(f"output: {short_value(_decode_if_possible(latest.held_output, 'output'))}")
     return lines if latest.error is None else [*lines, *_error_lines(latest.error, latest.step_results)]
 
 
@@ -324,8 +330,8 @@ def _live_lines(live: LiveNote | None) -> list[str]:
     lines = []
     for step in live.steps:
         figures = f" [{figures_text(step.figures)}]" if step.figures else ""
-        said = f", {escaped(step.said)}" if step.said else ""
-        lines.append(f"{lead}: {escaped(step.path)} since {moment_text(step.since)}{said}{figures}")
+        said = f", {escape(step.said)}" if step.said else ""
+        lines.append(f"{lead}: {escape(step.path)} since {moment_text(step.since)}{said}{figures}")
     if live.more:
         lines.append(f"{lead}: {live.more} more")
     return lines if live.is_running or not lines else [*lines, f"last noted: {moment_text(live.at)}"]
@@ -338,9 +344,9 @@ def _origin_lines(run: StoredRun) -> list[str]:
         if point := latest.metadata.get(key):
             run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
             said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
-            lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
+            lines.append(f"{key.replace('_', ' ')}: {escape(said)}")
     if started_by := latest.metadata.get(STARTED_BY):
-        lines.append(f"started by: {escaped(started_by['path'])} of run {escaped(started_by['workflow_id'])}")
+        lines.append(f"started by: {escape(started_by['path'])} of run {escape(started_by['workflow_id'])}")
         if is_not_started(latest.metadata, latest.attempt) and run.owner is None:
             lines.append("due: no process has run it yet; 'flowckpt recover' starts it")
     return lines
@@ -358,8 +364,8 @@ def _count_lines(latest: CheckpointData) -> list[str]:
 
 def _error_lines(error: StepError, results: Sequence[StepResult]) -> list[str]:
     at = f" at step {error.path}" if error.path else ""
-    said = f"error{escaped(at)}: {escaped(f'{error.type}: {error.message}')}"
-    return [said, *escaped_lines(read_failure(error, results).trace).splitlines()]
+    said = f"error{escape(at)}: {escape(f'{error.type}: {error.message}')}"
+    return [said, *escape_lines(read_failure(error, results).trace).splitlines()]
 
 
 def _signal_lines(run: StoredRun) -> list[str]:
@@ -374,13 +380,13 @@ def _signal_line(signal: Signal, standing: str = "not taken yet") -> str:
     said = f"{signal.name} by {signal.by}" if signal.by else signal.name
     what = {WaitKind.SIGNAL: "signal", WaitKind.CANCEL: "request to"}.get(signal.kind, "answer")
     data = "" if signal.data is None else f": {short_value(signal.data, 60)}"
-    return f"{what} {standing}: {escaped(said)} at {moment_text(signal.sent_at)}{data}"
+    return f"{what} {standing}: {escape(said)} at {moment_text(signal.sent_at)}{data}"
 
 
 def _step_row(result: StepResult) -> list[str]:
     started = moment_text(result.started_at) if result.started_at else "-"
     if result.error is None:
-        outcome, detail = "ok", short_value(_looked_at(result.held_output, "output"), 60)
+        outcome, detail = "ok", short_value(_decode_if_possible(result.held_output, "output"), 60)
     else:
         outcome, detail = "failed", f"{result.error.type}: {result.error.message}"[:200]
     if result.marks:
@@ -391,7 +397,7 @@ def _step_row(result: StepResult) -> list[str]:
         detail = f"{detail} [{figures_text(result.figures)}]"
     if result.argument_values:
         passed = ", ".join(f"{name}={short_value(value, 40)}" for name, value in result.argument_values.items())
-        detail = f"{detail} ({escaped(passed)})"[:400]
+        detail = f"{detail} ({escape(passed)})"[:400]
     time = duration_text(result.duration_ms)
     return [result.path, result.step_type, outcome, time, started, str(result.attempt), detail]
 
@@ -418,15 +424,17 @@ def _started_row(path: str) -> list[str]:
     return [path, "-", "started, not ended", "-", "-", "-", ""]
 
 
-def _claims(results: Sequence[StepResult], *, is_unfolded: bool) -> list[list[str]]:
+def _claims_rows(results: Sequence[StepResult], *, is_unfolded: bool) -> list[list[str]]:
     """Return the rows of the evidence; claims of a large map's members are only counted, unless `--members` is given."""
     claimed = [(result.path, row) for result in results for row in _claim_rows(result)]
     if is_unfolded:
         return [row for _, row in claimed]
     answer = _EVIDENCE.index("ANSWER")
     return [
-        [f"{each.path}/[…]", "", f"{each.count} more", each.kind, "", ""] if isinstance(each, Folded) else each[1]
-        for each in folded(claimed, lambda it: it[0], lambda it: it[1][answer])
+        [f"{each.path}/[…]", "", f"{each.count} more", each.kind, "", ""]
+        if isinstance(each, FoldedMembers)
+        else each[1]
+        for each in fold_members(claimed, lambda it: it[0], lambda it: it[1][answer])
     ]
 
 
@@ -437,10 +445,10 @@ def _claim_rows(result: StepResult) -> list[list[str]]:
             str(claim.claim.evidence_type),
             claim.description + (" (transient)" if claim.claim.is_transient else ""),
             claim.status or "-",
-            _moment(claim.verified_at),
+            _moment_text(claim.verified_at),
             claim.error,
         ]
-        for claim in recorded_claims(result)
+        for claim in read_recorded_claims(result)
     ]
 
 
@@ -452,20 +460,20 @@ def _history_row(reference: CheckpointRef, standing: Standing) -> list[str]:
         reference.reason.value,
         str(reference.steps),
         moment_text(reference.saved_at),
-        _standing(standing),
+        _standing_text(standing),
     ]
 
 
-def _standing(standing: Standing) -> str:
+def _standing_text(standing: Standing) -> str:
     return str(standing).replace("_", " ")
 
 
 def _result_row(result: StepResult, standing: Standing) -> list[str]:
     path, _, outcome, time, started, attempt, detail = _step_row(result)
-    return [attempt, path, outcome, time, started, detail, _standing(standing)]
+    return [attempt, path, outcome, time, started, detail, _standing_text(standing)]
 
 
-def _moment(text: str) -> str:
+def _moment_text(text: str) -> str:
     try:
         return moment_text(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
@@ -484,7 +492,7 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
     ]
 
 
-def _looked_at(held: Any, place: str) -> Any:
+def _decode_if_possible(held: Any, place: str) -> Any:
     """Return a recorded value; a value whose type only the program knows stays in its recorded form."""
     try:
         return decoded_value(held)

@@ -25,8 +25,8 @@ from flowckpt.cli.render.statistics import (
     summary_document,
 )
 from flowckpt.cli.render.tables import ago_text, bytes_text, show_table
-from flowckpt.cli.render.terminal import escaped, say, write, write_document
-from flowckpt.cli.runs import chosen_run, latest_of, opened_run, opened_store, tell_unreadable, waited
+from flowckpt.cli.render.terminal import escape, say, write, write_document
+from flowckpt.cli.runs import open_chosen_store, open_run, read_latest, report_unreadable, resolve_run, run_async
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted, listed
@@ -69,8 +69,8 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
       flowckpt store check nightly
       flowckpt store check --json
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    findings = waited(checkpoints.check(None if run is None else chosen_run(checkpoints, run)))
+    checkpoints = open_chosen_store(store, runs_nothing=True)
+    findings = run_async(checkpoints.check(None if run is None else resolve_run(checkpoints, run)))
     choice = choose_store(store)
     with suppress(FlowckptError):  # a file that is not a database is among the findings
         if medium := checkpoints.medium():
@@ -80,7 +80,7 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     if as_json:
         write_document([finding_document(finding) for finding in findings])
     else:
-        write("".join(f"{_line(finding)}\n" for finding in findings))
+        write("".join(f"{_describe_finding(finding)}\n" for finding in findings))
     counts = Counter(finding.severity for finding in findings)
     corrupt, locked, failed = counts["corrupt"], counts["locked"], counts["failed"]
     of_all = f"of {counted(len(findings), 'finding')}"
@@ -99,8 +99,8 @@ def check_command(run: str | None, as_json: bool, store: str | None) -> int:
     return ExitCode.USAGE if locked else ExitCode.DONE
 
 
-def _line(finding: Finding) -> str:
-    return escaped(f"{finding.severity}: {finding.workflow_id or 'store'}: {finding.detail}")
+def _describe_finding(finding: Finding) -> str:
+    return escape(f"{finding.severity}: {finding.workflow_id or 'store'}: {finding.detail}")
 
 
 @click.command("repair", cls=Command)
@@ -119,10 +119,10 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
       flowckpt store repair nightly
       flowckpt store repair nightly --json
     """
-    checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
+    checkpoints, choice = open_chosen_store(store, runs_nothing=True), choose_store(store)
     with contextlib.suppress(CheckpointNotFoundError):  # an interrupted repair has set it aside
-        run = chosen_run(checkpoints, run)
-    done = waited(checkpoints.repair(run))
+        run = resolve_run(checkpoints, run)
+    done = run_async(checkpoints.repair(run))
     if as_json:
         lost = [{"place": each.place, "bytes": each.size, "detail": each.detail} for each in done.lost]
         kept = {"checkpoints": done.checkpoints, "steps": done.steps, "newest": done.newest}
@@ -130,11 +130,11 @@ def repair_command(run: str, as_json: bool, store: str | None) -> None:
         return
     left = f"{counted(done.checkpoints, 'checkpoint')}, {counted(done.steps, 'result')}, the newest is {done.newest!r}"
     if not done.is_changed:
-        write(escaped(f"{run} is intact ({left}): nothing was changed") + "\n")
+        write(escape(f"{run} is intact ({left}): nothing was changed") + "\n")
         return
-    write("".join(escaped(f"lost: {each}") + "\n" for each in done.lost))
-    write(escaped(f"set aside: the original, in {done.aside}") + "\n")
-    write(escaped(f"repaired: {run} ({left})") + "\n")
+    write("".join(escape(f"lost: {each}") + "\n" for each in done.lost))
+    write(escape(f"set aside: the original, in {done.aside}") + "\n")
+    write(escape(f"repaired: {run} ({left})") + "\n")
     say(f"See what a resume would run: {command_line('plan', choice, run)}")
 
 
@@ -163,17 +163,17 @@ def stats_command(run: str | None, limit: int, as_json: bool, store: str | None)
       flowckpt store stats nightly
       flowckpt store stats --limit 30 --json
     """
-    checkpoints = opened_store(store, runs_nothing=True)
-    run = None if run is None else chosen_run(checkpoints, run)
-    figures = waited(store_statistics(checkpoints, run, limit=limit))
+    checkpoints = open_chosen_store(store, runs_nothing=True)
+    run = None if run is None else resolve_run(checkpoints, run)
+    figures = run_async(store_statistics(checkpoints, run, limit=limit))
     if as_json:
         write_document(figures_document(figures))
-        return tell_unreadable(figures.unreadable)
-    write("".join(f"{escaped(line)}\n" for line in figures_lines(figures, run)))
+        return report_unreadable(figures.unreadable)
+    write("".join(f"{escape(line)}\n" for line in figures_lines(figures, run)))
     for header, rows, wrapped in figures_tables(figures, limit):
         write("\n")
         show_table(header, rows, wrapped=wrapped)
-    return tell_unreadable(figures.unreadable)
+    return report_unreadable(figures.unreadable)
 
 
 @click.command("pin", cls=Command)
@@ -193,16 +193,16 @@ def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, st
       flowckpt store pin nightly trained
       flowckpt store pin nightly trained --unpin
     """
-    checkpoints = opened_store(store, runs_nothing=True)
+    checkpoints = open_chosen_store(store, runs_nothing=True)
     if not checkpoints.has(Ability.PINS):
         raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
-    run = chosen_run(checkpoints, run)
-    data = latest_of(checkpoints, run)
+    run = resolve_run(checkpoints, run)
+    data = read_latest(checkpoints, run)
     if checkpoint is not None:
-        data = waited(find_standing_checkpoint(checkpoints, run, data, checkpoint))
-    was_pinned = data.sequence in waited(checkpoints.pinned(run))
+        data = run_async(find_standing_checkpoint(checkpoints, run, data, checkpoint))
+    was_pinned = data.sequence in run_async(checkpoints.pinned(run))
     change = checkpoints.unpin if unpin else checkpoints.pin
-    waited(change(run, data.sequence))
+    run_async(change(run, data.sequence))
     is_changed = was_pinned is unpin
     if as_json:
         document: dict[str, Any] = {
@@ -215,11 +215,11 @@ def pin_command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, st
             document["changed"] = False
         write_document(document)
         return
-    place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
+    place = f"checkpoint {escape(data.checkpoint_id)} (sequence {data.sequence})"
     if is_changed:
-        write(f"{'unpinned' if unpin else 'pinned'} {place} of {escaped(run)}\n")
+        write(f"{'unpinned' if unpin else 'pinned'} {place} of {escape(run)}\n")
     else:
-        write(f"{place} of {escaped(run)} {'was not pinned' if unpin else 'is already pinned'}: nothing was changed\n")
+        write(f"{place} of {escape(run)} {'was not pinned' if unpin else 'is already pinned'}: nothing was changed\n")
 
 
 _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
@@ -290,9 +290,9 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise click.UsageError("--max-bytes selects checkpoints of a run; name a RUN")
     if has_filter and keep is None and older_than is None:
         raise click.UsageError("choose what to remove: --keep N, --older-than AGE, or --keep 0 for all")
-    checkpoints = opened_store(store, runs_nothing=True)
+    checkpoints = open_chosen_store(store, runs_nothing=True)
     verb = "would remove" if dry_run else "removed"
-    report = waited(
+    report = run_async(
         prune(
             checkpoints,
             keep=keep,
@@ -300,30 +300,30 @@ def prune_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
             statuses=[Status(each) for each in statuses] or FINISHED,
             workflow=workflow,
             is_dry_run=dry_run,
-            on_run=None if as_json else lambda pruned: write(f"{verb} {_said(pruned)}\n"),
+            on_run=None if as_json else lambda pruned: write(f"{verb} {_describe_run(pruned)}\n"),
         )
     )
     if as_json:
         write_document(summary_document(report, is_dry_run=dry_run))
     else:
-        _summarize(report, verb, is_dry_run=dry_run)
+        _show_summary(report, verb, is_dry_run=dry_run)
     if not report.matched and has_filter:
-        of = "" if workflow is None else f" of the workflow {escaped(workflow)}"
+        of = "" if workflow is None else f" of the workflow {escape(workflow)}"
         stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
         say(f"flowckpt: {choose_store(store).shown} has no run{of}{stands}")
-    return tell_unreadable(report.unreadable)
+    return report_unreadable(report.unreadable)
 
 
-def _said(pruned: PrunedRun) -> str:
+def _describe_run(pruned: PrunedRun) -> str:
     said = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
     if pruned.size is not None:
         said.append(bytes_text(pruned.size))
-    return f"{escaped(pruned.workflow_id)} ({', '.join(said)})"
+    return f"{escape(pruned.workflow_id)} ({', '.join(said)})"
 
 
-def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
+def _show_summary(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
-        say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
+        say(escape(f"flowckpt: {workflow_id} stays: {why}"))
     size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
     say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
@@ -335,15 +335,15 @@ def _prune_one(store: str | None, run: str, conditions: dict[str, Any], *, is_dr
         raise click.UsageError(
             "--keep 0: the newest checkpoint of a run always stays; 'flowckpt store clear' removes the run"
         )
-    checkpoints, run = opened_run(store, run, runs_nothing=True)
-    sequences, freed = waited(prune_checkpoints(checkpoints, run, **conditions, is_dry_run=is_dry_run))
+    checkpoints, run = open_run(store, run, runs_nothing=True)
+    sequences, freed = run_async(prune_checkpoints(checkpoints, run, **conditions, is_dry_run=is_dry_run))
     if as_json:
         write_document(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run))
         return
     if is_dry_run:
-        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escaped(run)}\n")
+        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escape(run)}\n")
     else:
-        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {bytes_text(freed)} freed\n")
+        write(f"removed {counted(len(sequences), 'checkpoint')} of {escape(run)}, {bytes_text(freed)} freed\n")
 
 
 @click.command("clear", cls=Command)
@@ -357,10 +357,10 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
       flowckpt store clear nightly
       flowckpt store clear nightly --yes
     """
-    checkpoints, run = opened_run(store, run, runs_nothing=True)
+    checkpoints, run = open_run(store, run, runs_nothing=True)
     what = "its record is damaged"
     try:
-        latest = latest_of(checkpoints, run)
+        latest = read_latest(checkpoints, run)
         what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}"
     except CheckpointCorruptedError as error:  # what is damaged may be removed anyway
         warn(error.message)
@@ -373,12 +373,12 @@ def clear_command(run: str, yes: bool, store: str | None) -> None:
         what = "its record cannot be read"
         warn(error.message)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        asked = f"Remove run {escaped(run)} ({what}) with all its checkpoints?"
+        asked = f"Remove run {escape(run)} ({what}) with all its checkpoints?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was removed")
             return
-    waited(checkpoints.clear(run))
-    write(f"removed {escaped(run)}\n")
+    run_async(checkpoints.clear(run))
+    write(f"removed {escape(run)}\n")
 
 
 @click.command("key", cls=Command)
@@ -420,10 +420,10 @@ def key_command(action: str, file: str, use: str | None, as_json: bool) -> None:
         said = [{"id": key.id, "use": key.use, "created_at": key.created_at} for key in ring.keys]
         write_document(said)
     else:
-        write("".join(escaped(f"{key.id}  {key.use:<12}  {key.created_at}") + "\n" for key in ring.keys))
+        write("".join(escape(f"{key.id}  {key.use:<12}  {key.created_at}") + "\n" for key in ring.keys))
     if action == "new":
         say(
-            escaped(
+            escape(
                 f"Keep a copy of {file} outside the store. To use it: export FLOWCKPT_KEY_FILE={Path(file).absolute()}"
             )
         )
@@ -452,31 +452,31 @@ def trust_command(run: str, yes: bool, store: str | None) -> None:
     checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
     if not isinstance(checkpoints, FileCheckpointStore) or choice.key_file is None:
         raise click.UsageError("trust needs a file store with a key: set FLOWCKPT_KEY_FILE")
-    run = chosen_run(checkpoints, run)
-    latest = latest_of(checkpoints, run)
+    run = resolve_run(checkpoints, run)
+    latest = read_latest(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        for line in _said_of(checkpoints.runs.trust_report(run), "would be"):
+        for line in _describe_trust(checkpoints.runs.trust_report(run), "would be"):
             say(line)
         what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
-        asked = f"Trust run {escaped(run)} ({escaped(what)}) as it is?"
+        asked = f"Trust run {escape(run)} ({escape(what)}) as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")
             return
-    found = waited(checkpoints.trust(run))
+    found = run_async(checkpoints.trust(run))
     counts = f"{found.checkpoints} checkpoints, {found.results} results"
     if found.is_proved:
-        write(f"{escaped(run)} is already authenticated by the key ({counts}): nothing was changed\n")
+        write(f"{escape(run)} is already authenticated by the key ({counts}): nothing was changed\n")
     else:
-        write(f"trusted {escaped(run)} as it is now ({counts})\n")
-    write("".join(f"{line}\n" for line in _said_of(found, "was")))
+        write(f"trusted {escape(run)} as it is now ({counts})\n")
+    write("".join(f"{line}\n" for line in _describe_trust(found, "was")))
     if found.message:
         warn(f"its messages are still refused: {found.message}. Remove the file, and send the message again")
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
-        say(f"Still refused, because they were written without a key: {escaped(listed(others, _MOST_RUNS))}")
+        say(f"Still refused, because they were written without a key: {escape(listed(others, _MOST_RUNS))}")
         say(f"Inspect each run; if it is correct: {command_line('store trust', choice, others[0])}")
 
 
-def _said_of(found: TrustReport, verb: str) -> list[str]:
+def _describe_trust(found: TrustReport, verb: str) -> list[str]:
     lines = []
     if found.plain and not found.is_proved:
         lines.append(f"  {verb} trusted, written without a key: {', '.join(found.plain)}")
@@ -486,4 +486,4 @@ def _said_of(found: TrustReport, verb: str) -> list[str]:
         lines.append(f"  verified by a later sealed segment: {', '.join(found.plain)}")
     if found.sealed:
         lines.append(f"  verified, sealed with the key: {', '.join(found.sealed)}")
-    return [escaped(line) for line in lines]
+    return [escape(line) for line in lines]

@@ -14,7 +14,7 @@ import click
 
 from flowckpt.cli.options import Command, store_option
 from flowckpt.cli.render.terminal import say
-from flowckpt.cli.runs import opened_store
+from flowckpt.cli.runs import open_chosen_store
 from flowckpt.cli.settings import choose_store
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
@@ -65,14 +65,14 @@ def ui_command(
     choice = choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be shown; name another with --store")
-    checkpoints = opened_store(store, runs_nothing=read_only)
+    checkpoints = open_chosen_store(store, runs_nothing=read_only)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
-    hosts = accepted_hosts(host, port, is_secure=tls_cert is not None)
+    hosts = list_accepted_hosts(host, port, is_secure=tls_cert is not None)
     guard = Guard(hosts, token, time.monotonic, f"flowckpt_ui_{port}", is_everywhere=host in _ANY)
     commands = Commands(choice.spec)
     app = Ui(checkpoints, choice.shown, guard, commands, read_only).app()
@@ -82,7 +82,7 @@ def ui_command(
         config.load()
     except OSError as error:
         raise click.UsageError(f"{tls_cert} and {tls_key} cannot be used: {error.strerror or error}") from None
-    address = f"http{'s' if tls_cert else ''}://{_shown(host)}:{port}/?token={token}"
+    address = f"http{'s' if tls_cert else ''}://{_browser_host(host)}:{port}/?token={token}"
     say(f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n")
     say("Anyone with this address can act as you. Stop with Ctrl-C.")
     if opens:
@@ -108,21 +108,21 @@ def _refuse_unsafe(host: str, cert: Path | None, key: Path | None, *, allow_plai
         )
 
 
-def accepted_hosts(host: str, port: int, *, is_secure: bool) -> set[str]:
+def list_accepted_hosts(host: str, port: int, *, is_secure: bool) -> set[str]:
     """Return the `Host` headers that name this server; browsers omit the scheme's default port."""
-    names = {"localhost", "127.0.0.1", "[::1]", _in_address(host).lower()}
+    names = {"localhost", "127.0.0.1", "[::1]", _bracket_host(host).lower()}
     if not _is_local(host):
         names |= {socket.getfqdn().lower(), socket.gethostname().lower()}
     return {f"{name}:{port}" for name in names} | (names if port == (443 if is_secure else 80) else set())
 
 
-def _shown(host: str) -> str:
+def _browser_host(host: str) -> str:
     if host in _ANY:
         return socket.gethostname()
-    return "localhost" if host == "127.0.0.1" else _in_address(host)
+    return "localhost" if host == "127.0.0.1" else _bracket_host(host)
 
 
-def _in_address(host: str) -> str:
+def _bracket_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

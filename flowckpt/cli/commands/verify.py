@@ -14,7 +14,7 @@ import click
 
 from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.loaded_run import program_at_need
+from flowckpt.cli.loaded_run import prepare_program
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import (
     Command,
@@ -28,9 +28,9 @@ from flowckpt.cli.options import (
     verify_option,
 )
 from flowckpt.cli.render.documents import verdict_text
-from flowckpt.cli.render.tables import Folded, draws_colors, folded
-from flowckpt.cli.render.terminal import escaped, write, write_document
-from flowckpt.cli.runs import opened_run, waited
+from flowckpt.cli.render.tables import FoldedMembers, draws_colors, fold_members
+from flowckpt.cli.render.terminal import escape, write, write_document
+from flowckpt.cli.runs import open_run, run_async
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.listing import is_task
@@ -93,14 +93,14 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
       flowckpt verify nightly --checkpoint clean --verify stat
       flowckpt verify nightly --jobs 8 --json
     """
-    checkpoints, run = opened_run(store, run)
-    program = program_at_need(checkpoints, run, target, is_here=is_here, takes_tasks=True)
+    checkpoints, run = open_run(store, run)
+    program = prepare_program(checkpoints, run, target, is_here=is_here, takes_tasks=True)
     data = program.latest
     if checkpoint is not None:
-        data = waited(find_checkpoint(checkpoints, run, data, checkpoint))
+        data = run_async(find_checkpoint(checkpoints, run, data, checkpoint))
     options = RunOptions(verify=verify, allow_network=allow_network, base_path=program.base_path)
     if is_task(data):  # what it was rolled back from is no longer claimed
-        steps = waited(read_log(checkpoints, run, data))
+        steps = run_async(read_log(checkpoints, run, data))
         claimed = {step.path for step in steps.live_chain(steps.head)}
         data = attrs.evolve(data, step_results=[each for each in data.step_results if each.path in claimed])
     found = check_evidence(data, options, program, jobs=jobs or SETTINGS["jobs"].default)
@@ -108,23 +108,23 @@ def verify_command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     clock = SystemClock()
     answers = [answer for each in found for answer in each.report.answers]
     noted = Verifications.of(answers, clock.now(), data.sequence, is_verified=not stale)
-    waited(note_verification(checkpoints, clock, run, data.metadata, noted))
+    run_async(note_verification(checkpoints, clock, run, data.metadata, noted))
     if as_json:
-        write_document(_document(run, data, found, stale))
+        write_document(_make_document(run, data, found, stale))
     else:
         lines = _lines(run, data, found, is_colored=draws_colors())
         write("".join(f"{line}\n" for line in lines))
     return ExitCode.STALE if stale else ExitCode.DONE
 
 
-def _counts(found: Sequence[Checked]) -> dict[str, int]:
+def _count_answers(found: Sequence[CheckedEvidence]) -> dict[str, int]:
     counts = Counter({"total": 0, "verified": 0, "failed": 0, "cannot_tell": 0, "not_rechecked": 0})
     for each in found:
         counts.update(each.report.counts)
     return dict(counts)
 
 
-def _document(run: str, data: CheckpointData, found: Sequence[Checked], stale: int) -> dict[str, Any]:
+def _make_document(run: str, data: CheckpointData, found: Sequence[CheckedEvidence], stale: int) -> dict[str, Any]:
     return {
         "workflow_id": run,
         "workflow_name": data.workflow_name,
@@ -132,7 +132,7 @@ def _document(run: str, data: CheckpointData, found: Sequence[Checked], stale: i
         "sequence": data.sequence,
         "steps": [each.to_document() for each in found if each.path],
         "checkpoint": [each.to_document() for each in found if not each.path],
-        "counts": _counts(found),
+        "counts": _count_answers(found),
         "stale": stale,
     }
 
@@ -140,25 +140,23 @@ def _document(run: str, data: CheckpointData, found: Sequence[Checked], stale: i
 _HOLDS, _STALE = "their evidence holds", "their evidence does not hold, or cannot be checked; --json has them all"
 
 
-def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_colored: bool) -> list[str]:
-    lines = [
-        f"evidence of run {escaped(run)} ({escaped(data.workflow_name)}), checkpoint {escaped(data.checkpoint_id)}"
-    ]
-    for each in folded(found, lambda it: it.path, lambda it: _HOLDS if it.holds else _STALE, _HOLDS):
-        if isinstance(each, Folded):
+def _lines(run: str, data: CheckpointData, found: Sequence[CheckedEvidence], *, is_colored: bool) -> list[str]:
+    lines = [f"evidence of run {escape(run)} ({escape(data.workflow_name)}), checkpoint {escape(data.checkpoint_id)}"]
+    for each in fold_members(found, lambda it: it.path, lambda it: _HOLDS if it.holds else _STALE, _HOLDS):
+        if isinstance(each, FoldedMembers):
             more = "more steps" if each.is_rest else "steps"
-            lines.append(f"{escaped(each.path)}/[…]: {each.count} {more}: {each.kind}")
+            lines.append(f"{escape(each.path)}/[…]: {each.count} {more}: {each.kind}")
             continue
-        lines.append(escaped(each.path) if each.path else "the checkpoint itself")
+        lines.append(escape(each.path) if each.path else "the checkpoint itself")
         for verdict in each.report.verdicts:
             text = verdict_text(verdict)
-            lines.append(f"  {_colored(escaped(text), is_colored=is_colored)}")
-            lines += [f"    {escaped(detail)}" for detail in verdict.details if detail not in text]
+            lines.append(f"  {_colorize(escape(text), is_colored=is_colored)}")
+            lines += [f"    {escape(detail)}" for detail in verdict.details if detail not in text]
         counted = [verdict for verdict in each.report.verdicts if verdict.status is not VerdictStatus.NOT_RECHECKED]
         if each.holds is not all(verdict.verified for verdict in counted):  # the policy of the pack decided
             word = "is true" if each.holds else "is not true"
-            lines.append(f"  as a whole it {word}: {escaped(each.report.reason)}")
-    counts = _counts(found)
+            lines.append(f"  as a whole it {word}: {escape(each.report.reason)}")
+    counts = _count_answers(found)
     if not counts["total"]:
         lines.append("nothing to check: no recorded result has evidence")
         return lines
@@ -167,7 +165,7 @@ def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_color
     return lines
 
 
-def _colored(line: str, *, is_colored: bool) -> str:
+def _colorize(line: str, *, is_colored: bool) -> str:
     word, colon, rest = line.partition(":")
     return f"{click.style(word, fg=_COLORS.get(word))}{colon}{rest}" if is_colored else line
 
@@ -176,7 +174,7 @@ def _colored(line: str, *, is_colored: bool) -> str:
 
 
 @attrs.frozen
-class Checked:
+class CheckedEvidence:
     """The current state of the evidence of a step or of the checkpoint itself.
 
     Attributes:
@@ -197,7 +195,7 @@ class Checked:
         return {"path": self.path, **self.report.to_document()}
 
 
-def check_evidence(data: CheckpointData, options: RunOptions, program: Program, *, jobs: int) -> list[Checked]:
+def check_evidence(data: CheckpointData, options: RunOptions, program: Program, *, jobs: int) -> list[CheckedEvidence]:
     """Check the recorded claims of every result of a checkpoint, and its own.
 
     Args:
@@ -209,26 +207,26 @@ def check_evidence(data: CheckpointData, options: RunOptions, program: Program, 
     Raises:
         DecodingError: a record of claims is malformed.
     """
-    asked = [*_asked_of_steps(data.step_results), *_asked_of_checkpoint(data)]
+    asked = [*_step_packs(data.step_results), *_asked_of_checkpoint(data)]
     if not asked:
         return []
     with ExitStack() as pools:
         verifier = ClaimChecker.of(data, None, options).verifier
         if jobs > 1:
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
-        reports = asyncio.run(_reports(verifier, [each[1:] for each in asked], jobs))
+        reports = asyncio.run(_verify_packs(verifier, [each[1:] for each in asked], jobs))
         again = [index for index, report in enumerate(reports) if _is_unanswered(report)]
         if again and (workflow := program()) is not None:
             why_not_all = _why_not_all_claims(workflow, data)
-            answers = asyncio.run(_reports(verifier, [asked[index][1:] for index in again], jobs))
+            answers = asyncio.run(_verify_packs(verifier, [asked[index][1:] for index in again], jobs))
             for index, report in zip(again, answers, strict=True):
                 reports[index] = report
             if why_not_all and any(map(_is_unanswered, answers)):
                 warn(f"not every claim of the run's program is known: {why_not_all}")
-    return [Checked(path, report) for (path, _, _), report in zip(asked, reports, strict=True)]
+    return [CheckedEvidence(path, report) for (path, _, _), report in zip(asked, reports, strict=True)]
 
 
-def _asked_of_steps(results: Sequence[StepResult]) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
+def _step_packs(results: Sequence[StepResult]) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
     for result in results:
         if result.evidence is not None and result.success:
             code = result.evidence.get("exit_code")
@@ -239,7 +237,7 @@ def _asked_of_checkpoint(data: CheckpointData) -> Iterator[tuple[str, EvidencePa
     return (("", pack, StepFacts()) for pack in read_packs(data))
 
 
-async def _reports(
+async def _verify_packs(
     verifier: EvidenceVerifier, asked: Sequence[tuple[EvidencePack, StepFacts]], jobs: int
 ) -> list[VerificationReport]:
     # In pieces, or a few large files would all be read by one worker.

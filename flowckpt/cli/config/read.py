@@ -24,11 +24,11 @@ from flowckpt.cli.config.settings import (
     Databases,
     Mirror,
     Setting,
-    absolute_spec,
-    nearest_store,
+    find_nearest_store,
+    make_spec_absolute,
 )
 from flowckpt.cli.config.settings import PathKind as FilePath
-from flowckpt.cli.groups import near_words
+from flowckpt.cli.groups import find_near_words
 from flowckpt.core.system import external
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.filesystem import why_untrusted
@@ -41,7 +41,7 @@ FILE_NAME = "pyproject.toml"
 TABLE = "tool.flowckpt"
 
 
-def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
+def find_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
     """Return the table and its file; an empty table and None if the nearest file has none.
 
     Args:
@@ -58,28 +58,28 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise _invalid(file, f" cannot be read: {error.strerror}") from error
+            raise _setting_error(file, f" cannot be read: {error.strerror}") from error
         # A file that does not mention flowckpt may be invalid.
-        table, source = _table(text, file) if b"flowckpt" in text else ({}, None)
+        table, source = _find_table(text, file) if b"flowckpt" in text else ({}, None)
         if source is not None:
             _check(source, directory=directory)
         return table, source
     return {}, None
 
 
-def _invalid(file: Path | str | None, said: str, key: str = "", remedy: str = "") -> SettingError:
+def _setting_error(file: Path | str | None, said: str, key: str = "", remedy: str = "") -> SettingError:
     """Return the error of a file of settings, or of a variable; its message is the name followed by `said`."""
     return SettingError(f"{file}{said}", setting=key, source=str(file), remedy=remedy)
 
 
-def _parsed(text: bytes, file: Path) -> dict[str, Any]:
+def _parse_file(text: bytes, file: Path) -> dict[str, Any]:
     try:
-        return parsed_toml(text)
+        return parse_toml(text)
     except ValueError as error:  # bad TOML, or no UTF-8
-        raise _invalid(file, f" is not valid TOML: {error}") from error
+        raise _setting_error(file, f" is not valid TOML: {error}") from error
 
 
-def parsed_toml(text: bytes) -> dict[str, Any]:
+def parse_toml(text: bytes) -> dict[str, Any]:
     """Return a TOML document.
 
     Raises:
@@ -88,13 +88,13 @@ def parsed_toml(text: bytes) -> dict[str, Any]:
     return external.tomllib.loads(text.decode())
 
 
-def _table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
-    tools = _parsed(text, file).get("tool", {})
+def _find_table(text: bytes, file: Path) -> tuple[Mapping[str, Any], Path | None]:
+    tools = _parse_file(text, file).get("tool", {})
     if not isinstance(tools, dict) or "flowckpt" not in tools:
         return {}, None
     table = tools["flowckpt"]
     if not isinstance(table, dict):
-        raise _invalid(file, f": {TABLE} must be a table, got {table!r:.80}")
+        raise _setting_error(file, f": {TABLE} must be a table, got {table!r:.80}")
     return table, file
 
 
@@ -112,7 +112,7 @@ class Source(StrEnum):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Found(FieldEquality):
+class SettingValue(FieldEquality):
     """The value of a setting.
 
     Attributes:
@@ -137,7 +137,7 @@ class Settings(FieldEquality):
         file: the `pyproject.toml` with a table for flowckpt, or None.
     """
 
-    found: Mapping[str, Found]
+    found: Mapping[str, SettingValue]
     file: Path | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -157,21 +157,23 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
     """
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
-    table, file = nearest_table(directory)
-    table = _flattened(table, file)
+    table, file = find_table(directory)
+    table = _flatten_table(table, file)
     for key in table:
         if key == SAFE_STORES:
             remedy = f"Set {key} in {user_file(environ)}, or {_SAFE_VARIABLE}."
-            raise _invalid(file, f": {TABLE}.{key} would let a project trust itself", key, remedy)
+            raise _setting_error(file, f": {TABLE}.{key} would let a project trust itself", key, remedy)
         if key not in SETTINGS:
-            remedy = _nearest(key, SETTINGS, "the settings are")
-            raise _invalid(file, f": {TABLE}.{key} is not a setting", key, remedy)
+            remedy = _suggest_name(key, SETTINGS, "the settings are")
+            raise _setting_error(file, f": {TABLE}.{key} is not a setting", key, remedy)
     # The whole file is checked, even keys that the environment overrides.
-    written = {key: _from_file(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
-    return Settings({name: _found(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file)
+    written = {key: _convert_entry(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
+    return Settings(
+        {name: _find_value(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file
+    )
 
 
-def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+def _flatten_table(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     """Return a table with the keys of its inner tables as `table.key`."""
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -181,11 +183,11 @@ def _flattened(table: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
             found |= {f"{key}.{inner}": each for inner, each in value.items()}
         else:
             remedy = f"Write its keys under [{TABLE}.{key}]."
-            raise _invalid(file, f": {TABLE}.{key} must be a table, got {value!r:.80}", key, remedy)
+            raise _setting_error(file, f": {TABLE}.{key} must be a table, got {value!r:.80}", key, remedy)
     return found
 
 
-def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def find_unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that look like settings but are not, each with a suggestion.
 
     Args:
@@ -197,59 +199,61 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
         return {}
     ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
     found = sorted(name for name in ours if name not in known)
-    return {name: _nearest(name, known, "") for name in found}
+    return {name: _suggest_name(name, known, "") for name in found}
 
 
-def _found(setting: Setting, environ: Mapping[str, str], written: Mapping[str, Found], directory: Path) -> Found:
-    if setting.name == "color" and (variable := _color_off_variable(environ)):
-        return Found(setting, False, Source.ENVIRONMENT, variable)
+def _find_value(
+    setting: Setting, environ: Mapping[str, str], written: Mapping[str, SettingValue], directory: Path
+) -> SettingValue:
+    if setting.name == "color" and (variable := _find_color_off_variable(environ)):
+        return SettingValue(setting, False, Source.ENVIRONMENT, variable)
     text = environ.get(setting.variable)
     if text or (text is not None and isinstance(setting.kind, Mirror)):
         try:
             value = setting.kind.from_text(text)
         except ValueError:
-            raise _invalid_value(setting, text, setting.variable, setting.variable) from None
-        return Found(setting, _resolved(setting, value, directory), Source.ENVIRONMENT, setting.variable)
+            raise _value_error(setting, text, setting.variable, setting.variable) from None
+        return SettingValue(setting, _resolve_paths(setting, value, directory), Source.ENVIRONMENT, setting.variable)
     if setting.name in written:
         return written[setting.name]
-    return Found(setting, nearest_store(directory) if setting.name == "store" else setting.default)
+    return SettingValue(setting, find_nearest_store(directory) if setting.name == "store" else setting.default)
 
 
-def _from_file(setting: Setting, value: object, file: Path) -> Found:
+def _convert_entry(setting: Setting, value: object, file: Path) -> SettingValue:
     try:
         checked = setting.kind.from_toml(value)
     except ValueError:
-        raise _invalid_value(setting, value, f"{file}: {TABLE}.{setting.name}", str(file)) from None
-    return Found(setting, _resolved(setting, checked, file.parent), Source.PYPROJECT, str(file))
+        raise _value_error(setting, value, f"{file}: {TABLE}.{setting.name}", str(file)) from None
+    return SettingValue(setting, _resolve_paths(setting, checked, file.parent), Source.PYPROJECT, str(file))
 
 
-def _resolved(setting: Setting, value: Any, directory: Path) -> Any:
+def _resolve_paths(setting: Setting, value: Any, directory: Path) -> Any:
     """Return a value with its relative paths made absolute."""
     if isinstance(setting.kind, FilePath):
         return os.path.normpath(directory / Path(value).expanduser())
     if isinstance(setting.kind, Databases):
-        return {name: absolute_spec(spec, directory) for name, spec in value.items()}
-    return absolute_spec(value, directory) if setting.name in ("store", "mirror") and value else value
+        return {name: make_spec_absolute(spec, directory) for name, spec in value.items()}
+    return make_spec_absolute(value, directory) if setting.name in ("store", "mirror") and value else value
 
 
-def _color_off_variable(environ: Mapping[str, str]) -> str:
+def _find_color_off_variable(environ: Mapping[str, str]) -> str:
     if environ.get("NO_COLOR"):
         return "NO_COLOR"
     return "TERM" if environ.get("TERM") == "dumb" else ""
 
 
-def _invalid_value(setting: Setting, value: object, where: str, source: str) -> SettingError:
+def _value_error(setting: Setting, value: object, where: str, source: str) -> SettingError:
     options = setting.kind.options if isinstance(setting.kind, Choice) else ()
     return SettingError(
         f"{where} must be {setting.kind.expected}, got {value!r:.80}",
         setting=setting.name,
         source=source,
-        remedy=_nearest(value, options, "") if isinstance(value, str) else "",
+        remedy=_suggest_name(value, options, "") if isinstance(value, str) else "",
     )
 
 
-def _nearest(name: str, known: Collection[str], otherwise: str) -> str:
-    close = near_words(name.replace("-", "_"), known)
+def _suggest_name(name: str, known: Collection[str], otherwise: str) -> str:
+    close = find_near_words(name.replace("-", "_"), known)
     if close:
         return f"Did you mean {close[0]}?"
     return f"{otherwise.capitalize()} {', '.join(known)}." if otherwise else ""
@@ -321,45 +325,47 @@ def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_wa
     """
     directory = Path.cwd() if directory is None else directory
     safe: Sequence[Path] | None = None
-    for place, reason in _untrusted_places(path, *parts, directory=directory, is_on_the_way=is_on_the_way):
-        safe = _safe_stores() if safe is None else safe
+    for place, reason in _find_untrusted_places(path, *parts, directory=directory, is_on_the_way=is_on_the_way):
+        safe = _read_safe_stores() if safe is None else safe
         if not any(each.resolve().is_relative_to(listed) for each in (path, place) for listed in safe):
             raise UntrustedStoreError(str(path), reason=f"{place} {reason}")
 
 
-def _safe_stores() -> list[Path]:
+def _read_safe_stores() -> list[Path]:
     """Return the paths that the user trusts, each with everything below it."""
-    found = [_path(each, _SAFE_VARIABLE) for each in os.environ.get(_SAFE_VARIABLE, "").split(os.pathsep) if each]
-    return [*found, *_listed_in(user_file())]
+    found = [
+        _parse_safe_path(each, _SAFE_VARIABLE) for each in os.environ.get(_SAFE_VARIABLE, "").split(os.pathsep) if each
+    ]
+    return [*found, *_read_user_file(user_file())]
 
 
-def _listed_in(file: Path) -> list[Path]:
+def _read_user_file(file: Path) -> list[Path]:
     try:
         text = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise _invalid(file, f" cannot be read: {error.strerror}") from error
-    for place, reason in _untrusted_places(file, directory=file.parent):
+        raise _setting_error(file, f" cannot be read: {error.strerror}") from error
+    for place, reason in _find_untrusted_places(file, directory=file.parent):
         remedy = "Make yourself its owner, and remove write access for others: chmod go-w."
-        raise _invalid(file, f" cannot be trusted: {place} {reason}", remedy=remedy)
-    document = _parsed(text, file)
+        raise _setting_error(file, f" cannot be trusted: {place} {reason}", remedy=remedy)
+    document = _parse_file(text, file)
     if unknown := sorted({*document} - {SAFE_STORES}):
-        raise _invalid(file, f": unknown setting {unknown[0]!r}", unknown[0], f"Write {SAFE_STORES}.")
+        raise _setting_error(file, f": unknown setting {unknown[0]!r}", unknown[0], f"Write {SAFE_STORES}.")
     listed = document.get(SAFE_STORES, [])
     if not isinstance(listed, list):
-        raise _invalid(file, f": {SAFE_STORES} must be a list of paths, got {listed!r:.80}", SAFE_STORES)
-    return [_path(each, str(file)) for each in listed]
+        raise _setting_error(file, f": {SAFE_STORES} must be a list of paths, got {listed!r:.80}", SAFE_STORES)
+    return [_parse_safe_path(each, str(file)) for each in listed]
 
 
-def _path(given: object, source: str) -> Path:
+def _parse_safe_path(given: object, source: str) -> Path:
     path = Path(given).expanduser() if isinstance(given, str) and given else None
     if path is None or not path.is_absolute():
-        raise _invalid(source, f": each path of {SAFE_STORES} must be absolute, got {given!r:.80}", SAFE_STORES)
+        raise _setting_error(source, f": each path of {SAFE_STORES} must be absolute, got {given!r:.80}", SAFE_STORES)
     return path.resolve()
 
 
-def _untrusted_places(
+def _find_untrusted_places(
     path: Path, *parts: Path, directory: Path, is_on_the_way: bool = False
 ) -> Iterator[tuple[Path, str]]:
     """Yield each place through which another user can change a file, with the reason; the file itself first.
@@ -371,17 +377,17 @@ def _untrusted_places(
         is_on_the_way: whether only an entry of `path` is used, see `why_untrusted`.
     """
     uid = os.geteuid()
-    ways = dict.fromkeys(way for each in (path, path.resolve()) for way in _between(each, directory))
+    ways = dict.fromkeys(way for each in (path, path.resolve()) for way in _walk_between(each, directory))
     own = (path, path.resolve(), *parts)
     for place in dict.fromkeys((*own, *ways)):
         with contextlib.suppress(OSError):  # a place without a readable status cannot be opened either
             status = place.lstat()
-            mode = _without_private_group(place, status)
+            mode = _mode_without_private_group(place, status)
             if reason := why_untrusted(status.st_uid, mode, uid, is_on_the_way=is_on_the_way or place not in own):
                 yield place, reason
 
 
-def _between(path: Path, directory: Path) -> Iterator[Path]:
+def _walk_between(path: Path, directory: Path) -> Iterator[Path]:
     """Yield the directories from a path up to the first one that contains the working directory.
 
     If `path` was found by searching upwards, yield its directory and those down to the working directory.
@@ -391,7 +397,7 @@ def _between(path: Path, directory: Path) -> Iterator[Path]:
         yield from (each for each in (lower, *lower.parents) if each.is_relative_to(top))
 
 
-def _without_private_group(place: Path, status: os.stat_result) -> int:
+def _mode_without_private_group(place: Path, status: os.stat_result) -> int:
     """Return the mode, without group write access if the owner is the only member of the group (a umask of 002)."""
     mode = status.st_mode
     if not mode & stat.S_IWGRP or stat.S_ISLNK(mode):

@@ -214,7 +214,7 @@ class Executors(Kind):
 
     def accepts(self, value: Any) -> bool:
         """Accept a list without repeated names."""
-        return _is_list_of_text(value) and all(value) and len({named_executor(each)[0] for each in value}) == len(value)
+        return _is_list_of_text(value) and all(value) and len({split_executor(each)[0] for each in value}) == len(value)
 
 
 class Hook(Kind):
@@ -258,7 +258,7 @@ def _is_list_of_text(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def named_executor(text: str) -> tuple[str, str]:
+def split_executor(text: str) -> tuple[str, str]:
     """Return the name and the spec of an executor; without a name, it is the default of all steps.
 
     Args:
@@ -317,7 +317,7 @@ class Setting(FieldEquality):
         return self.name.rpartition(".")[2]
 
 
-def _hook(name: str, meaning: str) -> Setting:
+def _hook_setting(name: str, meaning: str) -> Setting:
     return Setting(f"hooks.{name}", Part.HOOKS, Hook(), meaning, default_text="none")
 
 
@@ -559,10 +559,10 @@ SETTINGS: dict[str, Setting] = {
             "Whether runs are traced and measured with OpenTelemetry (extra otel).",
             default=False,
         ),
-        _hook("on_failure", "A command or URL for each run that failed."),
-        _hook("on_suspended", "A command or URL for each run that waits or was stopped by a signal."),
-        _hook("on_completed", "A command or URL for each run that completed."),
-        _hook("on_crash_loop", "A command or URL for each resume refused because of a crash loop."),
+        _hook_setting("on_failure", "A command or URL for each run that failed."),
+        _hook_setting("on_suspended", "A command or URL for each run that waits or was stopped by a signal."),
+        _hook_setting("on_completed", "A command or URL for each run that completed."),
+        _hook_setting("on_crash_loop", "A command or URL for each resume refused because of a crash loop."),
         Setting(
             "hooks.timeout",
             Part.HOOKS,
@@ -585,7 +585,7 @@ DEFAULT_DIRECTORY = ".flowckpt"
 _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.db"}
 
 
-def absolute_spec(spec: str, directory: Path) -> str:
+def make_spec_absolute(spec: str, directory: Path) -> str:
     """Return the spec of a store with an absolute path, if it has a path."""
     if spec.startswith(("/", "./", "../")) or (":" not in spec and (directory / spec).is_dir()):
         spec = f"file:{spec}"  # a directory was typed without a scheme
@@ -595,7 +595,7 @@ def absolute_spec(spec: str, directory: Path) -> str:
     return spec
 
 
-def nearest_store(directory: Path) -> str:
+def find_nearest_store(directory: Path) -> str:
     """Return the spec of the default store."""
     for candidate in (directory, *directory.parents):
         place = candidate / DEFAULT_DIRECTORY

@@ -11,22 +11,22 @@ import click
 
 from flowckpt.cli.options import PROGRESS
 from flowckpt.cli.progress.lines import JsonLines, PlainLines
-from flowckpt.cli.progress.state import HeldBack, Progress
+from flowckpt.cli.progress.state import DelayedProgress, Progress
 from flowckpt.cli.render.terminal import is_error_terminal
-from flowckpt.cli.settings import color_allowed, command_settings
+from flowckpt.cli.settings import command_settings, is_color_allowed
 from flowckpt.events import Event
 
 __all__ = ["HeldBack", "JsonLines", "Progress", "choose_progress"]
 
 
-def _option() -> str | None:
+def _find_option() -> str | None:
     """Return the value of `--progress`, if given."""
     context = click.get_current_context(silent=True)
     found: str | None = None if context is None else context.find_root().meta.get(PROGRESS)
     return found
 
 
-def _shows_cells() -> bool:
+def _is_notebook() -> bool:
     """Return whether this process is the kernel of a notebook, which shows HTML."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -39,7 +39,7 @@ class NoProgress:
     def start(self) -> None:
         """Do nothing."""
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Do nothing."""
 
     def stop(self) -> None:
@@ -57,14 +57,14 @@ def choose_progress(*, as_events: bool, output_type: Any, restored_attempt: int)
     if as_events:
         return JsonLines(output_type)
     shown: Progress
-    in_cell = _shows_cells()
+    in_cell = _is_notebook()
     can_draw = in_cell or (is_error_terminal() and os.environ.get("TERM") != "dumb")
-    form = _option() or command_settings()["progress"] or ("rich" if can_draw else "plain")
+    form = _find_option() or command_settings()["progress"] or ("rich" if can_draw else "plain")
     if form == "none":
         return NoProgress()
     if form == "plain":
         shown = PlainLines()
     else:
         live = importlib.import_module("flowckpt.cli.progress.live")
-        shown = live.LiveProgress(restored_attempt, no_color=not color_allowed(), in_cell=in_cell)
-    return HeldBack(shown) if restored_attempt else shown
+        shown = live.LiveProgress(restored_attempt, no_color=not is_color_allowed(), in_cell=in_cell)
+    return DelayedProgress(shown) if restored_attempt else shown

@@ -11,7 +11,7 @@ import attrs
 
 from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
-from flowckpt.cli.render.terminal import OutputFailedError, escaped, json_text, say, short_value, write_if_read
+from flowckpt.cli.render.terminal import OutputFailedError, escape, json_text, say, short_value, write_if_read
 from flowckpt.core import codec
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_error
@@ -49,7 +49,7 @@ def event_document(event: Event, output_type: Any) -> Json:
     document: dict[str, Any] = {"event": event.kind}
     for field in attrs.fields(type(event)):
         value = getattr(event, field.name)
-        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain(value)
+        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain_value(value)
     return document
 
 
@@ -67,7 +67,7 @@ def wait_document(wait: Wait) -> Json:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return moment_text(value)
     if isinstance(value, tuple):
@@ -92,7 +92,7 @@ class JsonLines:
     def start(self) -> None:
         """Do nothing."""
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Write the event."""
         try:
             write_if_read(f"{json_text(event_document(event, self._output_type))}\n")
@@ -179,7 +179,7 @@ class PlainLines:
     def start(self) -> None:
         """Do nothing."""
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Write the event's line, with findings below it."""
         kind, path = event.kind, getattr(event, "path", "")
         if isinstance(event, EvidenceVerified):
@@ -199,13 +199,13 @@ class PlainLines:
                 self._say_restored()
             return
         self._say_restored()
-        folding = self._fan_outs.folding(path) if path else None
-        if folding is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
-            self._say_members(folding)
+        find_folded = self._fan_outs.find_folded(path) if path else None
+        if find_folded is not None and (kind in _FOLDED or getattr(event, "taken_from", False)):
+            self._say_members(find_folded)
             return
         more = ""
         if kind in ("StepCompleted", "StepFailed"):
-            if (ended := self._fan_outs.of(path)) is not None:
+            if (ended := self._fan_outs.get(path)) is not None:
                 more += f", {ended} members" if ended.is_folded else ""
                 self._fan_outs.forget(path)
             if (claims := self._claims.pop(path, 0)) and kind == "StepCompleted":
@@ -214,9 +214,9 @@ class PlainLines:
             more += f", {figures_text(figures)}" if figures else ""
         if kind == "StepProgress" and not self._is_due(event):
             return
-        _say(escaped(_LINES.get(kind, _other_line)(event)) + more)
+        _say(escape(_LINES.get(kind, _other_line)(event)) + more)
         for detail in getattr(event, "details", ()):
-            _say(f"  {escaped(detail)}")
+            _say(f"  {escape(detail)}")
 
     def stop(self) -> None:
         """Write a line about the steps restored since the last one."""
@@ -233,7 +233,7 @@ class PlainLines:
         part = fan_out.done // tenth
         if part > self._shown_parts.get(fan_out.path, 0) and fan_out.done != fan_out.total:
             self._shown_parts[fan_out.path] = part
-            _say(f"{escaped(fan_out.path)}: {fan_out}")
+            _say(f"{escape(fan_out.path)}: {fan_out}")
 
     def _is_due(self, event: Any) -> bool:
         now = time.monotonic()

@@ -26,7 +26,7 @@ from rich.text import Text
 from flowckpt.cli.progress.screen import Screen
 from flowckpt.cli.progress.state import Counts, FanOutProgress, FanOuts, progress_text
 from flowckpt.cli.render.tables import duration_text, figures_text
-from flowckpt.cli.render.terminal import escaped, shortened
+from flowckpt.cli.render.terminal import escape, shorten
 from flowckpt.events import Event
 
 _MOST_LINES = 500
@@ -48,10 +48,10 @@ class CellScreen:
         self._every_seconds = 1.0 / refreshes
         self._no_color = no_color
         self._above: deque[Text] = deque(maxlen=_MOST_LINES)
-        self._left_out = 0
+        self._dropped_lines = 0
         self._output: Any = None
         self._drawn = ""
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._redraw, name="flowckpt-cell", daemon=True)
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class CellScreen:
 
     def show_above(self, line: Text) -> None:
         """Show a line above the running steps, with the next refresh."""
-        self._left_out += len(self._above) == _MOST_LINES
+        self._dropped_lines += len(self._above) == _MOST_LINES
         self._above.append(line)
 
     def finish_line(self) -> None:
@@ -72,16 +72,16 @@ class CellScreen:
 
     def stop(self) -> None:
         """Draw for the last time."""
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
         self._draw()
 
     def restore(self) -> None:
         """Draw nothing more."""
-        self._over.set()
+        self._stopped.set()
 
     def _redraw(self) -> None:
-        while not self._over.wait(self._every_seconds):
+        while not self._stopped.wait(self._every_seconds):
             self._draw()
 
     def _draw(self) -> None:
@@ -104,8 +104,8 @@ class CellScreen:
             force_jupyter=False,
             no_color=self._no_color or None,
         )
-        if self._left_out:
-            console.print(Text(f"{self._left_out} lines left out", style="dim"))
+        if self._dropped_lines:
+            console.print(Text(f"{self._dropped_lines} lines left out", style="dim"))
         for line in [*self._above]:
             console.print(line, soft_wrap=True)
         console.print(self._frame())
@@ -165,23 +165,23 @@ class LiveProgress:
         self._running: dict[str, Running] = {}
         self._fan_outs = FanOuts()
         self._counts = Counts()
-        self._evident: set[str] = set()
+        self._verified: set[str] = set()
         self._line: Text | None = None  # of the step that ended last; held back because its checkpoint may follow
         self._undoing = ""
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._screen: Screen | CellScreen | None = None
 
     # --- called by the run -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start to draw. Prints of the steps appear above the drawing."""
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._screen = self._new_screen(self._frame, _REFRESHES_PER_SECOND)
         _forget_in_children(self)
         with contextlib.suppress(OSError):
             self._screen.start()
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Update the state of the drawing."""
         note = _NOTES.get(event.kind)
         if note is not None:
@@ -213,40 +213,40 @@ class LiveProgress:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def _on_begun(self, event: Any) -> None:
+    def _on_run_started(self, event: Any) -> None:
         self._run = event.workflow_id
         attempt = f"  attempt {event.attempt}" if event.attempt > 1 else ""
-        self._show(self._text(escaped(f"{event.workflow_name} {event.workflow_id}{attempt}"), "bold"))
+        self._show(self._text(escape(f"{event.workflow_name} {event.workflow_id}{attempt}"), "bold"))
 
     def _on_continued(self, event: Any) -> None:
         self._fan_outs = FanOuts()
-        self._evident.clear()
+        self._verified.clear()
         name = f"{event.workflow_name} {event.workflow_id}  generation {event.generation}, attempt {event.attempt}"
-        self._show(self._text(escaped(name), "bold"))
+        self._show(self._text(escape(name), "bold"))
 
     def _on_restored(self, event: Any) -> None:
-        is_reverified = event.path in self._evident
-        self._evident.discard(event.path)
+        is_reverified = event.path in self._verified
+        self._verified.discard(event.path)
         if event.taken_from:
             self._counts.restored += 1
-            if self._fan_outs.folding(event.path) is not None:
+            if self._fan_outs.find_folded(event.path) is not None:
                 return
-            self._line = self._ended(event.path).append(f"  taken from run {shortened(event.taken_from, 80)}", "cyan")
+            self._line = self._end_line(event.path).append(f"  taken from run {shorten(event.taken_from, 80)}", "cyan")
             return
         if not self._fan_outs.is_composite(event.path):
             self._counts.restore(is_reverified=is_reverified)
         if not event.success:
             self._show_restored()
-            self._show(self._ended(event.path, success=False).append("  restored, with its failure", "red"))
+            self._show(self._end_line(event.path, success=False).append("  restored, with its failure", "red"))
 
     def _on_many_restored(self, event: Any) -> None:
         self._counts.restore(event.steps, is_reverified=False)
 
     def _on_started(self, event: Any) -> None:
         self._show_restored()
-        if self._fan_outs.folding(event.path) is None:
+        if self._fan_outs.find_folded(event.path) is None:
             self._running[event.path] = Running(time.monotonic())
-        self._evident.discard(event.path)  # its evidence held, but the step runs again
+        self._verified.discard(event.path)  # its evidence held, but the step runs again
 
     def _on_retrying(self, event: Any) -> None:
         if (running := self._running.get(event.path)) is not None:
@@ -258,10 +258,10 @@ class LiveProgress:
 
     def _on_output(self, event: Any) -> None:
         mark, style = ("!", "dim red") if event.stream == "stderr" else ("|", "dim")
-        self._show(Text(f"{shortened(event.path, 80)} {mark} {escaped(event.line)}", style=style))
+        self._show(Text(f"{shorten(event.path, 80)} {mark} {escape(event.line)}", style=style))
 
     def _on_verified(self, event: Any) -> None:
-        self._evident.add(event.path)
+        self._verified.add(event.path)
 
     def _on_not_verified(self, event: Any) -> None:
         found = "; ".join(event.details) or event.reason
@@ -275,7 +275,7 @@ class LiveProgress:
 
     def _on_adopted(self, event: Any) -> None:
         self._counts.adopted += 1
-        self._line = self._ended(event.path).append("  adopted, not run: it was done", "cyan")
+        self._line = self._end_line(event.path).append("  adopted, not run: it was done", "cyan")
 
     def _on_completed(self, event: Any) -> None:
         self._end(event, "")
@@ -288,21 +288,21 @@ class LiveProgress:
         path, members = event.path, ""
         self._counts.executed += not self._fan_outs.is_composite(path)
         self._running.pop(path, None)
-        has_evidence = path in self._evident
-        self._evident.discard(path)
-        if (fan_out := self._fan_outs.of(path)) is not None:
+        has_evidence = path in self._verified
+        self._verified.discard(path)
+        if (fan_out := self._fan_outs.get(path)) is not None:
             members = f"  {fan_out}"
             self._fan_outs.forget(path)
-        if self._fan_outs.folding(path) is not None and not failure:
+        if self._fan_outs.find_folded(path) is not None and not failure:
             return
-        line = self._ended(path, success=not failure)
+        line = self._end_line(path, success=not failure)
         line.append(f"{members}  {duration_text(event.duration_ms)}", "dim")
         if has_evidence:
             line.append("  evidence holds", "green")
         if event.figures:
             line.append(f"  {figures_text(event.figures)}", "dim")
         if failure:
-            line.append(f"  {shortened(failure, 500)}", "red")
+            line.append(f"  {shorten(failure, 500)}", "red")
         self._line = line
 
     def _on_waiting(self, event: Any) -> None:
@@ -353,13 +353,13 @@ class LiveProgress:
             text = f"{restored} restored from {self._run}"
             text += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
             text += f", the evidence of {reverified} holds" if reverified else ""
-            self._show(self._text(f"{self._mark(success=True)} {escaped(text)}", "cyan"))
+            self._show(self._text(f"{self._mark(success=True)} {escape(text)}", "cyan"))
 
     def _warn(self, text: str, style: str = "yellow") -> None:
-        self._show(Text(shortened(text, 500), style=style))
+        self._show(Text(shorten(text, 500), style=style))
 
-    def _ended(self, path: str, *, success: bool = True) -> Text:
-        return Text(f"{self._mark(success=success)} ", "green" if success else "red").append(shortened(path, 80), "")
+    def _end_line(self, path: str, *, success: bool = True) -> Text:
+        return Text(f"{self._mark(success=success)} ", "green" if success else "red").append(shorten(path, 80), "")
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class LiveProgress:
         now = time.monotonic()
         with self._lock:
             if not self._run:
-                waits = self._screen is not None and now - self._began > _PATIENCE_SECONDS
+                waits = self._screen is not None and now - self._started_at > _PATIENCE_SECONDS
                 return Group(*[self._text("reading the record, and checking its evidence", "dim")] * waits)
             turns = _SPINNER if self._is_utf8 else _ASCII_SPINNER
             turn = turns[int(now * _REFRESHES_PER_SECOND) % len(turns)]
@@ -376,21 +376,21 @@ class LiveProgress:
             if len(self._running) > _MOST_RUNNING:
                 drawn.append(self._text(f"  and {len(self._running) - _MOST_RUNNING} more running", "dim"))
             if self._undoing:
-                drawn.append(self._text(f"{turn} undoing {shortened(self._undoing, 80)}", "magenta"))
-            drawn.append(self._text(f"{self._counts}  {duration_text((now - self._began) * 1000)}", "dim"))
+                drawn.append(self._text(f"{turn} undoing {shorten(self._undoing, 80)}", "magenta"))
+            drawn.append(self._text(f"{self._counts}  {duration_text((now - self._started_at) * 1000)}", "dim"))
         return Group(*drawn)
 
     def _running_line(self, turn: str, path: str, step: Running, now: float) -> Text:
         seconds = now - step.since
-        text = f"{turn} {shortened(path, 80)}"
-        if (fan_out := self._fan_outs.of(path)) is not None:
+        text = f"{turn} {shorten(path, 80)}"
+        if (fan_out := self._fan_outs.get(path)) is not None:
             text += self._map_text(fan_out, seconds)
         text += f"  {duration_text(seconds * 1000)}"
         if step.amount is not None:
             done, total, note = step.amount
-            text += f"  {self._bar(done, total)}{shortened(progress_text(done, total, note), 80)}"
+            text += f"  {self._bar(done, total)}{shorten(progress_text(done, total, note), 80)}"
         if step.note:
-            text += f"  {shortened(step.note, 80)}"
+            text += f"  {shorten(step.note, 80)}"
         return self._text(text, "yellow")
 
     def _map_text(self, fan_out: FanOutProgress, seconds: float) -> str:
@@ -420,8 +420,8 @@ class LiveProgress:
 
 
 _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
-    "WorkflowStarted": LiveProgress._on_begun,
-    "WorkflowResumed": LiveProgress._on_begun,
+    "WorkflowStarted": LiveProgress._on_run_started,
+    "WorkflowResumed": LiveProgress._on_run_started,
     "WorkflowContinued": LiveProgress._on_continued,
     "StepStarted": LiveProgress._on_started,
     "StepRestored": LiveProgress._on_restored,

@@ -138,10 +138,10 @@ class Screen(Live):
         super().start(refresh)
         self._modes = self._terminal_modes()
         for name in ("stdout", "stderr"):
-            self._replace(sys, name, self._wrapped_stream)
-        self._replace(builtins, "input", self._wrapped_prompt)
-        self._replace(click.termui, "visible_prompt_func", self._wrapped_prompt)
-        self._replace(getpass, "_raw_input", self._wrapped_prompt)
+            self._replace(sys, name, self._wrap_stream)
+        self._replace(builtins, "input", self._wrap_prompt)
+        self._replace(click.termui, "visible_prompt_func", self._wrap_prompt)
+        self._replace(getpass, "_raw_input", self._wrap_prompt)
 
     def show_above(self, line: Text) -> None:
         """Show a line above the drawing, with the next refresh."""
@@ -214,23 +214,23 @@ class Screen(Live):
         if lines:
             self.console.print(Text("\n").join(lines), soft_wrap=True)
 
-    def _wrapped_stream(self, stream: TextIO) -> TextIO:
+    def _wrap_stream(self, stream: TextIO) -> TextIO:
         if stream is None or not stream.isatty():
             return stream
         prints = PrintsAbove(self, stream)
         self._prints.append(prints)
         return cast("TextIO", prints)
 
-    def _wrapped_prompt(self, original: Callable[..., str]) -> Callable[..., str]:
+    def _wrap_prompt(self, original: Callable[..., str]) -> Callable[..., str]:
         def prompt(*args: Any, **kwargs: Any) -> str:
-            with self._reading():
+            with self._pause_for_input():
                 self.is_debugged = self.is_debugged or _is_debugger_prompting()
                 return original(*args, **kwargs)
 
         return prompt
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _pause_for_input(self) -> Iterator[None]:
         with self._lock:
             self._show_all()
             self._readers += 1

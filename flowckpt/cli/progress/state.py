@@ -17,7 +17,7 @@ class Progress(Protocol):
         """Start to show."""
         ...
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Show an event; called between two steps, so it must be quick."""
         ...
 
@@ -70,19 +70,19 @@ class Counts:
     adopted: int = 0
     undone: int = 0
     stuck: int = 0
-    _unshown: int = 0
-    _reverified: int = 0
+    _restored_since: int = 0
+    _verified_since: int = 0
 
     def restore(self, steps: int = 1, *, is_reverified: bool) -> None:
         """Count restored steps, and whether their evidence was checked and holds."""
         self.restored += steps
-        self._unshown += steps
-        self._reverified += is_reverified
+        self._restored_since += steps
+        self._verified_since += is_reverified
 
     def take_restored(self) -> tuple[int, int]:
         """Return how many steps were restored since the last call, and how many of these have evidence that holds."""
-        found = self._unshown, self._reverified
-        self._unshown = self._reverified = 0
+        found = self._restored_since, self._verified_since
+        self._restored_since = self._verified_since = 0
         return found
 
     def __str__(self) -> str:
@@ -135,23 +135,23 @@ class FanOuts:
     """Counts the members of all maps and groups of a run."""
 
     def __init__(self) -> None:
-        self._found: dict[str, FanOutProgress] = {}
+        self._fan_outs: dict[str, FanOutProgress] = {}
         self._composites: set[str] = set()
 
     def is_composite(self, path: str) -> bool:
         """Return whether a step is made of steps, which are counted instead of it."""
         return path in self._composites
 
-    def of(self, path: str) -> FanOutProgress | None:
+    def get(self, path: str) -> FanOutProgress | None:
         """Return the progress of a running map or group; None if there is none at the path."""
-        found = self._found.get(path)
+        found = self._fan_outs.get(path)
         return found if found is not None and found.has_started else None
 
-    def folding(self, path: str) -> FanOutProgress | None:
+    def find_folded(self, path: str) -> FanOutProgress | None:
         """Return the map or group whose line includes a step: the outermost folded one around it, if any."""
         end = path.find("/[")
         while end >= 0:
-            found = self.of(path[:end])
+            found = self.get(path[:end])
             if found is not None and found.is_folded:
                 return found
             end = path.find("/[", end + 1)
@@ -161,30 +161,30 @@ class FanOuts:
         """Update the counts for an event."""
         kind, path = event.kind, getattr(event, "path", "")
         if kind == "StepStarted":
-            self._started(event)
+            self._count_start(event)
         elif kind == "StepRestored":
             if getattr(event, "step_type", "") in COMPOSITES:
                 self._composites.add(path)
-            self._ended(path, has_failed=not getattr(event, "success", True))
+            self._count_end(path, has_failed=not getattr(event, "success", True))
         elif kind in ("StepCompleted", "StepFailed", "StepAdopted"):
-            self._ended(path, has_failed=kind == "StepFailed")
+            self._count_end(path, has_failed=kind == "StepFailed")
 
     def forget(self, path: str) -> None:
         """Forget a map or group that has ended."""
-        self._found.pop(path, None)
+        self._fan_outs.pop(path, None)
 
-    def _started(self, event: Any) -> None:
+    def _count_start(self, event: Any) -> None:
         if event.step_type in COMPOSITES:
             self._composites.add(event.path)
         if event.step_type in _FAN_OUTS:
-            found = self._found.setdefault(event.path, FanOutProgress(event.path))
+            found = self._fan_outs.setdefault(event.path, FanOutProgress(event.path))
             found.total, found.has_started, found.done_before = event.members, True, found.done
             found.is_map = event.step_type == "map"
 
-    def _ended(self, path: str, *, has_failed: bool) -> None:
+    def _count_end(self, path: str, *, has_failed: bool) -> None:
         outer, _, place = path.rpartition("/")
         if place.startswith("["):
-            found = self._found.setdefault(outer, FanOutProgress(outer))
+            found = self._fan_outs.setdefault(outer, FanOutProgress(outer))
             found.done += 1
             found.failed += has_failed
 
@@ -198,7 +198,7 @@ class FanOuts:
 _BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "StepsRestored", "EvidenceVerified", "EvidenceFailed"})
 
 
-class HeldBack:
+class DelayedProgress:
     """Holds the events of a resume back until it executes a step, and then shows them in order.
 
     Args:
@@ -206,24 +206,24 @@ class HeldBack:
     """
 
     def __init__(self, shown: Progress) -> None:
-        self._shown = shown
-        self._held: list[Event] | None = []
+        self._display = shown
+        self._events: list[Event] | None = []
 
     def start(self) -> None:
         """Start to show."""
-        self._shown.start()
+        self._display.start()
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Hold an event back, or show it after all held events."""
-        if self._held is None:
-            self._shown.tell(event)
+        if self._events is None:
+            self._display.show(event)
             return
-        self._held.append(event)
+        self._events.append(event)
         if event.kind not in _BEFORE_WORK:
-            held, self._held = self._held, None
+            held, self._events = self._events, None
             for each in held:
-                self._shown.tell(each)
+                self._display.show(each)
 
     def stop(self) -> None:
         """Drop the held events: the error says why the resume was refused."""
-        self._shown.stop()
+        self._display.stop()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.cli.runs import waited
+from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice, store_variables
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import RunInfo
@@ -55,7 +55,7 @@ def ask_for_run(descriptor: int) -> None:
 
 def is_reported(store: StoreBase, workflow_id: str, latest: CheckpointData) -> bool:
     """Return whether a recoverer has reported that a run in this state needs a person."""
-    return bool(waited(read_stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
+    return bool(run_async(read_stale_note_at(store, workflow_id, latest.metadata, latest.attempt)))
 
 
 class Handover:
@@ -69,29 +69,29 @@ class Handover:
         self._give_up = give_up
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
-        self._answering: asyncio.Task[None] | None = None
+        self._answer_task: asyncio.Task[None] | None = None
 
     @property
     def descriptor(self) -> int:
         """The descriptor that the process inherits."""
         return self._theirs.fileno()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Wait for the request, once the process has inherited its end."""
         self._theirs.close()
-        self._answering = asyncio.create_task(self._answer())
+        self._answer_task = asyncio.create_task(self._answer())
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Close the handover, whether the run was requested or not.
 
         Raises:
             FlowckptError: the run could not be given up.
         """
         try:
-            if self._answering is not None:
-                self._answering.cancel()
+            if self._answer_task is not None:
+                self._answer_task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, OSError):
-                    await self._answering
+                    await self._answer_task
         finally:
             self._theirs.close()
             self._ours.close()
@@ -130,7 +130,7 @@ class OutputFile:
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
         self._freed = 0
-        failure = _allocated(self.descriptor, _KEEP_SIZE, 0, _FREED_AT_ONCE)
+        failure = _allocate(self.descriptor, _KEEP_SIZE, 0, _FREED_AT_ONCE)
         if failure in FULL:
             self.close()
             raise OSError(failure, os.strerror(failure), tempfile.gettempdir())
@@ -164,11 +164,11 @@ class OutputFile:
     def _free_space(self) -> None:
         length = (self._read - self._freed) // _FREED_AT_ONCE * _FREED_AT_ONCE
         if length:
-            _allocated(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, self._freed, length)
+            _allocate(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, self._freed, length)
             self._freed += length
 
 
-def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
+def _allocate(descriptor: int, mode: int, offset: int, length: int) -> int:
     """Allocate or free the space of a part of a file without changing its size; return the errno, or 0.
 
     Does nothing if the system or the file system does not support it.
@@ -186,19 +186,19 @@ def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
 # Whether this machine has the program and the directory of a run.
 
 
-def working_directory(info: RunInfo) -> Path | None:
+def find_working_directory(info: RunInfo) -> Path | None:
     """Return the directory in which a run was started; None if it is not recorded."""
-    found = info.metadata.get("base_path") or _target(info).get("cwd")
+    found = info.metadata.get("base_path") or _read_target(info).get("cwd")
     return Path(found) if isinstance(found, str) and found else None
 
 
 def why_not_here(info: RunInfo) -> str:
     """Return why a run cannot be resumed on this machine; an empty text if it can."""
-    target = _target(info)
+    target = _read_target(info)
     file, module = target.get("file"), target.get("module")
     if not target.get("name") or not (file or module):
         return "its workflow is not recorded: its own program must resume it"
-    directory = working_directory(info)
+    directory = find_working_directory(info)
     if directory is not None and not directory.is_dir():
         return f"the directory it was started in is not on this machine: {directory}"
     if not module and not Path(str(file)).is_file():
@@ -206,7 +206,7 @@ def why_not_here(info: RunInfo) -> str:
     return ""
 
 
-def _target(info: RunInfo) -> Mapping[str, str]:
+def _read_target(info: RunInfo) -> Mapping[str, str]:
     """Return the recorded place of the workflow; nothing if it is malformed."""
     found = info.metadata.get("target")
     if not isinstance(found, Mapping) or not all(isinstance(each, str) for each in found.values()):
@@ -264,7 +264,7 @@ class Child:
     _process: asyncio.subprocess.Process | None = attrs.field(init=False, default=None)
     _is_stopped: bool = attrs.field(init=False, default=False)
 
-    async def end(self, give_up: Callable[[], Awaitable[None]]) -> ChildEnd:
+    async def resume(self, give_up: Callable[[], Awaitable[None]]) -> ChildEnd:
         """Start the process, hand the run over when requested, and wait for the end of the process.
 
         Args:
@@ -276,11 +276,11 @@ class Child:
         """
         handover = Handover(give_up)
         try:
-            return await self._ended(handover)
+            return await self._run_process(handover)
         finally:
-            await handover.end()
+            await handover.close()
 
-    async def _ended(self, handover: Handover) -> ChildEnd:
+    async def _run_process(self, handover: Handover) -> ChildEnd:
         output = OutputFile()
         try:
             self._process = process = await asyncio.create_subprocess_exec(
@@ -288,12 +288,12 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output.descriptor,
                 stderr=asyncio.subprocess.STDOUT,
-                cwd=working_directory(self._run.info),
+                cwd=find_working_directory(self._run.info),
                 env=self._environment(),
                 start_new_session=True,  # the recoverer passes Ctrl-C on
                 pass_fds=(handover.descriptor,),
             )
-            handover.begin()
+            handover.start()
             self._stop_if_asked()
             lines = await self._read_until_end(process, output)
             return ChildEnd(await process.wait(), lines)

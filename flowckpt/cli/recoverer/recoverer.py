@@ -124,10 +124,10 @@ class Recoverer:
                     waits: set[asyncio.Future[Any]] = {stopping}
                     if has_more:  # the next run starts as soon as one has ended
                         waits |= set(self._tasks.values())
-                    await _first_of(waits, heard, every_seconds)
+                    await _wait_for_first(waits, heard, every_seconds)
                     self._collect_ended()
                     if self._is_refused and has_more:  # otherwise each run would be tried as soon as one was refused
-                        await _first_of({stopping}, None, every_seconds)
+                        await _wait_for_first({stopping}, None, every_seconds)
             if self._tasks:
                 await asyncio.wait(self._tasks.values())
                 self._collect_ended()
@@ -160,12 +160,12 @@ class Recoverer:
         try:
             found = await self._try(run)
         except CheckpointStorageError as error:
-            found = _result(run, Outcome.DIED, error.message)
+            found = _make_result(run, Outcome.DIED, error.message)
         except OSError as error:
-            found = _result(run, Outcome.LEFT, f"its process could not be started: {error}")
+            found = _make_result(run, Outcome.LEFT, f"its process could not be started: {error}")
         except Exception as error:  # one broken run must not stop the others
             message = error.message if isinstance(error, FlowckptError) else f"{error!r:.200}"
-            found = _result(run, Outcome.LEFT, message)
+            found = _make_result(run, Outcome.LEFT, message)
         with contextlib.suppress(FlowckptError):  # a pause that cannot be recorded is kept only in memory
             await self._record_pause(run, found)
         self.on_end(found)
@@ -189,33 +189,33 @@ class Recoverer:
 
     async def _try(self, run: DueRun) -> Recovered:
         if run.damage:
-            return _result(run, Outcome.LEFT, run.damage)
+            return _make_result(run, Outcome.LEFT, run.damage)
         if reason := why_not_here(run.info):
-            return _result(run, Outcome.LEFT, reason)
+            return _make_result(run, Outcome.LEFT, reason)
         now = await find_due_run(self._store, self._clock, run)
         if now is None or self._stop.is_set():
-            return _result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if now is None else "")
+            return _make_result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if now is None else "")
         async with AsyncExitStack() as keeps:
             try:
                 keeping = await keeps.enter_async_context(claim_run(self._store, now))
             except ReadOnlyStoreError as error:  # a fault of the store, not of the run: no process was started
                 self._note_refusal(error)
-                return _result(run, Outcome.SKIPPED)
+                return _make_result(run, Outcome.SKIPPED)
             if keeping is None or self._stop.is_set():
-                return _result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if keeping is None else "")
+                return _make_result(run, Outcome.SKIPPED, _RESUMED_ELSEWHERE if keeping is None else "")
             if self._is_watching and not await self._may_try(run):  # another recoverer was faster
-                return _result(run, Outcome.SKIPPED)
+                return _make_result(run, Outcome.SKIPPED)
             await self.pauses.begin(run)
             noted = await read_stale_note(self._store, now.info)
             if not noted:
                 self.on_start(now)
             child = self._children[run.workflow_id] = self._new_child(now)
             try:
-                end = await child.end(keeping.give_up)
+                end = await child.resume(keeping.give_up)
             finally:
                 del self._children[run.workflow_id]
         info = await self._store.describe_run(run.workflow_id)
-        outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
+        outcome = _judge_outcome(now, end, info, is_stopping=self._stop.is_set())
         attempt = run.info.attempt if info is None else info.attempt
         detail = end.detail if outcome.is_trouble else ""
         if outcome is Outcome.SKIPPED:
@@ -227,7 +227,7 @@ class Recoverer:
             is_reported = not await note_stale(self._store, self._clock, info, end.exit_code, detail)
         elif noted and outcome is not Outcome.SKIPPED:
             self.on_start(now)  # not called above, but the run has made progress
-        found = _result(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+        found = _make_result(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
         return attrs.evolve(found, is_reported=is_reported)
 
     @property
@@ -242,7 +242,7 @@ class Recoverer:
         self._refusal = error
 
 
-async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None, seconds: float) -> None:
+async def _wait_for_first(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None, seconds: float) -> None:
     """Wait until a future is done, a message is announced, or the time is over."""
     hearing = None if heard is None else asyncio.ensure_future(heard.wait())
     try:
@@ -255,7 +255,7 @@ async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None
             hearing.cancel()
 
 
-def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
+def _judge_outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
     """Return the outcome of a run from the end of its process and its current state."""
     code = end.exit_code
     if code == ExitCode.DONE:  # with --on-save-error continue, a run can complete although its end was not saved
@@ -275,7 +275,7 @@ def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: b
     return Outcome.LEFT
 
 
-def _result(
+def _make_result(
     run: DueRun, outcome: Outcome, detail: str = "", *, attempt: int | None = None, exit_code: int | None = None
 ) -> Recovered:
     info = run.info

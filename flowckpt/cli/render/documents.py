@@ -9,7 +9,7 @@ import attrs
 import click
 
 from flowckpt.cli.progress.lines import wait_document
-from flowckpt.cli.runs import waited
+from flowckpt.cli.runs import run_async
 from flowckpt.cli.stored_run import StoredRun
 from flowckpt.core import codec
 from flowckpt.core.codec import Json, encode
@@ -70,7 +70,7 @@ class RecordedClaim:
         return document
 
 
-def recorded_claims(result: StepResult) -> list[RecordedClaim]:
+def read_recorded_claims(result: StepResult) -> list[RecordedClaim]:
     """Return the claims of a result; empty if it has none or they are unreadable."""
     if result.evidence is None:
         return []
@@ -82,7 +82,9 @@ def recorded_claims(result: StepResult) -> list[RecordedClaim]:
     verdicts = list(recorded) if isinstance(recorded, list | tuple) else []
     verdicts += [{}] * (len(claims) - len(verdicts))
     return [
-        RecordedClaim(claim, _text(verdict, "status"), _text(verdict, "verified_at"), _text(verdict, "error"))
+        RecordedClaim(
+            claim, _find_text(verdict, "status"), _find_text(verdict, "verified_at"), _find_text(verdict, "error")
+        )
         for claim, verdict in zip(claims, verdicts, strict=False)
     ]
 
@@ -93,7 +95,7 @@ def evidence_document(result: StepResult) -> Json:
         return None
     return {
         "outcome": result.evidence.get("outcome"),
-        "claims": [claim.to_document() for claim in recorded_claims(result)],
+        "claims": [claim.to_document() for claim in read_recorded_claims(result)],
     }
 
 
@@ -108,7 +110,7 @@ def verdict_text(verdict: Verdict) -> str:
     return f"{word}: {description}: {verdict.error}"
 
 
-def _text(verdict: Any, key: str) -> str:
+def _find_text(verdict: Any, key: str) -> str:
     value = verdict.get(key) if isinstance(verdict, Mapping) else None
     return value if isinstance(value, str) else ""
 
@@ -272,12 +274,12 @@ def attempt_document(attempt: Attempt) -> Json:
         "status": attempt.last.status.value,
         "updated_at": encode_time(attempt.last.saved_at),
         "rolled_back_to": encode(attempt.rolled_back_to),
-        "checkpoints": [_checkpoint(*each) for each in attempt.checkpoints],
+        "checkpoints": [_attempt_checkpoint_document(*each) for each in attempt.checkpoints],
         "results": [{**step_document(result), "standing": str(standing)} for result, standing in attempt.results],
     }
 
 
-def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
+def read_run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
     """Return the attempts of a run, oldest first.
 
     Raises:
@@ -286,8 +288,8 @@ def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Atte
     """
     if not store.has(Ability.ATTEMPTS):
         raise click.UsageError(f"{store!r} keeps only the current results, so there is no history to show")
-    return waited(read_attempts(store, workflow_id, run.latest, run.checkpoints))
+    return run_async(read_attempts(store, workflow_id, run.latest, run.checkpoints))
 
 
-def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:
+def _attempt_checkpoint_document(reference: CheckpointRef, standing: Standing) -> Json:
     return {**checkpoint_document(reference, {}), "steps": reference.steps, "standing": str(standing)}

@@ -20,10 +20,10 @@ from flowckpt.cli.next_steps import (
     not_undoable_ways,
     stale_ways,
 )
-from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
+from flowckpt.cli.render.documents import RecordedClaim, read_recorded_claims, verdict_text
 from flowckpt.cli.render.tables import duration_text, moment_text
-from flowckpt.cli.render.terminal import escaped, escaped_lines, shortened
-from flowckpt.cli.runs import waited
+from flowckpt.cli.render.terminal import escape, escape_lines, shorten
+from flowckpt.cli.runs import run_async
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.records.result import COMPOSITES
@@ -63,11 +63,11 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
         line: the planned resume.
         is_colored: whether colours are allowed.
     """
-    lines = [f"plan of run {escaped(plan.workflow_id)} ({escaped(plan.workflow_name)})"]
-    width = min(40, max((len(escaped(step.path)) for step in plan.steps), default=0))
+    lines = [f"plan of run {escape(plan.workflow_id)} ({escape(plan.workflow_name)})"]
+    width = min(40, max((len(escape(step.path)) for step in plan.steps), default=0))
     indent = _WIDER if plan.count(Decision.INTERRUPTED) else _WIDTH
     said: set[str] = set()
-    for group in _alike(plan.steps):
+    for group in _group_alike(plan.steps):
         lines += _step_lines(group, indent, width, said, is_colored=is_colored)
     lines.append(_summary(plan))
     if plan.handled is not None:
@@ -79,7 +79,7 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     if plan.is_undoing and not plan.is_crash_loop and not plan.stopped_by:
         lines += _undoing_lines(plan, line)
     elif plan.stops:
-        lines.append(f"The resume would stop: {escaped(plan.stops)}")
+        lines.append(f"The resume would stop: {escape(plan.stops)}")
         lines += _ways(plan, line)
     elif not plan.is_nothing_to_do or _ends_early(plan):
         lines.append(f"Resume with: {line.command(*['--force'] * line.options.force)}")
@@ -98,9 +98,9 @@ def decision_text(decision: Decision, width: int = _WIDTH, *, is_colored: bool) 
     return click.style(word, fg=_COLORS[decision]) if is_colored else word
 
 
-def _alike(steps: Sequence[PlannedStep]) -> Iterable[list[PlannedStep]]:
+def _group_alike(steps: Sequence[PlannedStep]) -> Iterable[list[PlannedStep]]:
     """Group long sequences of steps with one name and the same decision and reasons."""
-    for _, row in groupby(steps, key=lambda step: (_name(step), step.decision, step.reasons, step.assumes)):
+    for _, row in groupby(steps, key=lambda step: (_first_name(step), step.decision, step.reasons, step.assumes)):
         group = list(row)
         if len(group) > _MOST_ALIKE:
             yield group
@@ -108,20 +108,20 @@ def _alike(steps: Sequence[PlannedStep]) -> Iterable[list[PlannedStep]]:
             yield from ([step] for step in group)
 
 
-def _name(step: PlannedStep) -> str:
+def _first_name(step: PlannedStep) -> str:
     return step.path.partition("[")[0]
 
 
 def _step_lines(group: list[PlannedStep], indent: int, width: int, said: set[str], *, is_colored: bool) -> list[str]:
     step = group[0]
-    path = shortened(step.path, 80)
+    path = shorten(step.path, 80)
     durations = [each.duration_ms for each in group if each.duration_ms is not None]
     took = duration_text(sum(durations)) if durations else ""
     if len(group) > 1:
-        path = f"{path} … {shortened(group[-1].path, 80)}"
+        path = f"{path} … {shorten(group[-1].path, 80)}"
         took = f"{len(group)} steps, {took}" if took else f"{len(group)} steps"
     lines = [f"{decision_text(step.decision, indent, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
-    lines += [" " * indent + "  " + escaped(str(reason)) for reason in step.reasons]
+    lines += [" " * indent + "  " + escape(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
         assumption = _assumption_text(step)
         if assumption in said:  # then the resume would already have stopped at an earlier step
@@ -138,7 +138,7 @@ def _assumption_text(step: PlannedStep) -> str:
 
 def _assumed_text(paths: Sequence[str]) -> str:
     """Return the steps whose results the plan assumes to be unchanged: `a, b and 3 more leave`."""
-    return f"{escaped(listed(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
+    return f"{escape(listed(paths, _MOST_ASSUMED))} leave{'s' if len(paths) == 1 else ''}"
 
 
 def _ends_early(plan: ResumePlan) -> bool:
@@ -147,13 +147,13 @@ def _ends_early(plan: ResumePlan) -> bool:
 
 
 def _sentence(begin: str, why: str) -> str:
-    return f"{begin}: {escaped(why.removesuffix('.'))}."
+    return f"{begin}: {escape(why.removesuffix('.'))}."
 
 
 def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
     """Return the lines of a resume that only undoes steps."""
     lines = [_sentence("The plan ends here", plan.ends_at)] if plan.ends_at else []
-    lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that continues")
+    lines.append(f"The resume would run nothing: {escape(plan.stops)}; the resume after that continues")
     undoes = line.options.rolls_back
     words = ["--force"] if line.options.force else []
     if not undoes:
@@ -175,7 +175,7 @@ def _summary(plan: ResumePlan) -> str:
             return f"nothing to run up to the end of the plan ({counted(reused, 'recorded result')})"
         return f"nothing to run: all {reused} results are reused"
     rerun = [step for step in plan.steps if step.decision is Decision.RERUN]
-    took = duration_text(_time_of(rerun))
+    took = duration_text(_sum_times(rerun))
     parts = [f"{plan.count(Decision.REUSE)} reused"]
     parts.append(
         f"{len(rerun)} to run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else "")
@@ -192,7 +192,7 @@ def _summary(plan: ResumePlan) -> str:
     return ", ".join(parts)
 
 
-def _time_of(steps: Iterable[PlannedStep]) -> float:
+def _sum_times(steps: Iterable[PlannedStep]) -> float:
     """Return the total time of steps; a step made of steps counts with its own time or that of its steps, if shorter."""
     durations = {step.path: step.duration_ms for step in steps}
     nested = group_nested(durations)
@@ -219,10 +219,10 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
         return changed_ways(line)
     if code is ExitCode.IN_DOUBT:
         return in_doubt_ways(line, plan.stopped_by)
-    return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
+    return stale_ways(line, stop_kinds(plan), plan.stopped_by if plan.repeats_effect else "")
 
 
-def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
+def stop_kinds(plan: ResumePlan) -> frozenset[ReasonKind]:
     """Return the reasons for which the step that stops the resume is stale."""
     step = plan.step(plan.stopped_by)
     return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)
@@ -268,7 +268,7 @@ class StepExplanation:
             "assumes": list(self.step.assumes),
             "stale": self.step.is_stale,
             "recorded": None if self.result is None else _recorded_document(self.result),
-            "arguments": [] if self.result is None else _arguments(self.step, self.result),
+            "arguments": [] if self.result is None else _list_arguments(self.step, self.result),
             "evidence": None if self.result is None or self.result.evidence is None else self._evidence_document(),
         }
 
@@ -283,22 +283,22 @@ class StepExplanation:
         meaning = _MEANINGS[step.decision]
         if step.decision is Decision.REUSE and step.reasons:
             meaning = "it is reused anyway"
-        lines = [f"{escaped(step.path)}: {decision}: {meaning}"]
-        lines += [f"  {escaped(str(reason))}" for reason in step.reasons]
+        lines = [f"{escape(step.path)}: {decision}: {meaning}"]
+        lines += [f"  {escape(str(reason))}" for reason in step.reasons]
         if step.assumes:
             lines.append(f"  this holds if {_assumption_text(step)}")
         if result is None:
             if step.location:
-                lines.append(f"yielded: {escaped(step.location)}")
+                lines.append(f"yielded: {escape(step.location)}")
             return lines
         when = "" if result.started_at is None else f"{moment_text(result.started_at)} "
         ended = "" if result.success else ", and failed"
         lines.append(f"recorded: {when}by attempt {result.attempt}, in {duration_text(result.duration_ms)}{ended}")
         if self.failure is not None:
-            lines.append(f"error: {escaped(f'{self.failure.error_type}: {self.failure.error_message}')}")
-            lines += [f"  {line}" for line in escaped_lines(self.failure.trace).splitlines()]
+            lines.append(f"error: {escape(f'{self.failure.error_type}: {self.failure.error_message}')}")
+            lines += [f"  {line}" for line in escape_lines(self.failure.trace).splitlines()]
         if result.location:
-            lines.append(f"yielded: {escaped(result.location)}")
+            lines.append(f"yielded: {escape(result.location)}")
         moved = {reason.kind for reason in step.reasons}
         if result.function:
             if ReasonKind.CODE in moved:
@@ -307,27 +307,27 @@ class StepExplanation:
                 code = "no change seen"
             else:
                 code = "compared in its members" if result.step_type in COMPOSITES else "cannot be compared"
-            lines.append(f"code: {escaped(result.function)}: {code}")
+            lines.append(f"code: {escape(result.function)}: {code}")
         version = "changed" if ReasonKind.VERSION in moved else "no change seen"
         if result.version is not None or ReasonKind.VERSION in moved:
-            lines.append(f"version: recorded {escaped(repr(result.version))}: {version}")
-        for argument in _arguments(step, result):
-            lines.append(f"argument {escaped(argument['name'])}: {escaped(_argument_text(argument))}")
+            lines.append(f"version: recorded {escape(repr(result.version))}: {version}")
+        for argument in _list_arguments(step, result):
+            lines.append(f"argument {escape(argument['name'])}: {escape(_argument_text(argument))}")
         lines += self._claim_lines()
         return lines
 
-    def _verdicts(self) -> Iterable[tuple[RecordedClaim, Verdict | None]]:
+    def _pair_verdicts(self) -> Iterable[tuple[RecordedClaim, Verdict | None]]:
         """Return the recorded claims, each with its current verdict; None if it was not checked."""
-        claims = [] if self.result is None else recorded_claims(self.result)
+        claims = [] if self.result is None else read_recorded_claims(self.result)
         return zip(claims, [None] * len(claims) if self.report is None else self.report.verdicts, strict=False)
 
     def _claim_lines(self) -> list[str]:
         lines = []
-        for claim, verdict in self._verdicts():
+        for claim, verdict in self._pair_verdicts():
             now = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
-            lines.append(f"evidence {escaped(now)}")
-            lines += [f"  {escaped(detail)}" for detail in ([] if verdict is None else verdict.details)]
-            lines.append(f"  {escaped(_recorded_verdict(claim))}")
+            lines.append(f"evidence {escape(now)}")
+            lines += [f"  {escape(detail)}" for detail in ([] if verdict is None else verdict.details)]
+            lines.append(f"  {escape(_recorded_verdict(claim))}")
         return lines
 
     def _evidence_document(self) -> dict[str, Any]:
@@ -336,12 +336,12 @@ class StepExplanation:
             "reason": None if self.report is None else self.report.reason,
             "claims": [
                 {**claim.to_document(), "now": None if verdict is None else verdict.to_document()}
-                for claim, verdict in self._verdicts()
+                for claim, verdict in self._pair_verdicts()
             ],
         }
 
 
-def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedResume) -> StepExplanation:
+def explain_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedResume) -> StepExplanation:
     """Return the explanation of a step.
 
     Args:
@@ -355,20 +355,20 @@ def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planne
     """
     recorded = {result.path: result for result in [*Superseded(latest.metadata).results, *latest.step_results]}
     steps = planned.plan.steps
-    step = planned.plan.step(wanted) or next((each for each in steps if _name_of(each, recorded) == wanted), None)
+    step = planned.plan.step(wanted) or next((each for each in steps if _find_name(each, recorded) == wanted), None)
     if step is None:
         raise StepNotFoundError(workflow_id, wanted, known=[each.path for each in steps])
     result = recorded.get(step.path)
     report = planned.reports.get(step.path)
     if report is None and result is not None:
-        report = waited(planned.verifying.verify_results([result])).get(step.path)
+        report = run_async(planned.verifying.verify_results([result])).get(step.path)
     failure = None
     if result is not None and result.error is not None:
         failure = read_failure(result.error, recorded.values())
     return StepExplanation(step, result, report, failure)
 
 
-def _name_of(step: PlannedStep, recorded: Mapping[str, StepResult]) -> str:
+def _find_name(step: PlannedStep, recorded: Mapping[str, StepResult]) -> str:
     result = recorded.get(step.path)
     return step.path.partition("[")[0] if result is None else result.name
 
@@ -386,14 +386,14 @@ def _recorded_document(result: StepResult) -> dict[str, Any]:
     }
 
 
-def _arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
+def _list_arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
     """Return the arguments, each with its recorded form and its change; None if no change was seen."""
-    moved = dict(_moved(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
+    moved = dict(_split_details(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
     names = [*result.arguments, *(name for name in moved if name not in result.arguments)]
     return [{"name": name, "recorded": result.arguments.get(name), "moved": moved.get(name)} for name in names]
 
 
-def _moved(details: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _split_details(details: Iterable[str]) -> Iterable[tuple[str, str]]:
     for detail in details:
         name, _, how = detail.partition(": ")
         yield name, how

@@ -37,7 +37,10 @@ def figures_document(figures: StoreStatistics) -> dict[str, Json]:
             }
             for each in figures.largest_checkpoints
         ],
-        "verification": {**_claims(figures.all_claims), "kinds": [_kind(kind) for kind in figures.claims]},
+        "verification": {
+            **_claims_document(figures.all_claims),
+            "kinds": [_kind_document(kind) for kind in figures.claims],
+        },
         "failures": [attrs.asdict(failure) for failure in figures.failures],
         "slowest_steps": [attrs.asdict(step) for step in figures.slowest_steps],
         "figures": [attrs.asdict(each) for each in figures.figures],
@@ -45,7 +48,7 @@ def figures_document(figures: StoreStatistics) -> dict[str, Json]:
     }
 
 
-def _claims(claims: ClaimStatistics) -> dict[str, Json]:
+def _claims_document(claims: ClaimStatistics) -> dict[str, Json]:
     return {
         "claims": claims.total,
         "verified": claims.verified,
@@ -55,8 +58,8 @@ def _claims(claims: ClaimStatistics) -> dict[str, Json]:
     }
 
 
-def _kind(claims: ClaimStatistics) -> Json:
-    return {"evidence_type": claims.evidence_type, **_claims(claims)}
+def _kind_document(claims: ClaimStatistics) -> Json:
+    return {"evidence_type": claims.evidence_type, **_claims_document(claims)}
 
 
 def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str]:
@@ -79,7 +82,7 @@ def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str
     lines.append(f"executed steps: {figures.steps:,}")
     claims = figures.all_claims
     if claims.total:
-        lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")
+        lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate_text(claims)})")
     else:
         lines.append("claims: none")
     lines += [f"left out because its record is damaged: {each}" for each in figures.unreadable]
@@ -126,7 +129,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
             ],
             ("SLOWEST STEP",),
         ),
-        _recorded(figures),
+        _recorded_figures(figures),
         (
             ("FAILED WITH", "STEPS", "ATTEMPTS ENDED"),
             [[each.error_type or "-", f"{each.steps:,}", f"{each.attempts:,}"] for each in figures.failures],
@@ -135,7 +138,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
         (
             ("CLAIM", "HELD", "FAILED", "UNKNOWN", "SUCCESS"),
             [
-                [kind.evidence_type, f"{kind.verified:,}", f"{kind.failed:,}", f"{kind.unknown:,}", _rate(kind)]
+                [kind.evidence_type, f"{kind.verified:,}", f"{kind.failed:,}", f"{kind.unknown:,}", _rate_text(kind)]
                 for kind in figures.claims
             ],
             (),
@@ -144,7 +147,7 @@ def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
     return [table for table in tables if table[1]]
 
 
-def _recorded(figures: StoreStatistics) -> Table:
+def _recorded_figures(figures: StoreStatistics) -> Table:
     rows = [
         [each.name, f"{each.steps:,}", *map(number_text, (each.total, each.mean, each.maximum))]
         for each in figures.figures
@@ -152,7 +155,7 @@ def _recorded(figures: StoreStatistics) -> Table:
     return ("FIGURE", "STEPS", "TOTAL", "MEAN", "LARGEST"), rows, ("FIGURE",)
 
 
-def _rate(claims: ClaimStatistics) -> str:
+def _rate_text(claims: ClaimStatistics) -> str:
     """Return the success rate as text; 100.0% only if all claims held."""
     rate = claims.success_rate
     if rate is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.cli.groups import with_store
+from flowckpt.cli.groups import add_store_option
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
 from flowckpt.cli.notices import show_error
 from flowckpt.cli.render.tables import duration_text, figures_text, status_text
-from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
-from flowckpt.cli.runs import waited
+from flowckpt.cli.render.terminal import escape, escape_lines, say, short_value, write
+from flowckpt.cli.runs import run_async
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.system.blocking import begin
@@ -30,7 +30,7 @@ def summary_text(result: WorkflowResult) -> str:
     """Return the summary of a run in a few lines, each ending in a line feed."""
     attempt = f" (attempt {result.attempt})" if result.attempt > 1 else ""
     status = status_text(result.status.value)
-    lines = [f"{status}: {escaped(result.workflow_name)} {escaped(result.workflow_id)}{attempt}"]
+    lines = [f"{status}: {escape(result.workflow_name)} {escape(result.workflow_id)}{attempt}"]
     if result.status.value == "completed":
         lines.append(f"output: {short_value(result.output)}")
     lines += wait_lines(result.waits)
@@ -64,28 +64,28 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
         recorded = result.failure or record_error(error, path=find_failed_step(error))
         trace = error.trace if isinstance(error, StepFailedError) else recorded.traceback.rstrip()
         if trace:
-            say(escaped_lines(trace))
+            say(escape_lines(trace))
         if isinstance(error, StepFailedError):
-            say(f"flowckpt: {escaped(error.message)}")
+            say(f"flowckpt: {escape(error.message)}")
             if error.remedy:
-                say(escaped(error.remedy))
+                say(escape(error.remedy))
         else:
             said = f": {recorded.message}" if recorded.message else ""
-            say(f"flowckpt: workflow {result.workflow_name!r} failed with {escaped(recorded.type + said)}")
+            say(f"flowckpt: workflow {result.workflow_name!r} failed with {escape(recorded.type + said)}")
     for failure in result.rollback_failures:
         said = f"{failure.error_type}: {failure.error_message}"
         path = step_of(failure.path)
-        say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
+        say(escape(f"flowckpt: step {path!r} could not be undone: {said}"))
     for note in getattr(error, "__notes__", ()):
         if not isinstance(error, StepFailedError) or note != error.trace:
-            say(escaped(str(note)))
+            say(escape(str(note)))
 
 
 def show_cancelled(done: Cancelled) -> None:
     """Show that a run was cancelled, with the steps that were undone and those that could not be."""
-    lines = [f"cancelled: {escaped(done.workflow_id)} (it was {done.was})"]
+    lines = [f"cancelled: {escape(done.workflow_id)} (it was {done.was})"]
     if done.undone:
-        lines.append(f"undone: {', '.join(map(escaped, done.undone))}")
+        lines.append(f"undone: {', '.join(map(escape, done.undone))}")
     write("".join(f"{line}\n" for line in lines))
     show_not_undone(done)
 
@@ -93,8 +93,8 @@ def show_cancelled(done: Cancelled) -> None:
 def show_not_undone(done: Cancelled) -> None:
     """Name the steps of a cancelled run that could not be undone."""
     for path in done.not_undone:
-        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(done.workflow_id)} --steps' says why"
-        say(f"flowckpt: {with_store(said)}")
+        said = f"step {escape(path)} could not be undone; 'flowckpt show {escape(done.workflow_id)} --steps' says why"
+        say(f"flowckpt: {add_store_option(said)}")
 
 
 # The summary of a run whose end is not saved.
@@ -104,7 +104,7 @@ def show_unsaved_output(result: WorkflowResult) -> None:
     """Warn that a run completed, but its completion is not saved."""
     say("flowckpt: warning: the run completed, but its end is not saved; its output is only shown here")
     if result.save_error is not None:
-        say(escaped(result.save_error.message))
+        say(escape(result.save_error.message))
 
 
 def show_what_is_left(
@@ -119,10 +119,10 @@ def show_what_is_left(
         last_saved: the id of the last checkpoint known to be saved, in case the store cannot be read.
     """
     try:
-        latest = waited(_last_read(workflow_id, store))
+        latest = run_async(_read_latest(workflow_id, store))
     except FlowckptError as error:
         known = f"; the last checkpoint known to be saved is {last_saved!r}" if last_saved else ""
-        say(escaped(f"The rest of the run cannot be read now: {error.message}{known}"))
+        say(escape(f"The rest of the run cannot be read now: {error.message}{known}"))
         show_resume_hint(workflow_id, choice)
         return
     if latest is None:
@@ -132,11 +132,11 @@ def show_what_is_left(
         say("The store shows the end of the run, but did not acknowledge it; it may not survive a power cut.")
     else:
         place = f"checkpoint {latest.checkpoint_id!r} (sequence {latest.sequence})"
-        say(escaped(f"A resume continues from {place}; later steps run again."))
+        say(escape(f"A resume continues from {place}; later steps run again."))
     show_resume_hint(workflow_id, choice)
 
 
-async def _last_read(workflow_id: str, store: StoreBase) -> CheckpointData | None:
+async def _read_latest(workflow_id: str, store: StoreBase) -> CheckpointData | None:
     """Return the newest checkpoint; raise if the store takes too long."""
     loading = await begin(store.load_latest(workflow_id), patience=_LAST_READ_SECONDS)
     if not loading.done():

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 import click
 
-from flowckpt.cli.render.terminal import escaped, is_terminal, write
-from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.render.terminal import escape, is_terminal, write
+from flowckpt.cli.settings import is_color_allowed
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.rules.paths import group_nested
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def draws_colors() -> bool:
     """Return whether standard output is a terminal and colors are allowed."""
-    return is_terminal() and color_allowed()
+    return is_terminal() and is_color_allowed()
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str]) -> None:
@@ -33,14 +33,14 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped:
         rows: the cells; users' text is escaped here.
         wrapped: the columns that may take several lines on a narrow terminal.
     """
-    safe = [[escaped(cell) for cell in row] for row in rows]
+    safe = [[escape(cell) for cell in row] for row in rows]
     if draws_colors():
-        write(_drawn(header, safe, wrapped))
+        write(_draw_table(header, safe, wrapped))
     else:
-        write(_aligned([list(header), *safe]))
+        write(_align_table([list(header), *safe]))
 
 
-def _drawn(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[str]) -> str:
+def _draw_table(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collection[str]) -> str:
     """Return the table drawn by rich, with colours, as wide as the terminal, without empty columns."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs rich
     from rich.table import Table  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _drawn(header: Sequence[str], rows: Sequence[Sequence[str]], wrapped: Collec
     return captured.get()
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
@@ -139,10 +139,10 @@ def number_text(value: float) -> str:
 
 def figures_text(figures: Mapping[str, int | float]) -> str:
     """Return figures on one line, by name: `cost_usd=0.02 tokens=1,200`."""
-    return escaped(" ".join(f"{name}={number_text(value)}" for name, value in sorted(figures.items())))
+    return escape(" ".join(f"{name}={number_text(value)}" for name, value in sorted(figures.items())))
 
 
-def size_of_run(done: ExportedRun | ImportedRun | CopiedRun) -> str:
+def size_text(done: ExportedRun | ImportedRun | CopiedRun) -> str:
     """Return the numbers of attempts, checkpoints and results of a moved run, in brackets."""
     behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
     attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
@@ -155,7 +155,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class Folded:
+class FoldedMembers:
     """Members of a large map or group that are counted on one line.
 
     Attributes:
@@ -171,9 +171,9 @@ class Folded:
     is_rest: bool
 
 
-def folded(
+def fold_members(
     items: Sequence[T], path_of: Callable[[T], str], kind_of: Callable[[T], str], counted: str = ""
-) -> Iterator[T | Folded]:
+) -> Iterator[T | FoldedMembers]:
     """Yield items, with the members of large maps and groups counted by kind after the first few of each kind.
 
     Args:
@@ -182,20 +182,20 @@ def folded(
         kind_of: returns the kind of an item.
         counted: a kind of which no member is shown.
     """
-    sizes = Counter(_map_of(path_of(each)) for each in items)
-    totals = Counter((_map_of(path_of(each)), kind_of(each)) for each in items)
+    sizes = Counter(_find_map(path_of(each)) for each in items)
+    totals = Counter((_find_map(path_of(each)), kind_of(each)) for each in items)
     seen: Counter[tuple[str, str]] = Counter()
     for each in items:
-        path, kind = key = _map_of(path_of(each)), kind_of(each)
+        path, kind = key = _find_map(path_of(each)), kind_of(each)
         seen[key] += 1
         most = 0 if kind == counted else _MOST_OF_A_KIND
         if not path or sizes[path] <= _MOST_SHOWN or seen[key] <= most:
             yield each
         elif seen[key] == most + 1:
-            yield Folded(path, kind, totals[key] - most, bool(most))
+            yield FoldedMembers(path, kind, totals[key] - most, bool(most))
 
 
-def _map_of(path: str) -> str:
+def _find_map(path: str) -> str:
     """Return the outermost map or group that a step is a member of; empty if there is none."""
     return path.partition("/[")[0] if "/[" in path else ""
 
@@ -242,11 +242,11 @@ def step_tree(results: Sequence[StepResult], *, is_unfolded: bool) -> Iterator[B
                 yield Branch(path, depth + 1, members=len(shown) - _MOST_OF_A_KIND, outcome="more failed or not ended")
             inner = shown[:_MOST_OF_A_KIND]
         elif members:
-            inner = sorted(inner, key=_place)
+            inner = sorted(inner, key=_member_key)
         unseen += [(each, depth + 1) for each in reversed(inner)]
 
 
-def _place(path: str) -> tuple[int, str]:
+def _member_key(path: str) -> tuple[int, str]:
     """Return a sort key that orders numbered members by their numbers."""
     place = path[path.rfind("/") + 1 :].strip("[]")
     return (int(place), "") if place.isdecimal() else (0, "")

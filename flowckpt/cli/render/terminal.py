@@ -48,7 +48,7 @@ def open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def keep_for_document() -> None:
+def reserve_for_document() -> None:
     """Reserve standard output for one document: from here on, prints go to standard error."""
     if _Place.descriptor != _STDOUT:
         return
@@ -76,7 +76,7 @@ def write(text: str) -> None:
             encoding = sys.stdout.encoding or encoding
             sys.stdout.flush()
     except BrokenPipeError:
-        abandon()
+        abandon_stdout()
         raise OutputClosedError from None
     except OSError as error:
         raise OutputFailedError(error.strerror or str(error)) from error
@@ -96,13 +96,13 @@ def write_bytes(data: bytes) -> None:
         while left:
             left = left[os.write(_Place.descriptor, left) :]
     except BrokenPipeError:
-        abandon()
+        abandon_stdout()
         raise OutputClosedError from None
     except OSError as error:
         raise OutputFailedError(error.strerror or str(error)) from error
 
 
-def forget_written() -> None:
+def reset_written() -> None:
     """Reset the state for a new command."""
     _Place.is_written = False
 
@@ -119,7 +119,7 @@ def write_if_read(text: str) -> None:
             write(text)
 
 
-def abandon() -> None:
+def abandon_stdout() -> None:
     """Abandon standard output, so that its failure is not reported again at exit."""
     _Place.is_closed = True
     null = os.open(os.devnull, os.O_WRONLY)
@@ -175,22 +175,22 @@ _OTHERS = (
 _UNSAFE, _UNSAFE_IN_JSON = f"[{_CONTROLS}{_OTHERS}]", f"[{_OTHERS}]"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return text on one line with control characters escaped: `\x1b[2J`, `\n`, `\u202e`."""
-    return text if text.isprintable() else re.sub(_UNSAFE, _escape, text)
+    return text if text.isprintable() else re.sub(_UNSAFE, _escape_match, text)
 
 
-def escaped_lines(text: str) -> str:
-    """Return text like `escaped`, but with its line feeds kept; for tracebacks."""
-    return "\n".join(escaped(line.replace("\t", "    ")) for line in text.split("\n"))
+def escape_lines(text: str) -> str:
+    """Return text like `escape`, but with its line feeds kept; for tracebacks."""
+    return "\n".join(escape(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
-def shortened(text: str, most: int) -> str:
-    """Return text like `escaped`, shortened in the middle if it is longer than `most`."""
+def shorten(text: str, most: int) -> str:
+    """Return text like `escape`, shortened in the middle if it is longer than `most`."""
     if len(text) > most:
         tail = most // 3
         text = f"{text[: most - tail - 1]}…{text[-tail:]}"
-    return escaped(text)
+    return escape(text)
 
 
 class _Writer(reprlib.Repr):
@@ -222,7 +222,7 @@ def short_value(value: Any, most: int = 200) -> str:
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10
     writer.maxlevel = 4
-    return shortened(writer.repr(value), most)
+    return shorten(writer.repr(value), most)
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:
@@ -232,7 +232,7 @@ def json_text(document: Any, *, indent: int | None = None) -> str:
         document: a JSON tree.
         indent: spaces per level; by default, all is on one line.
     """
-    return escaped_json(json.dumps(document, ensure_ascii=False, indent=indent))
+    return escape_json(json.dumps(document, ensure_ascii=False, indent=indent))
 
 
 def write_document(document: Any) -> None:
@@ -240,15 +240,15 @@ def write_document(document: Any) -> None:
     write(f"{json_text(document, indent=2)}\n")
 
 
-def escaped_json(text: str) -> str:
+def escape_json(text: str) -> str:
     r"""Replace control characters in JSON text by `\uXXXX`; they can only occur within strings."""
-    return text if text.isascii() and "\x7f" not in text else re.sub(_UNSAFE_IN_JSON, _escape_json, text)
+    return text if text.isascii() and "\x7f" not in text else re.sub(_UNSAFE_IN_JSON, _escape_json_match, text)
 
 
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def _escape(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)
     if code < 0x100:
@@ -256,6 +256,6 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _escape_json(match: re.Match[str]) -> str:
+def _escape_json_match(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\u{code:04x}" if code < 0x10000 else json.dumps(match[0])[1:-1]

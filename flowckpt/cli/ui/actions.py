@@ -137,23 +137,25 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _options(values: Mapping[str, str], **options: str) -> list[str]:
+def _fill_options(values: Mapping[str, str], **options: str) -> list[str]:
     """Return the options whose fields were filled in; a value after `=` cannot be parsed as an option."""
     filled = {option: values[name] for name, option in options.items() if values.get(name)}
     return [option + value if option.endswith("=") else option for option, value in filled.items()]
 
 
-def _command(*words: str, after: Sequence[str] = (), **options: str) -> Callable[[str, Mapping[str, str]], list[str]]:
+def _argument_builder(
+    *words: str, after: Sequence[str] = (), **options: str
+) -> Callable[[str, Mapping[str, str]], list[str]]:
     """Return a function that builds the command line of an action on a run.
 
     Args:
         *words: the command.
         after: the fields whose values follow the run.
-        **options: the options of the other fields; see `_options`.
+        **options: the options of the other fields; see `_fill_options`.
     """
     return lambda run, values: [
         *words,
-        *_options(values, **options),
+        *_fill_options(values, **options),
         "--",
         run,
         *(values[name] for name in after if values.get(name)),
@@ -164,14 +166,14 @@ _POLICY = {"on_stale": "--on-stale=", "on_code_change": "--on-code-change=", "fr
 _BY = {"by": "--by=", "comment": "--comment=", "resume": "--resume"}
 
 
-def _fork(run: str, values: Mapping[str, str]) -> list[str]:
+def _fork_arguments(run: str, values: Mapping[str, str]) -> list[str]:
     edits = [f"--set={line.strip()}" for line in values.get("edits", "").splitlines() if line.strip()]
-    return ["fork", *_options(values, from_step="--from=", new_id="--id="), *edits, "--", run]
+    return ["fork", *_fill_options(values, from_step="--from=", new_id="--id="), *edits, "--", run]
 
 
-def _prune(run: str, values: Mapping[str, str]) -> list[str]:
+def _prune_arguments(run: str, values: Mapping[str, str]) -> list[str]:
     limits = {"keep": "--keep=", "older_than": "--older-than=", "workflow": "--workflow="}
-    return ["store", "prune", *_options(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
+    return ["store", "prune", *_fill_options(values, **limits, dry_run="--dry-run"), *(["--", run] if run else [])]
 
 
 def _describe_cancel(found: StoredRun, values: Mapping[str, str]) -> list[str]:
@@ -222,35 +224,35 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "Resume",
             "The run resumes from its last checkpoint in a process of its own. It executes all steps below that are not "
             "reused.",
-            _command("resume", **_POLICY, force="--force"),
+            _argument_builder("resume", **_POLICY, force="--force"),
             (
                 Field("on_stale", "Stale results", "choice", hint="rerun reuse fail"),
                 Field("on_code_change", "Changed code", "choice", hint="rerun reuse fail"),
                 _STEP,
                 Field("force", "Run every step again that would stop the resume", "checkbox"),
             ),
-            _command("plan", **_POLICY),
+            _argument_builder("plan", **_POLICY),
         ),
         Action(
             "approve",
             "Approve",
             "The approval is recorded with your name. Its claims are checked first; if one no longer holds, nothing is "
             "recorded.",
-            _command("approve", after=("name",), **_BY),
+            _argument_builder("approve", after=("name",), **_BY),
             (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
         ),
         Action(
             "reject",
             "Reject",
             "The rejection is recorded with your name. The step fails, unless the workflow handles it.",
-            _command("reject", after=("name",), **_BY),
+            _argument_builder("reject", after=("name",), **_BY),
             (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
         ),
         Action(
             "signal",
             "Send a signal",
             "The signal is saved durably and taken once, by the next wait of this name.",
-            _command("signal", after=("name",), data="--data=", by="--by=", id="--id=", resume="--resume"),
+            _argument_builder("signal", after=("name",), data="--data=", by="--by=", id="--id=", resume="--resume"),
             (
                 Field("name", "Signal", is_required=True),
                 Field("data", "Data", "json", hint="JSON; empty for none"),
@@ -263,7 +265,7 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "cancel",
             "Cancel",
             "The run stops for good. Its steps with a compensation are undone, newest first.",
-            _command("cancel", no_rollback="--no-rollback"),
+            _argument_builder("cancel", no_rollback="--no-rollback"),
             (Field("no_rollback", "Keep the effects of the steps", "checkbox"),),
             is_danger=True,
             describe=_describe_cancel,
@@ -272,7 +274,7 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "fork",
             "Fork",
             "A new run starts from the history of this one. This run is only read, and no step is executed.",
-            _fork,
+            _fork_arguments,
             (
                 _STEP,
                 Field("edits", "Outputs to replace", "lines", hint="one STEP=JSON on each line"),
@@ -285,7 +287,7 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "Roll back",
             "The run returns to an earlier checkpoint, and the next resume continues from there. Later results stay in the "
             "store and no longer count. No step is executed or undone.",
-            _command("rollback", after=("checkpoint",)),
+            _argument_builder("rollback", after=("checkpoint",)),
             (Field("checkpoint", "Checkpoint", "checkpoint", is_required=True),),
             is_danger=True,
             describe=_describe_rollback,
@@ -294,7 +296,7 @@ RUN_ACTIONS: Mapping[str, Action] = {
             "pin",
             "Pin",
             "The checkpoint and its run are never pruned.",
-            _command("store", "pin", after=("checkpoint",), unpin="--unpin"),
+            _argument_builder("store", "pin", after=("checkpoint",), unpin="--unpin"),
             (Field("checkpoint", "Checkpoint", "checkpoint"), Field("unpin", "Remove the pin", "checkbox")),
         ),
     )
@@ -307,14 +309,14 @@ STORE_ACTIONS: Mapping[str, Action] = {
             "prune",
             "Prune",
             "Completed runs that meet every condition are removed.",
-            _prune,
+            _prune_arguments,
             (
                 Field("keep", "Keep the newest of each workflow", "number"),
                 Field("older_than", "Older than", hint="30d, 12h, 45m"),
                 Field("workflow", "Workflow"),
                 Field("dry_run", "Only show what would be removed", "checkbox"),
             ),
-            lambda run, values: _prune(run, {**values, "dry_run": "yes"}),
+            lambda run, values: _prune_arguments(run, {**values, "dry_run": "yes"}),
             is_danger=True,
         ),
         Action(

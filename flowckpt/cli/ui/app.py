@@ -26,11 +26,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowckpt._version import __version__
-from flowckpt.cli.commands.report import run_report
+from flowckpt.cli.commands.report import make_run_report
 from flowckpt.cli.render.documents import listed_document, run_document
 from flowckpt.cli.render.tables import ago_text
-from flowckpt.cli.runs import surveyed_runs, waited
-from flowckpt.cli.stored_run import StoredRun, live_notes, stored_run
+from flowckpt.cli.runs import read_survey, run_async
+from flowckpt.cli.stored_run import StoredRun, read_live_notes, read_stored_run
 from flowckpt.cli.ui.actions import RUN_ACTIONS, SHORT_SECONDS, STORE_ACTIONS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, SAFE_METHODS, Guard, Request, content_policy
 from flowckpt.core.records import Status
@@ -39,9 +39,9 @@ from flowckpt.core.records.wait import Wait, WaitKind, shown_moment, waits_in
 from flowckpt.engine.values import waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, SettingError
 from flowckpt.report.comparison import Comparison, read_comparison
-from flowckpt.report.document import RunReport, plan_sentence, planned_steps, shown_value
+from flowckpt.report.document import RunReport, format_value, plan_sentence, planned_steps
 from flowckpt.report.drawing import svg
-from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
+from flowckpt.report.page import SCRIPTS, read_static, read_stylesheet, render_body
 from flowckpt.stores.base import StoreBase
 
 _PAGE_SIZE = 50
@@ -79,7 +79,7 @@ class Ui:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters |= {"ago": ago_text, "moment": shown_moment, "segment": segment}
+        self.templates.filters |= {"ago": ago_text, "moment": shown_moment, "segment": encode_segment}
 
     def app(self) -> ASGIApp:
         """Return the application, wrapped in its guard."""
@@ -106,7 +106,7 @@ class Ui:
                 Route("/api/runs/{run}/{action}", self.api_act, methods=["POST"]),
                 Route("/api/store/{action}", self.api_act, methods=["POST"]),
             ]
-        handlers: Mapping[Any, Any] = {404: _not_found, FlowckptError: self.failed}
+        handlers: Mapping[Any, Any] = {404: _not_found, FlowckptError: self.show_error}
         return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)
 
     # --- pages ---
@@ -117,7 +117,7 @@ class Ui:
         chosen = {name: query.get(name, "").strip() for name in ("q", "workflow", "status", "tag")}
         if chosen["status"] not in {*map(str, Status)}:
             chosen["status"] = ""
-        wanted = _filter_of(
+        wanted = _make_filter(
             _PAGE_SIZE + 1,
             query.get("before", ""),
             [chosen["status"]] if chosen["status"] else [],
@@ -125,7 +125,7 @@ class Ui:
             [chosen["tag"]] if chosen["tag"] else [],
             chosen["q"],
         )
-        found = surveyed_runs(self.store, wanted)
+        found = read_survey(self.store, wanted)
         runs = found.runs[:_PAGE_SIZE]
         given = {name: value for name, value in chosen.items() if value}
         is_more = len(found.runs) > len(runs)
@@ -142,9 +142,9 @@ class Ui:
 
     def run(self, request: HttpRequest) -> Response:
         """Return the page of a run: its report, its waits, and its actions."""
-        run = _run_of(request)
-        found = stored_run(self.store, run)
-        comparison, _ = waited(read_comparison(self.store, run, found.latest, found.started_at))
+        run = _find_run_id(request)
+        found = read_stored_run(self.store, run)
+        comparison, _ = run_async(read_comparison(self.store, run, found.latest, found.started_at))
         available = [] if self.is_read_only else _available_actions(found)
         is_planned = "resume" in available and "plan" in request.query_params
         plan = self.commands.document(["plan", "--json", "--", run])[1] if is_planned else None
@@ -154,7 +154,7 @@ class Ui:
             "run.html",
             run=run,
             found=found,
-            body=body_of(report),
+            body=render_body(report),
             actions=[RUN_ACTIONS[name] for name in available],
             is_planned=is_planned,
             waits=[_wait_row(wait) for wait in found.waits],
@@ -166,11 +166,11 @@ class Ui:
     def inbox(self, request: HttpRequest) -> Response:
         """Return a page of the waits for people, newest runs first."""
         rows: list[tuple[RunInfo, dict[str, Any]]] = []
-        wanted = _filter_of(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
+        wanted = _make_filter(_INBOX_PAGE, request.query_params.get("before", ""), _WAITING)
         older = ""
         for _ in range(_INBOX_PAGES):
-            runs = surveyed_runs(self.store, wanted).runs
-            rows += [(info, _wait_row(wait)) for info in runs for wait in _for_people(info)]
+            runs = read_survey(self.store, wanted).runs
+            rows += [(info, _wait_row(wait)) for info in runs for wait in _list_human_waits(info)]
             older = f"/inbox?{urlencode({'before': _cursor(runs[-1])})}" if len(runs) == _INBOX_PAGE else ""
             if not older or len(rows) >= _PAGE_SIZE:
                 break
@@ -188,12 +188,12 @@ class Ui:
 
     def action_form(self, request: HttpRequest) -> Response:
         """Return the form of an action and its effect."""
-        run, action = self._action_of(request)
+        run, action = self._find_action(request)
         values = dict(request.query_params)
         preview = None
         if action.preview is not None:
             preview = self.commands.run(action.preview(run, values))
-        found = stored_run(self.store, run) if run else None
+        found = read_stored_run(self.store, run) if run else None
         lines = action.describe(found, values) if action.describe is not None and found is not None else []
         if found is not None and action.name not in {*_available_actions(found), "approve", "reject"}:
             lines = [f"Nothing: the run is {found.status.value}."]
@@ -219,10 +219,10 @@ class Ui:
 
     async def act(self, request: HttpRequest) -> Response:
         """Start the command of an action."""
-        run, action = self._action_of(request)
-        values = _form_of(await request.body())
+        run, action = self._find_action(request)
+        values = _parse_form(await request.body())
         if "data_type" in values:
-            values["data"] = _json_of(values.pop("data_type"), values.get("data", ""))
+            values["data"] = _convert_to_json(values.pop("data_type"), values.get("data", ""))
         arguments = action.arguments(run, values)
         job = await run_in_threadpool(self.commands.run, arguments, patience=SHORT_SECONDS)
         return RedirectResponse(f"/jobs/{job.number}?run={quote(run, safe='')}", status_code=303)
@@ -234,7 +234,7 @@ class Ui:
             raise HTTPException(404)
         return self._page(request, "job.html", job=job, run=request.query_params.get("run", ""))
 
-    def failed(self, request: HttpRequest, error: Exception) -> Response:
+    def show_error(self, request: HttpRequest, error: Exception) -> Response:
         """Return the page or document of an error of flowckpt."""
         assert isinstance(error, FlowckptError)
         status = 404 if isinstance(error, CheckpointNotFoundError) else 400 if isinstance(error, SettingError) else 500
@@ -247,11 +247,11 @@ class Ui:
         """Return a stylesheet or a script."""
         name = request.path_params["name"]
         if name in SCRIPTS:
-            return Response(static(name), media_type="text/javascript")
+            return Response(read_static(name), media_type="text/javascript")
         if name == "ui.js":
-            return Response(_own_static(name), media_type="text/javascript")
+            return Response(_read_own_static(name), media_type="text/javascript")
         if name == "ui.css":
-            return Response(f"{stylesheet()}\n{_own_static(name)}", media_type="text/css")
+            return Response(f"{read_stylesheet()}\n{_read_own_static(name)}", media_type="text/css")
         raise HTTPException(404)
 
     # --- the JSON API ---
@@ -259,8 +259,8 @@ class Ui:
     def api_runs(self, request: HttpRequest) -> Response:
         """Return what `list --json` prints."""
         query = request.query_params
-        limit = max(1, _number(query.get("limit"), _PAGE_SIZE))
-        wanted = _filter_of(
+        limit = max(1, _parse_number(query.get("limit"), _PAGE_SIZE))
+        wanted = _make_filter(
             limit + 1,
             query.get("before", ""),
             query.getlist("status"),
@@ -268,25 +268,25 @@ class Ui:
             query.getlist("tag"),
             query.get("q", ""),
         )
-        found = surveyed_runs(self.store, wanted).runs
+        found = read_survey(self.store, wanted).runs
         runs, headers = found[:limit], {}
         if len(found) > limit:
             others = [(name, value) for name, value in query.multi_items() if name != "before"]
             headers["Link"] = f'</api/runs?{urlencode([*others, ("before", _cursor(runs[-1]))])}>; rel="next"'
-        live = live_notes(self.store, runs)
+        live = read_live_notes(self.store, runs)
         listed = [listed_document(info, live=live.get(info.workflow_id)) for info in runs]
         return JSONResponse(listed, headers=headers)
 
     def api_run(self, request: HttpRequest) -> Response:
         """Return what `show --json` prints."""
-        run = _run_of(request)
-        found = stored_run(self.store, run)
+        run = _find_run_id(request)
+        found = read_stored_run(self.store, run)
         return JSONResponse(run_document(run, found, found.checkpoints))
 
     def api_data(self, request: HttpRequest) -> Response:
         """Return the data of the live page of a run; 304 if nothing is newer than `since`."""
-        run = _run_of(request)
-        found = stored_run(self.store, run)
+        run = _find_run_id(request)
+        found = read_stored_run(self.store, run)
         version = _version(found)
         if request.query_params.get("since") == version:
             return Response(status_code=304)
@@ -303,7 +303,7 @@ class Ui:
 
     def api_plan(self, request: HttpRequest) -> Response:
         """Return what `plan --json` prints."""
-        code, document = self.commands.document(["plan", "--json", "--", _run_of(request)])
+        code, document = self.commands.document(["plan", "--json", "--", _find_run_id(request)])
         return JSONResponse(document, headers={"X-Exit-Code": str(code)})
 
     def api_store(self, request: HttpRequest) -> Response:
@@ -313,7 +313,7 @@ class Ui:
 
     async def api_act(self, request: HttpRequest) -> Response:
         """Run the command of an action; return its document and its exit code."""
-        run, action = self._action_of(request)
+        run, action = self._find_action(request)
         try:
             given = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
@@ -345,10 +345,10 @@ class Ui:
             decisions, note = planned_steps(plan), plan_sentence(plan)
         elif plan is not None:
             note = f"The plan failed: {plan['error']['message']}"
-        return run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=note)
+        return make_run_report(self.store, run, found, comparison=comparison, decisions=decisions, plan_note=note)
 
-    def _action_of(self, request: HttpRequest) -> tuple[str, Action]:
-        run = _run_of(request)
+    def _find_action(self, request: HttpRequest) -> tuple[str, Action]:
+        run = _find_run_id(request)
         action = (RUN_ACTIONS if run else STORE_ACTIONS).get(request.path_params["action"])
         if action is None:
             raise HTTPException(404)
@@ -361,7 +361,7 @@ class Ui:
             store=self.shown_store,
             is_read_only=self.is_read_only,
             version_of_flowckpt=__version__,
-            shown_value=shown_value,
+            shown_value=format_value,
             **values,
         )
         return HTMLResponse(text, status_code=status_code)
@@ -403,7 +403,7 @@ class GuardedApp:
         checked = Request(
             method=scope["method"],
             host=headers.get("host", ""),
-            address=_address_of(scope),
+            address=_server_address(scope),
             origin=headers.get("origin", ""),
             cookie=headers.get("cookie", ""),
             bearer=headers.get("authorization", "").removeprefix("Bearer ").strip(),
@@ -412,12 +412,12 @@ class GuardedApp:
         )
         refusal = self.guard.refuse(checked)
         if refusal is None and checked.method not in SAFE_METHODS:  # the body of a refused request is not read
-            body = await _whole_body(request)
+            body = await _read_body(request)
             if body is None:
                 return PlainTextResponse("The request is too large.\n", status_code=413), receive
-            receive = _receive_again(body)
+            receive = _replay_body(body)
             if is_form and not (checked.bearer or token):
-                refusal = self.guard.refuse(attrs.evolve(checked, form_token=_form_of(body).get("form_token", "")))
+                refusal = self.guard.refuse(attrs.evolve(checked, form_token=_parse_form(body).get("form_token", "")))
         if refusal is not None:
             return PlainTextResponse(f"{refusal.message}\n", status_code=refusal.status), receive
         if not token:
@@ -430,13 +430,13 @@ class GuardedApp:
         return response, receive
 
 
-def _address_of(scope: Scope) -> str:
+def _server_address(scope: Scope) -> str:
     """Return the address of this machine to which a request was sent, as a `Host` header writes it."""
     name, port = scope.get("server") or ("", None)
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-async def _whole_body(request: HttpRequest) -> bytes | None:
+async def _read_body(request: HttpRequest) -> bytes | None:
     body = b""
     async for part in request.stream():
         body += part
@@ -445,24 +445,24 @@ async def _whole_body(request: HttpRequest) -> bytes | None:
     return body
 
 
-def _form_of(body: bytes) -> dict[str, str]:
+def _parse_form(body: bytes) -> dict[str, str]:
     """Return the fields of an URL-encoded form."""
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-def _receive_again(body: bytes) -> Receive:
+def _replay_body(body: bytes) -> Receive:
     async def receive() -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
 
 
-def segment(run: str) -> str:
+def encode_segment(run: str) -> str:
     """Return a run id as a URL segment, encoded twice because a server decodes `%2F` before it routes."""
     return quote(quote(run, safe=""), safe="")
 
 
-def _run_of(request: HttpRequest) -> str:
+def _find_run_id(request: HttpRequest) -> str:
     return unquote(request.path_params.get("run", ""))
 
 
@@ -474,7 +474,7 @@ def _available_actions(found: StoredRun) -> list[str]:
     return [*names, "fork", *(["rollback"] if found.status is not Status.RUNNING else []), "pin"]
 
 
-def _filter_of(
+def _make_filter(
     limit: int, before: str, statuses: Iterable[str], workflow: str = "", tags: Iterable[str] = (), text: str = ""
 ) -> RunFilter:
     """Return the filter of the list for the parameters of a URL.
@@ -489,7 +489,7 @@ def _filter_of(
         tags=pairs,
         limit=limit,
         text=text,
-        before=_parsed_cursor(before) if before else None,
+        before=_parse_cursor(before) if before else None,
     )
 
 
@@ -498,7 +498,7 @@ def _cursor(info: RunInfo) -> str:
     return f"{info.started_at.isoformat()}/{info.workflow_id}"
 
 
-def _parsed_cursor(cursor: str) -> tuple[datetime, str]:
+def _parse_cursor(cursor: str) -> tuple[datetime, str]:
     moment, _, run = cursor.partition("/")
     try:
         started_at = datetime.fromisoformat(moment)
@@ -508,7 +508,7 @@ def _parsed_cursor(cursor: str) -> tuple[datetime, str]:
         raise SettingError(message, setting="before", remedy="Use the link of the previous page.") from None
 
 
-def _for_people(info: RunInfo) -> list[Wait]:
+def _list_human_waits(info: RunInfo) -> list[Wait]:
     """Return the waits of a run for people; those of a live run are taken from its newest checkpoint."""
     return [wait for wait in waits_in(info.metadata) if wait.kind in (WaitKind.APPROVAL, WaitKind.SIGNAL)]
 
@@ -520,11 +520,11 @@ def _wait_row(wait: Wait) -> dict[str, Any]:
         "said": str(wait),
         "question": wait.question,
         "claims": claims,
-        "input": _input_of(wait.data_type),
+        "input": _choose_input(wait.data_type),
     }
 
 
-def _input_of(data_type: Any) -> dict[str, Any]:
+def _choose_input(data_type: Any) -> dict[str, Any]:
     """Return the form input for the data of a signal."""
     if data_type in ("str", "int", "float", "bool"):
         return {"kind": data_type, "choices": ["true", "false"] if data_type == "bool" else []}
@@ -533,7 +533,7 @@ def _input_of(data_type: Any) -> dict[str, Any]:
     return {"kind": "json", "choices": []}
 
 
-def _json_of(kind: str, text: str) -> str:
+def _convert_to_json(kind: str, text: str) -> str:
     """Return the text of an input as JSON; the command refuses data that do not fit the wait."""
     return json.dumps(text) if kind == "str" else text
 
@@ -544,7 +544,7 @@ def _version(found: StoredRun) -> str:
     return f"{latest.attempt}.{latest.sequence}.{found.status.value}.{begun}{noted}"
 
 
-def _number(text: str | None, default: int) -> int:
+def _parse_number(text: str | None, default: int) -> int:
     try:
         number = float(text or default)
     except ValueError:
@@ -556,7 +556,7 @@ def _not_found(request: HttpRequest, error: Exception) -> Response:
     return PlainTextResponse(f"There is no page {request.url.path[:200]}\n", status_code=404)
 
 
-def _own_static(name: str) -> str:
+def _read_own_static(name: str) -> str:
     from importlib import resources  # noqa: PLC0415 - beside its only use
 
     return resources.files("flowckpt.cli.ui").joinpath("static", name).read_text(encoding="utf-8")

@@ -121,7 +121,7 @@ class Guard:
         if request.method not in SAFE_METHODS:
             if not request.origin:
                 return Refusal(403, "The request has no Origin header.")
-            if not _equal(request.form_token, self.form_token):
+            if not _is_equal(request.form_token, self.form_token):
                 return Refusal(403, "The form is from an earlier start of this server. Load the page again.")
         return None
 
@@ -130,7 +130,7 @@ class Guard:
         self._failed_at = [each for each in self._failed_at if now - each < _PAUSE_SECONDS]
         if len(self._failed_at) >= _MOST_FAILURES:
             return Refusal(429, "Too many wrong tokens. Wait a minute.")
-        if _equal(token, self.token):
+        if _is_equal(token, self.token):
             return None
         self._failed_at.append(now)
         return Refusal(401, "The token is wrong. Open the address that flowckpt ui printed.")
@@ -138,7 +138,7 @@ class Guard:
     def _has_session(self, header: str) -> bool:
         # Not http.cookies: it stops at the first malformed cookie, and browsers also send cookies of other programs.
         pairs = (part.strip().partition("=") for part in header.split(";"))
-        return any(name == self.cookie and _equal(value, self.session) for name, _, value in pairs)
+        return any(name == self.cookie and _is_equal(value, self.session) for name, _, value in pairs)
 
     def _is_named(self, host: str, request: Request) -> bool:
         return host.lower() in self.hosts or (self.is_everywhere and host.lower() == request.address)
@@ -150,5 +150,5 @@ class Guard:
             return False
 
 
-def _equal(one: str, other: str) -> bool:
+def _is_equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
